@@ -1,0 +1,99 @@
+package gpu
+
+import "errors"
+
+// The errors of drivers and their neighbours, translated once at the edge and wrapped `op: %w`. Package variables are
+// sentinel errors only.
+var (
+	// ErrNotSupported: the hardware or the driver does not offer it; not a failure.
+	ErrNotSupported = errors.New("not supported")
+	// ErrNoPermission: the process lacks a right (root, or a MIG capability).
+	ErrNoPermission = errors.New("no permission")
+	// ErrNotFound: the entity does not exist (any more).
+	ErrNotFound = errors.New("not found")
+	// ErrLost: the GPU has fallen off the bus or is otherwise inaccessible.
+	ErrLost = errors.New("GPU is lost")
+	// ErrResetRequired: the GPU must be reset before it can be used again.
+	ErrResetRequired = errors.New("GPU requires reset")
+	// ErrTimeout: no answer in time.
+	ErrTimeout = errors.New("timed out")
+	// ErrInUse: a child or a client holds the entity.
+	ErrInUse = errors.New("in use")
+	// ErrInsufficientResources: the placement is occupied or nothing is left.
+	ErrInsufficientResources = errors.New("insufficient resources")
+	// ErrInvalidArgument: the driver does not know what was asked for.
+	ErrInvalidArgument = errors.New("invalid argument")
+	// ErrNoDriver: no NVIDIA driver or library answers on this node.
+	ErrNoDriver = errors.New("no NVIDIA driver")
+	// ErrVersionMismatch: the loaded library and the kernel driver differ; only a restart of this process helps.
+	ErrVersionMismatch = errors.New("driver and library version mismatch")
+	// ErrUnavailable: a neighbour (kubelet, host engine) does not answer.
+	ErrUnavailable = errors.New("unavailable")
+	// ErrDriver: the driver said something else; the wrapping text has it.
+	ErrDriver = errors.New("driver error")
+)
+
+// Reason is the value of the label `reason` of a read error: a fixed set.
+type Reason string
+
+// The reasons. ReasonOther stands for everything that is none of the others.
+const (
+	ReasonNoPermission  Reason = "no_permission"
+	ReasonNotFound      Reason = "not_found"
+	ReasonLost          Reason = "lost"
+	ReasonResetRequired Reason = "reset_required"
+	ReasonTimeout       Reason = "timeout"
+	ReasonOther         Reason = "other"
+)
+
+// ReasonOf names the reason of a failed reading.
+func ReasonOf(err error) Reason {
+	for _, known := range []struct {
+		err    error
+		reason Reason
+	}{
+		{ErrNoPermission, ReasonNoPermission},
+		{ErrNotFound, ReasonNotFound},
+		{ErrLost, ReasonLost},
+		{ErrResetRequired, ReasonResetRequired},
+		{ErrTimeout, ReasonTimeout},
+	} {
+		if errors.Is(err, known.err) {
+			return known.reason
+		}
+	}
+	return ReasonOther
+}
+
+// Reading names what was read when an error occurred, the value of the label `reading`: a fixed set.
+type Reading string
+
+// The readings. ReadingDevice is the GPU as a whole: its handle, its lookup, a worker that does not answer.
+const (
+	ReadingDevice      Reading = "device"
+	ReadingInventory   Reading = "inventory"
+	ReadingMIG         Reading = "mig"
+	ReadingMemory      Reading = "memory"
+	ReadingUtilization Reading = "utilization"
+	ReadingPower       Reading = "power"
+	ReadingEnergy      Reading = "energy"
+	ReadingTemperature Reading = "temperature"
+	ReadingClocks      Reading = "clocks"
+	ReadingClockEvents Reading = "clock_events"
+	ReadingPCIe        Reading = "pcie"
+	ReadingNVLink      Reading = "nvlink"
+	ReadingECC         Reading = "ecc"
+	ReadingRowRemap    Reading = "row_remap"
+	ReadingRecovery    Reading = "recovery_action"
+	ReadingProcesses   Reading = "processes"
+	ReadingEvents      Reading = "events"
+)
+
+// ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors.
+type ReadError struct {
+	Reading Reading
+	Err     error
+}
+
+// Reason names why the reading failed.
+func (e ReadError) Reason() Reason { return ReasonOf(e.Err) }

@@ -1,0 +1,112 @@
+package gpu
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// UUID names a physical GPU as the driver does, "GPU-" and a UUID. It is the only identity of a GPU: its index and its
+// minor number are labels that may change.
+type UUID string
+
+// MIGUUID names a MIG device (a compute instance): "MIG-" and a UUID since driver R470, "MIG-GPU-<uuid>/<gi>/<ci>"
+// before. It is deterministic from chip and placement, hence reused after a re-cut.
+type MIGUUID string
+
+// InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after a re-cut.
+type InstanceID uint32
+
+// ComputeID is the driver's id of a compute instance within its GPU instance.
+type ComputeID uint32
+
+// InstanceKey identifies a GPU instance over time: Generation tells it from a later one with the same id.
+type InstanceKey struct {
+	GPU        UUID
+	ID         InstanceID
+	Generation uint64
+}
+
+// ComputeKey identifies a compute instance over time.
+type ComputeKey struct {
+	GPU        UUID
+	Instance   InstanceID
+	ID         ComputeID
+	Generation uint64
+}
+
+// ParseUUID reads a GPU's UUID in the driver's form.
+func ParseUUID(s string) (UUID, error) {
+	rest, ok := strings.CutPrefix(s, "GPU-")
+	if !ok || !isUUID(rest) {
+		return "", fmt.Errorf("GPU UUID %q: expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", s)
+	}
+	return UUID(s), nil
+}
+
+// LegacyMIG is what the old form of a MIG UUID says: the GPU and the ids of the instances.
+type LegacyMIG struct {
+	GPU      UUID
+	Instance InstanceID
+	Compute  ComputeID
+}
+
+// ParseMIGUUID reads a MIG device's UUID in either form; the second result is present for the legacy one.
+func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
+	bad := func() (MIGUUID, Opt[LegacyMIG], error) {
+		return "", None[LegacyMIG](), fmt.Errorf(
+			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>", s)
+	}
+	rest, ok := strings.CutPrefix(s, "MIG-")
+	if !ok {
+		return bad()
+	}
+	if isUUID(rest) {
+		return MIGUUID(s), None[LegacyMIG](), nil
+	}
+	parts := strings.Split(rest, "/")
+	if len(parts) != 3 {
+		return bad()
+	}
+	parent, err := ParseUUID(parts[0])
+	if err != nil {
+		return bad()
+	}
+	gi, giOK := ParseDecimal(parts[1])
+	ci, ciOK := ParseDecimal(parts[2])
+	if !giOK || !ciOK {
+		return bad()
+	}
+	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
+}
+
+// ParseDecimal reads an unsigned 32-bit number written in plain decimal digits without sign or leading zeros, the only
+// form in which drivers and device plugins write ids.
+func ParseDecimal(s string) (uint32, bool) {
+	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] < '0' || s[0] > '9' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 32)
+	return uint32(n), err == nil
+}
+
+// isUUID tells whether s has the form 8-4-4-4-12 in hexadecimal digits.
+func isUUID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		switch i {
+		case 8, 13, 18, 23:
+			if c != '-' {
+				return false
+			}
+		default:
+			if !('0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F') {
+				return false
+			}
+		}
+	}
+	return true
+}

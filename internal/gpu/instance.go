@@ -1,0 +1,58 @@
+package gpu
+
+import "time"
+
+// GPUInstance is one GPU instance: a part of a GPU with memory of its own.
+type GPUInstance struct {
+	ID InstanceID
+	// Generation is the layout generation in which this instance was first seen: with it the id is unique over time.
+	Generation uint64
+	// Profile is its profile's name as the driver names it, such as "3g.20gb"; empty where the driver withholds it.
+	Profile       string
+	ProfileID     Opt[uint32]
+	Placement     Opt[Placement] // absent where the process may not see it
+	ComputeSlices Opt[int]
+	MemorySlices  Opt[int]
+	SMs           Opt[int]
+	// Up is false when its last reading failed.
+	Up        bool
+	LastRead  time.Time
+	Errors    []ReadError
+	Memory    Memory
+	Processes Opt[int]
+	Allocated Opt[bool]
+	// Holders: the pod that holds every compute instance of it, where one does.
+	Holders     []Holder
+	XIDErrors   []XIDCount
+	PowerWatts  Opt[float64] // estimate
+	EnergyJoule Opt[Counter] // estimate
+	Computes    []ComputeInstance
+}
+
+// ComputeInstance is one compute instance: a MIG device that can be given to a container.
+type ComputeInstance struct {
+	ID         ComputeID
+	Generation uint64
+	UUID       MIGUUID
+	// Profile is the MIG device's own name, "1c.3g.20gb" where it is a part of its GPU instance.
+	Profile string
+	// Placement is in compute slices within the GPU instance.
+	Placement     Opt[Placement]
+	ComputeSlices Opt[int]
+	SMs           Opt[int]
+	Up            bool
+	Errors        []ReadError
+	Processes     Opt[int]
+	Allocated     Opt[bool]
+	Holders       []Holder
+}
+
+// Key identifies the instance over time.
+func (g *GPU) Key(i *GPUInstance) InstanceKey {
+	return InstanceKey{GPU: g.UUID, ID: i.ID, Generation: i.Generation}
+}
+
+// ComputeKey identifies the compute instance over time.
+func (g *GPU) ComputeKey(i *GPUInstance, c *ComputeInstance) ComputeKey {
+	return ComputeKey{GPU: g.UUID, Instance: i.ID, ID: c.ID, Generation: c.Generation}
+}

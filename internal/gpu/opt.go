@@ -1,0 +1,41 @@
+package gpu
+
+import "encoding/json"
+
+// Opt is a value that may be absent. Its zero value is absent. A reading that the hardware does not give is an absent
+// Opt, never a zero or a sentinel.
+type Opt[T any] struct {
+	value T
+	ok    bool
+}
+
+// Some returns a present value.
+func Some[T any](v T) Opt[T] { return Opt[T]{value: v, ok: true} }
+
+// None returns an absent value.
+func None[T any]() Opt[T] { return Opt[T]{} }
+
+// Get returns the value and whether it is present.
+func (o Opt[T]) Get() (T, bool) { return o.value, o.ok }
+
+// Present tells whether there is a value.
+func (o Opt[T]) Present() bool { return o.ok }
+
+// Or returns the value, or other where it is absent.
+func (o Opt[T]) Or(other T) T {
+	if o.ok {
+		return o.value
+	}
+	return other
+}
+
+// IsZero makes `omitzero` leave an absent value out of JSON; a present zero stays.
+func (o Opt[T]) IsZero() bool { return !o.ok }
+
+// MarshalJSON writes the value, or null where it is absent.
+func (o Opt[T]) MarshalJSON() ([]byte, error) {
+	if !o.ok {
+		return []byte("null"), nil
+	}
+	return json.Marshal(o.value)
+}

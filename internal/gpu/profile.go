@@ -1,0 +1,77 @@
+package gpu
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Placement is a run of memory slices on a GPU's placement axis: [Start, Start+Size).
+type Placement struct {
+	Start int `json:"start"`
+	Size  int `json:"size"`
+}
+
+// End is the first unit after the placement.
+func (p Placement) End() int { return p.Start + p.Size }
+
+// Overlaps tells whether two placements share a unit.
+func (p Placement) Overlaps(q Placement) bool { return p.Start < q.End() && q.Start < p.End() }
+
+// String is "start:size", as nvidia-smi prints it.
+func (p Placement) String() string { return fmt.Sprintf("%d:%d", p.Start, p.Size) }
+
+// ParsePlacement reads "start:size".
+func ParsePlacement(s string) (Placement, error) {
+	start, size, ok := strings.Cut(s, ":")
+	a, aOK := ParseDecimal(start)
+	b, bOK := ParseDecimal(size)
+	if !ok || !aOK || !bOK || b == 0 || a > maxAxis || b > maxAxis {
+		return Placement{}, fmt.Errorf("placement %q: expected start:size in units of the placement axis, such as 4:4", s)
+	}
+	return Placement{Start: int(a), Size: int(b)}, nil
+}
+
+// maxAxis bounds a placement axis; the longest known has 12 units.
+const maxAxis = 64
+
+// Engines counts the fixed-function engines of an instance.
+type Engines struct {
+	Copy, Decoder, Encoder, JPEG, OFA int
+}
+
+// Profile is one kind of GPU instance that a GPU offers, as its driver describes it.
+type Profile struct {
+	// ID is what the driver takes and nvidia-smi prints; it is specific to the model (14 is 2g on A100, 1g on A30).
+	ID uint32
+	// Enum is NVML's NVML_GPU_INSTANCE_PROFILE_*, the same on every model.
+	Enum int
+	// Name is the driver's, such as "1g.5gb+me". Names change with drivers.
+	Name          string
+	ComputeSlices int
+	// MemorySlices is the size of its placements on the axis.
+	MemorySlices int
+	SMs          int
+	MemoryBytes  uint64
+	// MaxInstances is how many fit on an empty GPU.
+	MaxInstances int
+	// Placements are all possible ones, occupied or not; nil where the driver withholds them.
+	Placements []Placement
+	Engines    Opt[Engines]
+}
+
+// SliceCount splits slices of one kind; the three add up to the GPU's total.
+type SliceCount struct {
+	Used, Free, Stranded int
+}
+
+// ProfileCapacity says how many instances of a profile the GPU could hold, and how many more could be created now.
+type ProfileCapacity struct {
+	Name           string
+	Max, Available int
+}
+
+// Capacity is what could still be created on a GPU, given what is placed.
+type Capacity struct {
+	Compute, Memory SliceCount
+	Profiles        []ProfileCapacity // in the order of the GPU's profiles
+}

@@ -1,0 +1,134 @@
+package gpu
+
+import "time"
+
+// Memory is framebuffer memory in bytes: a whole board's, or a GPU instance's own.
+type Memory struct {
+	Total, Used, Free, Reserved Opt[uint64]
+}
+
+// Readings are what the driver says of a whole GPU, as it says it; counters run since the driver was loaded.
+type Readings struct {
+	Memory               Memory
+	Utilization          Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
+	MemoryCopy           Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
+	PowerWatts           Opt[float64]
+	PowerLimitWatts      Opt[float64]
+	EnergyJoules         Opt[float64]
+	TemperatureCelsius   Opt[float64]
+	MemoryCelsius        Opt[float64]
+	ClockHertz           Clocks
+	ClockEvents          Opt[ClockEvents]
+	PCIe                 PCIe
+	NVLink               NVLink
+	ECC                  []ECCCount
+	RemappedRows         Opt[RemappedRows]
+	RecoveryAction       Opt[RecoveryAction]
+	ExclusiveComputeMode Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
+	Processes            Opt[[]Process]
+}
+
+// Clocks are the current clocks by domain in hertz.
+type Clocks struct {
+	SM, Memory, Graphics, Video Opt[float64]
+}
+
+// ClockEvents is a set of reasons why clocks are not at their highest, NVML's nvmlClocksEventReason* bits.
+type ClockEvents uint64
+
+// ClockEventReason is one bit of ClockEvents and its name in labels.
+type ClockEventReason struct {
+	Bit  ClockEvents
+	Name string
+}
+
+// ClockEventReasons lists the known reasons in the order of their bits (nvml.h, nvmlClocksEventReason*).
+func ClockEventReasons() []ClockEventReason {
+	return []ClockEventReason{
+		{0x1, "gpu_idle"},
+		{0x2, "applications_clocks_setting"},
+		{0x4, "sw_power_cap"},
+		{0x8, "hw_slowdown"},
+		{0x10, "sync_boost"},
+		{0x20, "sw_thermal_slowdown"},
+		{0x40, "hw_thermal_slowdown"},
+		{0x80, "hw_power_brake_slowdown"},
+		{0x100, "display_clock_setting"},
+	}
+}
+
+// PCIe is the state of the link. The byte counters are the driver's, which wrap.
+type PCIe struct {
+	ReceiveBytes, TransmitBytes Opt[uint64]
+	Replays                     Opt[uint64]
+	LinkWidth, LinkGeneration   Opt[int]
+}
+
+// NVLink are the totals over all links: data, without protocol overhead, in bytes.
+type NVLink struct {
+	ReceiveBytes, TransmitBytes Opt[uint64]
+	Errors                      []NVLinkErrors
+}
+
+// NVLinkErrors counts one kind of link error: "crc_flit", "crc_data", "replay" or "recovery".
+type NVLinkErrors struct {
+	Kind  string
+	Count uint64
+}
+
+// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the board's life (aggregate).
+type ECCCount struct {
+	Severity string // "corrected" or "uncorrected"
+	Lifetime string // "volatile" or "aggregate"
+	Location string // "device_memory", "l1_cache", "l2_cache", "register_file", "sram", "total", ...
+	Count    uint64
+}
+
+// RemappedRows counts rows of device memory replaced by spare ones.
+type RemappedRows struct {
+	Correctable, Uncorrectable uint64
+	Pending, Failure           bool
+}
+
+// RecoveryAction is what the driver asks an operator to do.
+type RecoveryAction string
+
+// The recovery actions (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+const (
+	RecoveryNone          RecoveryAction = "none"
+	RecoveryReset         RecoveryAction = "reset"
+	RecoveryReboot        RecoveryAction = "reboot"
+	RecoveryDrain         RecoveryAction = "drain"
+	RecoveryDrainAndReset RecoveryAction = "drain_and_reset"
+	RecoveryIMEXDomain    RecoveryAction = "recover_imex_domain"
+)
+
+// Process is one process with a context on the GPU. Instance and Compute are present under MIG.
+type Process struct {
+	PID         uint32
+	Graphics    bool // a graphics context; else compute (MPS clients too)
+	MPS         bool
+	MemoryBytes Opt[uint64]
+	Instance    Opt[InstanceID]
+	Compute     Opt[ComputeID]
+}
+
+// EventKind tells what an Event reports.
+type EventKind int
+
+// The kinds of events. EventsLost says that events may have been missed: the queue failed and was set up anew.
+const (
+	EventXID EventKind = iota + 1
+	EventMIGChange
+	EventsLost
+)
+
+// Event is something that the driver reported by itself.
+type Event struct {
+	Kind     EventKind
+	GPU      UUID
+	Instance Opt[InstanceID]
+	Compute  Opt[ComputeID]
+	XID      uint64
+	Time     time.Time
+}

@@ -1,0 +1,141 @@
+// Package gpu is the domain: what a node's GPUs, GPU instances and compute instances are, hold and do at one moment.
+// It is pure and imports the standard library alone.
+package gpu
+
+import "time"
+
+// Snapshot is the node at one moment. Once published it is immutable: neither it nor anything that it points to may be
+// modified, and readers need no lock.
+type Snapshot struct {
+	// Generation grows by one with every published Snapshot of a process.
+	Generation uint64
+	Time       time.Time
+	Hostname   string
+	Driver     Opt[Driver] // absent while no driver answers
+	Sources    []SourceState
+	GPUs       []GPU // by index
+	// Unmatched counts device ids that the kubelet gave out and that name no device of this node.
+	Unmatched int
+}
+
+// Driver names the versions in use.
+type Driver struct {
+	Version, NVML string
+	CUDA          string // "12.4"; empty where unknown
+}
+
+// The sources whose state a Snapshot carries.
+const (
+	SourceNVML    = "nvml"
+	SourceKubelet = "kubelet"
+)
+
+// SourceState says whether a source answered when the Snapshot was made.
+type SourceState struct {
+	Name string
+	Up   bool
+	// Stale is set while what the source said last is still in use although it no longer answers.
+	Stale       bool
+	LastSuccess time.Time // zero before the first
+	Err         error     // why it is not up
+}
+
+// Facts are a GPU's identity and what stands still while its driver is loaded. Empty strings are absent facts.
+type Facts struct {
+	UUID         UUID
+	Index        int
+	Minor        Opt[int]
+	Name         string
+	Architecture string
+	PCIBusID     string
+	Serial       string
+	VBIOS        string
+	SMs          Opt[int]
+	// Profiles are the kinds of GPU instances that it offers; nil where it has no MIG or the driver withholds them.
+	Profiles []Profile
+}
+
+// GPU is one physical GPU.
+type GPU struct {
+	Facts
+	// Up is false when the last reading failed as a whole or did not end in time.
+	Up       bool
+	LastRead time.Time // of the last reading that succeeded; zero before the first
+	Errors   []ReadError
+	// Readings are zero (all absent) while the GPU is stale.
+	Readings Readings
+	MIG      MIGState
+	Capacity Opt[Capacity]
+	Totals   Totals
+	Power    PowerEstimate
+	// Instances are the GPU instances by placement; empty when MIG is off.
+	Instances []GPUInstance
+	Holders   []Holder // who holds the whole GPU
+	// Allocated is set when a container holds the GPU or any device of it; absent when nobody can tell.
+	Allocated Opt[bool]
+	// Containers are the containers that share the GPU or a MIG device of it, with their own memory.
+	Containers []ContainerMemory
+}
+
+// MIGState is a GPU's MIG mode: absent where the GPU has none.
+type MIGState struct {
+	Enabled, Pending Opt[bool]
+	// LayoutGeneration grows by one with every change of the GI/CI tree that was seen; 1 is the first layout.
+	LayoutGeneration uint64
+}
+
+// Counter is a value that only grows, and when it began.
+type Counter struct {
+	Value float64
+	Since time.Time
+}
+
+// XIDCount counts one XID.
+type XIDCount struct {
+	XID uint64
+	Counter
+	Last time.Time
+}
+
+// ErrorCount counts failed readings of one kind.
+type ErrorCount struct {
+	Reading Reading
+	Reason  Reason
+	Counter
+}
+
+// ReasonSeconds is the time for which a clock event reason was active.
+type ReasonSeconds struct {
+	Reason  string
+	Active  bool
+	Seconds Counter
+}
+
+// Totals are what the poll loop adds up over time for one GPU.
+type Totals struct {
+	XIDs                        Counter
+	XIDErrors                   []XIDCount // by XID
+	ReadErrors                  []ErrorCount
+	ClockEvents                 []ReasonSeconds // empty where the driver tells none
+	PCIeReceive, PCIeTransmit   Opt[Counter]    // unwrapped bytes
+	NVLinkReceive, NVLinkTransm Opt[Counter]
+	LayoutChanges               Counter
+	EnergyUnallocatedJoules     Opt[Counter]
+}
+
+// PowerMethod names the rule by which active power was shared among instances.
+type PowerMethod string
+
+// The methods. See PowerEstimate.
+const (
+	PowerByProcesses   PowerMethod = "processes"   // activity is "has a process"
+	PowerUnallocated   PowerMethod = "unallocated" // nothing is active or activity is unknown
+	PowerNotApplicable PowerMethod = ""            // no MIG
+)
+
+// PowerEstimate is how a MIG GPU's board power was shared: IdleWatts is the learnt idle power of any GPU.
+type PowerEstimate struct {
+	Method           PowerMethod
+	IdleWatts        Opt[float64]
+	UnallocatedWatts Opt[float64]
+}

@@ -1,0 +1,115 @@
+package nvmlsrc
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what nvml.h
+// says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
+// through internal/sim/nvmlface.
+
+// Library is NVML as a whole.
+type Library interface {
+	Init() nvml.Return
+	Shutdown() nvml.Return
+	SystemGetDriverVersion() (string, nvml.Return)
+	SystemGetNVMLVersion() (string, nvml.Return)
+	SystemGetCudaDriverVersion() (int, nvml.Return)
+	DeviceGetCount() (int, nvml.Return)
+	DeviceGetHandleByIndex(index int) (Device, nvml.Return)
+	EventSetCreate() (EventSet, nvml.Return)
+}
+
+// EventSet is a queue of the driver's events.
+type EventSet interface {
+	// Wait blocks for at most timeoutMillis and returns ERROR_TIMEOUT when nothing happened.
+	Wait(timeoutMillis uint32) (Event, nvml.Return)
+	Free() nvml.Return
+}
+
+// Event is nvmlEventData_t; the instance ids are NoInstance where it has none.
+type Event struct {
+	Device            Device
+	Type              uint64
+	Data              uint64
+	GPUInstanceID     uint32
+	ComputeInstanceID uint32
+}
+
+// NoInstance is NVML's "no GPU or compute instance" id.
+const NoInstance = 0xFFFFFFFF
+
+// Entity is what a physical GPU and a MIG device handle have in common.
+type Entity interface {
+	GetUUID() (string, nvml.Return)
+	GetName() (string, nvml.Return)
+	// GetMemoryInfo prefers nvmlDeviceGetMemoryInfo_v2; with the older call Reserved is 0 and Version is 0.
+	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
+	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
+}
+
+// Device is a physical GPU.
+type Device interface {
+	Entity
+	GetArchitecture() (nvml.DeviceArchitecture, nvml.Return)
+	GetCudaComputeCapability() (major, minor int, ret nvml.Return)
+	GetNumGpuCores() (int, nvml.Return)
+	GetSerial() (string, nvml.Return)
+	GetVbiosVersion() (string, nvml.Return)
+	GetMinorNumber() (int, nvml.Return)
+	GetPciInfo() (nvml.PciInfo, nvml.Return)
+	GetUtilizationRates() (nvml.Utilization, nvml.Return)
+	GetPowerUsage() (uint32, nvml.Return)         // mW
+	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
+	GetTotalEnergyConsumption() (uint64, nvml.Return)
+	GetTemperature() (int, nvml.Return) // of the GPU die, Celsius; nvmlDeviceGetTemperatureV where present
+	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
+	GetCurrentClocksEventReasons() (uint64, nvml.Return)
+	GetFieldValues([]nvml.FieldValue) nvml.Return
+	GetPcieReplayCounter() (int, nvml.Return)
+	GetCurrPcieLinkWidth() (int, nvml.Return)
+	GetCurrPcieLinkGeneration() (int, nvml.Return)
+	GetMemoryErrorCounter(nvml.MemoryErrorType, nvml.EccCounterType, nvml.MemoryLocation) (uint64, nvml.Return)
+	GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return)
+	GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return)
+	GetComputeMode() (nvml.ComputeMode, nvml.Return)
+	GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
+	GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
+	GetSupportedEventTypes() (uint64, nvml.Return)
+	RegisterEvents(types uint64, set EventSet) nvml.Return
+
+	GetMigMode() (current, pending int, ret nvml.Return)
+	GetMaxMigDeviceCount() (int, nvml.Return)
+	GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return)
+	// GetGpuInstanceProfileInfo takes NVML's profile enum. It asks for the newest struct that the driver knows and falls
+	// back to the unversioned call, without name (NUL), where the driver does not support that (MIG is off, old driver).
+	GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return)
+	GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return)
+	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there can be.
+	GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return)
+}
+
+// MIGDevice is a MIG device handle.
+type MIGDevice interface {
+	Entity
+	GetGpuInstanceId() (int, nvml.Return)
+	GetComputeInstanceId() (int, nvml.Return)
+	GetAttributes() (nvml.DeviceAttributes, nvml.Return)
+}
+
+// GPUInstance is a GPU instance handle.
+type GPUInstance interface {
+	GetInfo() (GPUInstanceInfo, nvml.Return)
+	// GetComputeInstances lists the compute instances of every compute profile, in no particular order.
+	GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return)
+}
+
+// GPUInstanceInfo is nvmlGpuInstanceInfo_t without the device.
+type GPUInstanceInfo struct {
+	ID, ProfileID uint32
+	Placement     nvml.GpuInstancePlacement
+}
+
+// ComputeInstanceInfo is nvmlComputeInstanceInfo_t without the handles.
+type ComputeInstanceInfo struct {
+	ID, ProfileID uint32
+	Placement     nvml.ComputeInstancePlacement
+}
