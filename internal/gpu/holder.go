@@ -9,6 +9,7 @@ const (
 	SharingTimeSlicing Sharing = "time-slicing"
 	SharingMPS         Sharing = "mps"
 	SharingHAMi        Sharing = "hami"
+	SharingClaim       Sharing = "claim" // several containers of one DRA claim
 	SharingReplica     Sharing = "replica"
 )
 

@@ -22,11 +22,11 @@ type GPUInstance struct {
 	Processes Opt[int]
 	Allocated Opt[bool]
 	// Holders: the pod that holds every compute instance of it, where one does.
-	Holders     []Holder
-	XIDErrors   []XIDCount
-	PowerWatts  Opt[float64] // estimate
-	EnergyJoule Opt[Counter] // estimate
-	Computes    []ComputeInstance
+	Holders      []Holder
+	XIDErrors    []XIDCount
+	PowerWatts   Opt[float64] // estimate
+	EnergyJoules Opt[Counter] // estimate
+	Computes     []ComputeInstance
 }
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.

@@ -16,6 +16,8 @@ type Snapshot struct {
 	GPUs       []GPU // by index
 	// Unmatched counts device ids that the kubelet gave out and that name no device of this node.
 	Unmatched int
+	// HungCalls counts the driver calls that have not returned in time and may never return.
+	HungCalls int
 }
 
 // Driver names the versions in use.
@@ -113,14 +115,14 @@ type ReasonSeconds struct {
 
 // Totals are what the poll loop adds up over time for one GPU.
 type Totals struct {
-	XIDs                        Counter
-	XIDErrors                   []XIDCount // by XID
-	ReadErrors                  []ErrorCount
-	ClockEvents                 []ReasonSeconds // empty where the driver tells none
-	PCIeReceive, PCIeTransmit   Opt[Counter]    // unwrapped bytes
-	NVLinkReceive, NVLinkTransm Opt[Counter]
-	LayoutChanges               Counter
-	EnergyUnallocatedJoules     Opt[Counter]
+	XIDs                          Counter
+	XIDErrors                     []XIDCount // by XID
+	ReadErrors                    []ErrorCount
+	ClockEvents                   []ReasonSeconds // empty where the driver tells none
+	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes
+	NVLinkReceive, NVLinkTransmit Opt[Counter]
+	LayoutChanges                 Counter
+	EnergyUnallocatedJoules       Opt[Counter]
 }
 
 // PowerMethod names the rule by which active power was shared among instances.

@@ -11,28 +11,13 @@ import (
 type Source interface {
 	// Discover lists the GPUs that can be asked now, by index, and the versions in use. It finds a driver that arrives
 	// late (ErrNoDriver until then), drops GPUs that are gone and finds them again.
-	Discover() (Inventory, error)
+	Discover() (gpu.Inventory, error)
 	// Read reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts, Errors, Readings, MIG
 	// (mode only) and Instances (ids, profiles, placements, memory, processes; up and errors of each). Counters are the
 	// driver's. An error means that the GPU as a whole could not be read.
 	Read(id gpu.UUID) (gpu.GPU, error)
 	// Events delivers what the driver reports; the channel is never closed.
 	Events() <-chan gpu.Event
-}
-
-// Inventory is what Discover found.
-type Inventory struct {
-	Driver gpu.Driver
-	// GPUs are those with an answer, by index.
-	GPUs []gpu.UUID
-	// Missing are indexes whose GPU gives no handle, with the reason.
-	Missing []MissingGPU
-}
-
-// MissingGPU is a GPU that the driver counts but gives no handle for.
-type MissingGPU struct {
-	Index int
-	Err   error
 }
 
 // Pods tells who holds which device. List may block until its context ends.

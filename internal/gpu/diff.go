@@ -1,0 +1,100 @@
+package gpu
+
+// Delta is what changed from one Snapshot to a later one. Instances are compared by key, so that one which was destroyed
+// and created anew between the two counts as both.
+type Delta struct {
+	Appeared, Vanished []UUID // GPUs
+	WentUp, WentDown   []UUID // GPUs in both Snapshots
+	ModeChanged        []UUID // GPUs in both whose MIG mode, current or pending, differs
+	Created, Destroyed []InstanceChange
+}
+
+// InstanceChange is a GPU instance, or a compute instance of one, that came or went.
+type InstanceChange struct {
+	Key     InstanceKey
+	Compute Opt[ComputeID] // present for a compute instance
+	Profile string
+	UUID    MIGUUID // of a compute instance
+}
+
+// Empty tells whether nothing changed.
+func (d *Delta) Empty() bool {
+	return len(d.Appeared)+len(d.Vanished)+len(d.WentUp)+len(d.WentDown)+len(d.ModeChanged)+len(d.Created)+len(d.Destroyed) == 0
+}
+
+// Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots.
+func Diff(before, after *Snapshot) Delta {
+	var d Delta
+	old := map[UUID]*GPU{}
+	if before != nil {
+		for i := range before.GPUs {
+			old[before.GPUs[i].UUID] = &before.GPUs[i]
+		}
+	}
+	for i := range after.GPUs {
+		now := &after.GPUs[i]
+		was, ok := old[now.UUID]
+		delete(old, now.UUID)
+		if !ok {
+			d.Appeared = append(d.Appeared, now.UUID)
+			d.Created = appendMissing(d.Created, now, nil)
+			continue
+		}
+		d.compare(was, now)
+	}
+	if before == nil {
+		return d
+	}
+	for i := range before.GPUs {
+		if gone := &before.GPUs[i]; old[gone.UUID] != nil {
+			d.Vanished = append(d.Vanished, gone.UUID)
+			d.Destroyed = appendMissing(d.Destroyed, gone, nil)
+		}
+	}
+	return d
+}
+
+func (d *Delta) compare(was, now *GPU) {
+	switch {
+	case now.Up && !was.Up:
+		d.WentUp = append(d.WentUp, now.UUID)
+	case !now.Up && was.Up:
+		d.WentDown = append(d.WentDown, now.UUID)
+	}
+	if was.MIG.Enabled != now.MIG.Enabled || was.MIG.Pending != now.MIG.Pending {
+		d.ModeChanged = append(d.ModeChanged, now.UUID)
+	}
+	if was.MIG.LayoutGeneration == now.MIG.LayoutGeneration {
+		return
+	}
+	d.Created = appendMissing(d.Created, now, was)
+	d.Destroyed = appendMissing(d.Destroyed, was, now)
+}
+
+// appendMissing appends the instances of g that other (which may be nil) has not.
+func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
+	have := map[ComputeKey]bool{}
+	haveGI := map[InstanceKey]bool{}
+	if other != nil {
+		for i := range other.Instances {
+			gi := &other.Instances[i]
+			haveGI[other.Key(gi)] = true
+			for c := range gi.Computes {
+				have[other.ComputeKey(gi, &gi.Computes[c])] = true
+			}
+		}
+	}
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		if !haveGI[g.Key(gi)] {
+			to = append(to, InstanceChange{Key: g.Key(gi), Profile: gi.Profile})
+		}
+		for c := range gi.Computes {
+			ci := &gi.Computes[c]
+			if !have[g.ComputeKey(gi, ci)] {
+				to = append(to, InstanceChange{Key: g.Key(gi), Compute: Some(ci.ID), Profile: ci.Profile, UUID: ci.UUID})
+			}
+		}
+	}
+	return to
+}

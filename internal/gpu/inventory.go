@@ -1,0 +1,16 @@
+package gpu
+
+// Inventory is which GPUs a driver has.
+type Inventory struct {
+	Driver Driver
+	// GPUs are those with an answer, by index.
+	GPUs []UUID
+	// Missing are indexes whose GPU gives no handle, with the reason.
+	Missing []MissingGPU
+}
+
+// MissingGPU is a GPU that the driver counts but gives no handle for.
+type MissingGPU struct {
+	Index int
+	Err   error
+}

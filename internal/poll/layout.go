@@ -1,0 +1,122 @@
+package poll
+
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// layout follows a GPU's GI/CI tree over time. Ids and UUIDs are reused after a re-cut: an instance keeps its generation
+// only while it stands unchanged in every reading.
+type layout struct {
+	generation uint64
+	tree       []treeNode
+}
+
+// treeNode is what identifies one GPU instance and its compute instances within one layout.
+type treeNode struct {
+	id         gpu.InstanceID
+	profile    string
+	placement  gpu.Opt[gpu.Placement]
+	generation uint64
+	computes   []computeNode
+}
+
+type computeNode struct {
+	id         gpu.ComputeID
+	uuid       gpu.MIGUUID
+	profile    string
+	generation uint64
+}
+
+func (a treeNode) same(b treeNode) bool {
+	return a.id == b.id && a.profile == b.profile && a.placement == b.placement
+}
+
+func (a computeNode) same(b computeNode) bool {
+	return a.id == b.id && a.uuid == b.uuid && a.profile == b.profile
+}
+
+// update writes the generations into g and tells whether the tree differs from the one before; the first is no change.
+func (l *layout) update(g *gpu.GPU) bool {
+	first := l.generation == 0
+	next := l.generation + 1
+	changed := first || len(g.Instances) != len(l.tree)
+	tree := make([]treeNode, len(g.Instances))
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		node := treeNode{id: gi.ID, profile: gi.Profile, placement: gi.Placement, generation: next}
+		old := slices.IndexFunc(l.tree, node.same)
+		if old >= 0 {
+			node.generation = l.tree[old].generation
+			changed = changed || len(gi.Computes) != len(l.tree[old].computes)
+		} else {
+			changed = true
+		}
+		for c := range gi.Computes {
+			ci := &gi.Computes[c]
+			cn := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next}
+			if at := l.findCompute(old, cn); at != nil {
+				cn.generation = at.generation
+			} else {
+				changed = true
+			}
+			ci.Generation = cn.generation
+			node.computes = append(node.computes, cn)
+		}
+		gi.Generation = node.generation
+		tree[i] = node
+	}
+	if changed {
+		l.generation, l.tree = next, tree
+	}
+	g.MIG.LayoutGeneration = l.generation
+	return changed && !first
+}
+
+// findCompute finds a compute instance in the node at an index of the tree before, -1 for none.
+func (l *layout) findCompute(node int, c computeNode) *computeNode {
+	if node < 0 {
+		return nil
+	}
+	if i := slices.IndexFunc(l.tree[node].computes, c.same); i >= 0 {
+		return &l.tree[node].computes[i]
+	}
+	return nil
+}
+
+// capacityCache computes a GPU's capacity once per layout.
+type capacityCache struct {
+	generation uint64
+	profiles   int
+	value      gpu.Capacity
+}
+
+// of returns what could still be created on g, absent where MIG is off or the profiles or a placement are not known.
+func (c *capacityCache) of(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
+	if !g.MIG.Enabled.Or(false) || len(g.Profiles) == 0 {
+		return gpu.None[gpu.Capacity]()
+	}
+	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) {
+		return gpu.Some(c.value)
+	}
+	placed := make([]mig.Placed, 0, len(g.Instances))
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		at, ok := gi.Placement.Get()
+		id, idOK := gi.ProfileID.Get()
+		if !ok || !idOK {
+			return gpu.None[gpu.Capacity]()
+		}
+		placed = append(placed, mig.Placed{ProfileID: id, Profile: gi.Profile, Placement: at})
+	}
+	for i := range g.Profiles {
+		if g.Profiles[i].Placements == nil {
+			return gpu.None[gpu.Capacity]()
+		}
+	}
+	c.generation, c.profiles = g.MIG.LayoutGeneration, len(g.Profiles)
+	c.value = mig.CapacityOf(g.Profiles, placed)
+	return gpu.Some(c.value)
+}

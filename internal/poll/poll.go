@@ -1,0 +1,278 @@
+// Package poll is the one loop: it reads the node's GPUs and who holds them, merges both and publishes an immutable
+// Snapshot. It adds up what only time can tell: counters, layout generations, idle power.
+package poll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Options say how to poll. Durations other than Interval and Grace are measured by Now.
+type Options struct {
+	Hostname string
+	// Interval is the time between two cycles; 0 leaves the pace to Poll alone (a stepped clock).
+	Interval time.Duration
+	// Grace is how long one cycle waits for readings before it publishes without them.
+	Grace time.Duration
+	// Timeout is when a GPU that does not answer counts as down.
+	Timeout time.Duration
+	// StaleAfter is when the readings of a GPU that does not answer are dropped.
+	StaleAfter time.Duration
+	// PodsStaleAfter is how long the last mapping of devices to pods outlives a kubelet that does not answer.
+	PodsStaleAfter time.Duration
+	Now            func() time.Time
+	Pods           Pods       // nil: nobody is asked who holds a device
+	Containers     Containers // nil: processes are not mapped to containers
+	// Observe is called with every Snapshot after it is published, and with the real time that its cycle took.
+	Observe func(*gpu.Snapshot, time.Duration)
+	Logger  log.Logger
+}
+
+// Poller owns the loop. Run must run for Poll to return.
+type Poller struct {
+	opts     Options
+	source   Source
+	current  atomic.Pointer[gpu.Snapshot]
+	requests chan chan error
+	stopped  chan struct{} // closed when Run has returned
+
+	// What follows is owned by the goroutine of Run.
+	generation uint64
+	discover   call[gpu.Inventory]
+	inventory  gpu.Inventory
+	driverErr  error
+	driverSeen time.Time
+	gpus       map[gpu.UUID]*tracked
+	pods       podState
+}
+
+// New returns a Poller that has not read anything yet.
+func New(source Source, opts Options) *Poller {
+	return &Poller{
+		opts:      opts,
+		source:    source,
+		requests:  make(chan chan error),
+		stopped:   make(chan struct{}),
+		gpus:      map[gpu.UUID]*tracked{},
+		driverErr: fmt.Errorf("%w: not asked yet", gpu.ErrNoDriver),
+	}
+}
+
+var errStopped = errors.New("poll: the loop has stopped")
+
+// Current returns the last Snapshot, nil before the first.
+func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
+
+// Poll runs one cycle and returns when its Snapshot is published.
+func (p *Poller) Poll(ctx context.Context) error {
+	done := make(chan error, 1)
+	select {
+	case p.requests <- done:
+	case <-p.stopped:
+		return errStopped
+	case <-ctx.Done():
+		return fmt.Errorf("poll: %w", ctx.Err())
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-p.stopped:
+		return errStopped
+	case <-ctx.Done():
+		return fmt.Errorf("poll: %w", ctx.Err())
+	}
+}
+
+// Run polls until ctx ends, then waits for the calls under way, at most Grace long, and abandons those that hang. It
+// returns an error only where going on is of no use: gpu.ErrVersionMismatch.
+func (p *Poller) Run(ctx context.Context) error {
+	var ticks <-chan time.Time
+	if p.opts.Interval > 0 {
+		ticker := time.NewTicker(p.opts.Interval)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	defer close(p.stopped)
+	defer p.join()
+	if err := p.cycle(ctx); err != nil {
+		return err
+	}
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks:
+			err = p.cycle(ctx)
+		case done := <-p.requests:
+			err = p.cycle(ctx)
+			done <- err
+		case e := <-p.source.Events():
+			if p.event(e) {
+				err = p.cycle(ctx)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// cycle reads, merges and publishes once.
+func (p *Poller) cycle(ctx context.Context) error {
+	began := time.Now()
+	now := p.opts.Now()
+	expired, stop := after(p.opts.Grace)
+	defer stop()
+	p.drainEvents()
+	if p.opts.Pods != nil {
+		p.pods.start(ctx, now, p.opts)
+	}
+	if err := p.discoverGPUs(now, expired); err != nil {
+		return err
+	}
+	if err := p.readGPUs(now, expired); err != nil {
+		return err
+	}
+	p.drainEvents()
+	p.pods.finish(now, expired)
+	before := p.current.Load()
+	s := p.snapshot(now)
+	p.current.Store(s)
+	p.report(before, s)
+	if p.opts.Observe != nil {
+		p.opts.Observe(s, time.Since(began))
+	}
+	return nil
+}
+
+// after returns a channel that is closed once d has passed, and what frees its timer.
+func after(d time.Duration) (<-chan struct{}, func()) {
+	c := make(chan struct{})
+	t := time.AfterFunc(d, func() { close(c) })
+	return c, func() { t.Stop() }
+}
+
+// discoverGPUs finds the GPUs of the node. While the driver does not answer, the last inventory stays.
+func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
+	wait := expired
+	if !p.discover.start(now, p.source.Discover) {
+		wait = nil // it has hung since an earlier cycle, which has waited for it
+	}
+	r, ok := p.discover.take(wait)
+	switch {
+	case !ok && p.discover.hung(now, p.opts.Timeout):
+		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
+	case !ok:
+	case errors.Is(r.err, gpu.ErrVersionMismatch):
+		return r.err
+	case r.err != nil:
+		p.driverErr, p.inventory = r.err, gpu.Inventory{}
+	default:
+		p.driverErr, p.inventory, p.driverSeen = nil, r.value, r.started
+	}
+	for _, id := range p.inventory.GPUs {
+		if p.gpus[id] == nil {
+			p.gpus[id] = newTracked(id, now)
+		}
+	}
+	return nil
+}
+
+// readGPUs starts a reading of every GPU that is not still at an earlier one, and takes what comes in time.
+func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
+	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
+	for _, id := range p.inventory.GPUs {
+		t := p.gpus[id]
+		if err := p.take(t, nil); err != nil { // one that ended after its cycle
+			return err
+		}
+		fresh[id] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(id) })
+	}
+	for id, t := range p.gpus {
+		var wait <-chan struct{}
+		if fresh[id] {
+			wait = expired
+		}
+		if err := p.take(t, wait); err != nil {
+			return err
+		}
+		if t.read.hung(now, p.opts.Timeout) {
+			t.hang()
+		}
+	}
+	return nil
+}
+
+// take takes a GPU's reading if there is one, waiting for it until expired is closed.
+func (p *Poller) take(t *tracked, expired <-chan struct{}) error {
+	r, ok := t.read.take(expired)
+	switch {
+	case !ok:
+		return nil
+	case errors.Is(r.err, gpu.ErrVersionMismatch):
+		return r.err
+	case r.err != nil:
+		t.fail(r.err, r.started)
+	default:
+		t.absorb(r.value, r.started)
+	}
+	return nil
+}
+
+// event takes one event in and tells whether it calls for a poll at once.
+func (p *Poller) event(e gpu.Event) bool {
+	t := p.gpus[e.GPU]
+	switch e.Kind {
+	case gpu.EventXID:
+		if t != nil {
+			t.xid(e)
+		}
+		return false
+	case gpu.EventsLost:
+		if t != nil {
+			t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, e.Time)
+		}
+		return true
+	default:
+		return true
+	}
+}
+
+func (p *Poller) drainEvents() {
+	for {
+		select {
+		case e := <-p.source.Events():
+			p.event(e)
+		default:
+			return
+		}
+	}
+}
+
+// join waits for what is under way.
+func (p *Poller) join() {
+	expired, stop := after(p.opts.Grace)
+	defer stop()
+	abandoned := 0
+	if _, ok := p.discover.take(expired); !ok && p.discover.running {
+		abandoned++
+	}
+	for _, t := range p.gpus {
+		if _, ok := t.read.take(expired); !ok && t.read.running {
+			abandoned++
+		}
+	}
+	p.pods.join()
+	if abandoned > 0 {
+		level.Warn(p.opts.Logger).Log("msg", "Abandoned driver calls that did not return", "calls", abandoned)
+	}
+}
