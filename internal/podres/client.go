@@ -1,0 +1,191 @@
+// Package podres asks the kubelet which container holds which device, and finds the container that a process runs in.
+//
+// The kubelet answers on a unix socket with its pod-resources API, v1. Nothing here is on the path of a scrape: the
+// poll loop calls Client.List once per cycle, with a deadline.
+package podres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// DefaultSocket is where the kubelet listens.
+const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+// maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
+const maxReply = 16 << 20
+
+// Metadata tells what the pod-resources API does not: a pod's owner ("Deployment/resnet") and those of its labels that
+// an operator chose to show. ok is false for a pod that is not known (yet). It is called for every pod that holds a
+// device in every List, and must not block.
+type Metadata interface {
+	PodMetadata(namespace, pod string) (workload string, labels []gpu.Label, ok bool)
+}
+
+// Options configures a Client.
+type Options struct {
+	// Socket is the path of the kubelet's socket. Neither it nor its directory need exist yet.
+	Socket string
+	// ResourceNames are counted as NVIDIA devices beside the usual names: exact, or a prefix that ends in "*".
+	ResourceNames []string
+	// Metadata adds owners and labels; nil for none.
+	Metadata Metadata
+	// Now is the clock of the backoff.
+	Now    func() time.Time
+	Logger log.Logger
+}
+
+// Client asks one kubelet. Its methods may be called from several goroutines; one List runs at a time.
+type Client struct {
+	socket string
+	now    func() time.Time
+	watch  *socketWatch
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	mu      sync.Mutex // held during a List
+	conn    *grpc.ClientConn
+	backoff backoff
+	reader  reader
+}
+
+// New starts to watch the socket's directory. It does not connect: the first List does.
+func New(opts Options) *Client {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Client{
+		socket: opts.Socket,
+		now:    opts.Now,
+		watch:  newSocketWatch(opts.Socket, opts.Logger),
+		ctx:    ctx,
+		cancel: cancel,
+		reader: newReader(opts),
+	}
+}
+
+// List asks who holds which device. The result is sorted; it does not depend on the order of the kubelet's answer.
+//
+// An error wraps gpu.ErrUnavailable; gpu.ErrNotFound too where there is no socket, gpu.ErrTimeout where the kubelet did
+// not answer before ctx ended. After a failure List returns the same error at once until the backoff is over or a new
+// socket shows.
+func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return gpu.Assignments{}, fmt.Errorf("list pod resources: client is closed: %w", gpu.ErrUnavailable)
+	}
+	// The watch stands before the socket is looked at, so that a kubelet that starts in between is seen.
+	c.watch.ensure()
+	if c.watch.takeRenewed() {
+		c.disconnect()
+		c.backoff.reset()
+	}
+	if err := c.socketError(); err != nil {
+		c.disconnect()
+		c.backoff.reset() // looking for a file is cheap, and whoever makes it means it
+		return gpu.Assignments{}, err
+	}
+	if err := c.backoff.pending(c.now()); err != nil {
+		return gpu.Assignments{}, err
+	}
+	reply, err := c.ask(ctx)
+	if err != nil {
+		// gRPC would wait by its own schedule before it connects again: a new connection starts afresh.
+		c.disconnect()
+		if !errors.Is(err, context.Canceled) {
+			c.backoff.fail(c.now(), err)
+		}
+		return gpu.Assignments{}, err
+	}
+	c.backoff.reset()
+	return c.reader.read(reply), nil
+}
+
+// Close ends a List under way, the connection and the watch.
+func (c *Client) Close() {
+	c.cancel()
+	c.watch.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disconnect()
+}
+
+func (c *Client) ask(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
+	if err := c.connect(); err != nil {
+		return nil, fmt.Errorf("list pod resources: %w: %w", err, gpu.ErrUnavailable)
+	}
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	reply, err := podresources.NewPodResourcesListerClient(c.conn).List(asking, &podresources.ListPodResourcesRequest{})
+	if err == nil {
+		return reply, nil
+	}
+	switch {
+	case asking.Err() != nil && errors.Is(context.Cause(asking), context.Canceled):
+		return nil, fmt.Errorf("list pod resources: %w: %w", gpu.ErrUnavailable, context.Canceled)
+	case asking.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
+		return nil, fmt.Errorf("list pod resources: kubelet at %s does not answer: %w: %w",
+			c.socket, gpu.ErrUnavailable, gpu.ErrTimeout)
+	}
+	return nil, fmt.Errorf("list pod resources: kubelet at %s: %s: %w", c.socket, status.Convert(err).Message(), gpu.ErrUnavailable)
+}
+
+func (c *Client) connect() error {
+	if c.conn != nil {
+		return nil
+	}
+	path, err := filepath.Abs(c.socket)
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	// As a URL, so that a path with a percent sign survives gRPC's parsing.
+	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: path}).String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.ForceCodecV2(newLenientCodec())),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", path, err)
+	}
+	c.conn = conn
+	return nil
+}
+
+func (c *Client) disconnect() {
+	if c.conn != nil {
+		// Its error says that it is closed already.
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// socketError says why the socket cannot be there to answer, nil where it can.
+func (c *Client) socketError() error {
+	_, err := os.Stat(c.socket)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("list pod resources: no kubelet socket at %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("list pod resources: kubelet socket %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
+	}
+	return fmt.Errorf("list pod resources: kubelet socket: %w: %w", err, gpu.ErrUnavailable)
+}

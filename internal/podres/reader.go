@@ -1,0 +1,225 @@
+package podres
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
+const draDriver = "gpu.nvidia.com"
+
+// Garbled ids are logged once each, the first so many of them and so much of each.
+const (
+	maxGarbledLogged = 100
+	maxGarbledLength = 128
+)
+
+// reader makes Assignments of the kubelet's replies and remembers what it has seen from one to the next.
+type reader struct {
+	names    resourceNames
+	metadata Metadata
+	logger   log.Logger
+	garbled  map[string]struct{} // ids that were logged
+	round    uint64
+	seen     map[assignmentKey]uint64
+}
+
+func newReader(opts Options) reader {
+	return reader{
+		names:    newResourceNames(opts.ResourceNames),
+		metadata: opts.Metadata,
+		logger:   opts.Logger,
+		garbled:  map[string]struct{}{},
+	}
+}
+
+// assignmentKey tells a part of a device given to a container from all others.
+type assignmentKey struct {
+	container gpu.Container
+	device    gpu.DeviceRef
+	replica   string
+}
+
+func keyOf(a *gpu.Assignment) assignmentKey {
+	return assignmentKey{container: a.Holder.Container, device: a.Device, replica: a.Holder.Replica}
+}
+
+func (r *reader) read(reply *podresources.ListPodResourcesResponse) gpu.Assignments {
+	var out gpu.Assignments
+	shared := sharedClaims(reply)
+	for _, pod := range reply.GetPodResources() {
+		first := len(out.List)
+		for _, c := range pod.GetContainers() {
+			holder := gpu.Holder{Container: gpu.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName()}}
+			r.readDevices(&out, holder, c.GetDevices())
+			r.readClaims(&out, holder, c.GetDynamicResources(), shared)
+		}
+		r.describe(out.List[first:])
+	}
+	slices.SortFunc(out.List, compare)
+	// A device that is listed twice for one container is held once; its series may not come twice.
+	out.List = slices.CompactFunc(out.List, func(a, b gpu.Assignment) bool { return keyOf(&a) == keyOf(&b) })
+	r.stamp(out.List)
+	return out
+}
+
+func (r *reader) readDevices(out *gpu.Assignments, holder gpu.Holder, devices []*podresources.ContainerDevices) {
+	for _, entry := range devices {
+		if !r.names.match(entry.GetResourceName()) {
+			continue
+		}
+		holder.Resource = entry.GetResourceName()
+		for _, id := range entry.GetDeviceIds() {
+			d, ok := parseDeviceID(id)
+			if !ok {
+				out.Garbled++
+				r.logGarbled(holder, id)
+				continue
+			}
+			holder.Sharing, holder.Replica = d.sharing, d.replica
+			out.List = append(out.List, gpu.Assignment{Device: d.ref, Holder: holder})
+		}
+	}
+}
+
+func (r *reader) readClaims(out *gpu.Assignments, holder gpu.Holder, claims []*podresources.DynamicResource, shared map[claimDevice]int) {
+	for _, claim := range claims {
+		holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
+		for _, resource := range claim.GetClaimResources() {
+			// The API keeps claims without a device for kinds of resources to come.
+			if resource.GetDriverName() != draDriver || resource.GetDeviceName() == "" {
+				continue
+			}
+			ref, ok := parseDRADevice(resource.GetDeviceName())
+			if !ok {
+				out.Garbled++
+				r.logGarbled(holder, resource.GetDeviceName())
+				continue
+			}
+			holder.Sharing, holder.Replica = gpu.SharingExclusive, resource.GetShareId()
+			if holder.Replica != "" || shared[claimDeviceOf(claim, resource)] > 1 {
+				holder.Sharing = gpu.SharingReplica
+			}
+			out.List = append(out.List, gpu.Assignment{Device: ref, Holder: holder})
+		}
+	}
+}
+
+// claimDevice is one device of one claim.
+type claimDevice struct {
+	namespace, claim, pool, device string
+}
+
+func claimDeviceOf(claim *podresources.DynamicResource, resource *podresources.ClaimResource) claimDevice {
+	return claimDevice{claim.GetClaimNamespace(), claim.GetClaimName(), resource.GetPoolName(), resource.GetDeviceName()}
+}
+
+// sharedClaims counts the containers that hold each claimed device: containers, also of several pods, may name one
+// claim, and then they share what it was given.
+func sharedClaims(reply *podresources.ListPodResourcesResponse) map[claimDevice]int {
+	holders := map[claimDevice]int{}
+	for _, pod := range reply.GetPodResources() {
+		for _, c := range pod.GetContainers() {
+			for _, claim := range c.GetDynamicResources() {
+				for _, resource := range claim.GetClaimResources() {
+					holders[claimDeviceOf(claim, resource)]++
+				}
+			}
+		}
+	}
+	return holders
+}
+
+// describe adds to the assignments of one pod what the API server knows of it.
+func (r *reader) describe(pod []gpu.Assignment) {
+	if len(pod) == 0 || r.metadata == nil {
+		return
+	}
+	workload, labels, ok := r.metadata.PodMetadata(pod[0].Holder.Namespace, pod[0].Holder.Pod)
+	if !ok {
+		return
+	}
+	for i := range pod {
+		pod[i].Holder.Workload, pod[i].Holder.Labels = workload, labels
+	}
+}
+
+// stamp sets Seen: the number of the List in which an assignment showed first and since which it was in every List.
+func (r *reader) stamp(list []gpu.Assignment) {
+	r.round++
+	seen := make(map[assignmentKey]uint64, len(list))
+	for i := range list {
+		key := keyOf(&list[i])
+		first, ok := r.seen[key]
+		if !ok {
+			first = r.round
+		}
+		seen[key] = first
+		list[i].Seen = first
+	}
+	r.seen = seen
+}
+
+func (r *reader) logGarbled(holder gpu.Holder, id string) {
+	if len(id) > maxGarbledLength {
+		id = strings.ToValidUTF8(id[:maxGarbledLength], "") + "..."
+	}
+	if _, logged := r.garbled[id]; logged || len(r.garbled) > maxGarbledLogged {
+		return
+	}
+	r.garbled[id] = struct{}{}
+	if len(r.garbled) > maxGarbledLogged {
+		level.Warn(r.logger).Log("msg", "many device ids are not understood; further ones are counted, not logged")
+		return
+	}
+	level.Warn(r.logger).Log("msg", "device id not understood", "id", id, "resource", holder.Resource,
+		"namespace", holder.Namespace, "pod", holder.Pod, "container", holder.Name)
+}
+
+// compare orders assignments by container, resource, device and replica.
+func compare(a, b gpu.Assignment) int {
+	x, y := &a.Holder, &b.Holder
+	return cmp.Or(
+		strings.Compare(x.Namespace, y.Namespace),
+		strings.Compare(x.Pod, y.Pod),
+		strings.Compare(x.Name, y.Name),
+		compareDevices(&a.Device, &b.Device),
+		cmp.Compare(len(x.Replica), len(y.Replica)), // numbers in numeric order
+		strings.Compare(x.Replica, y.Replica),
+		strings.Compare(x.Resource, y.Resource),
+	)
+}
+
+func compareDevices(a, b *gpu.DeviceRef) int {
+	return cmp.Or(
+		cmp.Compare(a.GPU, b.GPU),
+		cmp.Compare(a.MIG, b.MIG),
+		compareOpt(a.Minor, b.Minor),
+		compareOpt(a.Instance, b.Instance),
+		compareOpt(a.Compute, b.Compute),
+		compareOpt(a.PlacementStart, b.PlacementStart),
+		compareOpt(a.ProfileID, b.ProfileID),
+	)
+}
+
+// compareOpt puts an absent value first.
+func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
+	x, okX := a.Get()
+	y, okY := b.Get()
+	switch {
+	case okX && okY:
+		return cmp.Compare(x, y)
+	case okX:
+		return 1
+	case okY:
+		return -1
+	}
+	return 0
+}
