@@ -1,0 +1,173 @@
+package poll
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	uuidA gpu.UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+	uuidB gpu.UUID = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
+)
+
+// fakeSource answers what the test sets; a GPU in hang blocks until it is released.
+type fakeSource struct {
+	mu       sync.Mutex
+	inv      gpu.Inventory
+	invErr   error
+	gpus     map[gpu.UUID]gpu.GPU
+	errs     map[gpu.UUID]error
+	hang     map[gpu.UUID]chan struct{}
+	reads    map[gpu.UUID]int
+	events   chan gpu.Event
+	discover int
+}
+
+func newFakeSource(ids ...gpu.UUID) *fakeSource {
+	s := &fakeSource{
+		inv:    gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: ids},
+		gpus:   map[gpu.UUID]gpu.GPU{},
+		errs:   map[gpu.UUID]error{},
+		hang:   map[gpu.UUID]chan struct{}{},
+		reads:  map[gpu.UUID]int{},
+		events: make(chan gpu.Event, 16),
+	}
+	for i, id := range ids {
+		s.gpus[id] = gpu.GPU{Facts: gpu.Facts{UUID: id, Index: i, Minor: gpu.Some(i)}, Readings: gpu.Readings{PowerWatts: gpu.Some(100.0)}}
+	}
+	return s
+}
+
+func (s *fakeSource) Discover() (gpu.Inventory, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.discover++
+	return s.inv, s.invErr
+}
+
+func (s *fakeSource) Read(id gpu.UUID) (gpu.GPU, error) {
+	s.mu.Lock()
+	s.reads[id]++
+	hang := s.hang[id]
+	s.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gpus[id]
+	g.Instances = cloneInstances(g.Instances)
+	return g, s.errs[id]
+}
+
+func (s *fakeSource) Events() <-chan gpu.Event { return s.events }
+
+func (s *fakeSource) set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
+	var out []gpu.GPUInstance
+	for _, gi := range list {
+		gi.Computes = append([]gpu.ComputeInstance(nil), gi.Computes...)
+		out = append(out, gi)
+	}
+	return out
+}
+
+// fakePods answers with a list or an error.
+type fakePods struct {
+	list gpu.Assignments
+	err  error
+}
+
+func (p *fakePods) List(context.Context) (gpu.Assignments, error) { return p.list, p.err }
+
+// fakeContainers knows the container of each pid.
+type fakeContainers map[uint32]gpu.Container
+
+func (c fakeContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
+	found, ok := c[pid]
+	return found, ok
+}
+
+// clock is a stepped clock.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func newClock() *clock { return &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+}
+
+// harness runs a Poller on a stepped clock.
+type harness struct {
+	*Poller
+	t     *testing.T
+	clock *clock
+}
+
+func start(t *testing.T, src Source, change func(*Options)) *harness {
+	t.Helper()
+	c := newClock()
+	opts := Options{
+		Hostname: "node", Grace: time.Second, Timeout: 5 * time.Second, StaleAfter: 3 * time.Second,
+		PodsStaleAfter: time.Minute, Now: c.Now, Logger: log.NewNopLogger(),
+	}
+	if change != nil {
+		change(&opts)
+	}
+	h := &harness{Poller: New(src, opts), t: t, clock: c}
+	return h
+}
+
+// run starts the loop; the returned function stops it and returns its error.
+func (h *harness) run() (stop func() error) {
+	ctx, cancel := context.WithCancel(h.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// step advances the clock, polls and returns the new Snapshot.
+func (h *harness) step(d time.Duration) *gpu.Snapshot {
+	h.t.Helper()
+	h.clock.advance(d)
+	if err := h.Poll(h.t.Context()); err != nil {
+		h.t.Fatalf("poll: %v", err)
+	}
+	return h.Current()
+}
+
+func find(t *testing.T, s *gpu.Snapshot, id gpu.UUID) *gpu.GPU {
+	t.Helper()
+	for i := range s.GPUs {
+		if s.GPUs[i].UUID == id {
+			return &s.GPUs[i]
+		}
+	}
+	t.Fatalf("no GPU %s in the Snapshot", id)
+	return nil
+}

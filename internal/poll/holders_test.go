@@ -1,0 +1,185 @@
+package poll
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// migGPU is a GPU with a 3g at 0:4 (GI 2) cut in two compute instances and a 3g at 4:4 (GI 1) with one.
+func migGPU() gpu.GPU {
+	gi := func(id gpu.InstanceID, start int, cis ...gpu.ComputeInstance) gpu.GPUInstance {
+		return gpu.GPUInstance{
+			ID: id, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), SMs: gpu.Some(42), Up: true,
+			Placement: gpu.Some(gpu.Placement{Start: start, Size: 4}), Processes: gpu.Some(0), Computes: cis,
+		}
+	}
+	return gpu.GPU{
+		Facts: gpu.Facts{
+			UUID: uuidA, Index: 0, Minor: gpu.Some(4), SMs: gpu.Some(108),
+			Profiles: []gpu.Profile{{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, SMs: 42}, {ID: 0, Name: "7g.40gb", SMs: 98}},
+		},
+		MIG: gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true)},
+		Readings: gpu.Readings{
+			PowerWatts: gpu.Some(200.0), EnergyJoules: gpu.Some(1000.0),
+			Processes: gpu.Some([]gpu.Process{
+				{PID: 11, MemoryBytes: gpu.Some(uint64(100)), Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(0))},
+				{PID: 12, MemoryBytes: gpu.Some(uint64(50)), Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(0))},
+			}),
+		},
+		Instances: []gpu.GPUInstance{
+			gi(2, 0, gpu.ComputeInstance{ID: 0, UUID: "MIG-1", Up: true}, gpu.ComputeInstance{ID: 1, UUID: "MIG-2", Up: true}),
+			gi(1, 4, gpu.ComputeInstance{ID: 0, UUID: "MIG-3", Up: true}),
+		},
+	}
+}
+
+func assign(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
+	return gpu.Assignment{Device: ref, Seen: seen, Holder: gpu.Holder{
+		Container: gpu.Container{Namespace: "ns", Pod: pod, Name: "main"}, Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
+	}}
+}
+
+func replica(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
+	a := assign(ref, pod, 1)
+	a.Holder.Sharing, a.Holder.Replica = gpu.SharingReplica, n
+	return a
+}
+
+// held prints who holds what: "gpu", "gi/ID", "ci/GI/ID".
+func held(g *gpu.GPU) map[string][]string {
+	out := map[string][]string{}
+	add := func(key string, holders []gpu.Holder) {
+		for _, h := range holders {
+			text := h.Pod
+			if h.Sharing != gpu.SharingExclusive {
+				text += " " + string(h.Sharing) + " " + h.Replica
+			}
+			out[key] = append(out[key], text)
+		}
+	}
+	add("gpu", g.Holders)
+	for _, gi := range g.Instances {
+		add(fmt.Sprintf("gi/%d", gi.ID), gi.Holders)
+		for _, ci := range gi.Computes {
+			add(fmt.Sprintf("ci/%d/%d", gi.ID, ci.ID), ci.Holders)
+		}
+	}
+	return out
+}
+
+func TestAttach(t *testing.T) {
+	legacy := func(gi gpu.InstanceID, ci gpu.ComputeID) gpu.DeviceRef {
+		return gpu.DeviceRef{GPU: uuidA, Instance: gpu.Some(gi), Compute: gpu.Some(ci)}
+	}
+	sharedClaim := func(pod string) gpu.Assignment {
+		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
+		a.Holder.Resource = "claim/ns/big"
+		return a
+	}
+	tests := []struct {
+		name      string
+		list      []gpu.Assignment
+		mps       bool
+		pids      fakeContainers
+		want      map[string][]string
+		unmatched int
+	}{
+		{name: "whole GPU by UUID", list: []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)},
+			want: map[string][]string{"gpu": {"p"}}},
+		{name: "whole GPU by minor number, not index", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{Minor: gpu.Some(4)}, "p", 1), assign(gpu.DeviceRef{Minor: gpu.Some(0)}, "q", 1)},
+			want: map[string][]string{"gpu": {"p"}}, unmatched: 1},
+		{name: "two pods on two compute instances of one GPU instance", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-2"}, "q", 1)},
+			want: map[string][]string{"ci/2/0": {"p"}, "ci/2/1": {"q"}}},
+		{name: "one pod on every compute instance holds the GPU instance", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(legacy(2, 1), "p", 1)},
+			want: map[string][]string{"ci/2/0": {"p"}, "ci/2/1": {"p"}, "gi/2": {"p"}}},
+		{name: "GKE names the GPU instance", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{Minor: gpu.Some(4), Instance: gpu.Some(gpu.InstanceID(1))}, "p", 1)},
+			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}},
+		{name: "DRA names the placement", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, "p", 1),
+			assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(19))}, "q", 1)},
+			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}, unmatched: 1},
+		{name: "a claim of several containers", list: []gpu.Assignment{sharedClaim("p"), sharedClaim("q")},
+			want: map[string][]string{"ci/1/0": {"p claim ", "q claim "}}},
+		{name: "of a lingering pod and its successor the newer counts", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{MIG: "MIG-3"}, "old", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "new", 2)},
+			want: map[string][]string{"ci/1/0": {"new"}, "gi/1": {"new"}}},
+		{name: "both seen first at once: the one with a process counts", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
+			pids: fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}},
+			want: map[string][]string{"ci/2/0": {"a"}}},
+		{name: "time-slicing", list: []gpu.Assignment{
+			replica(gpu.DeviceRef{GPU: uuidA}, "q", "1"), replica(gpu.DeviceRef{GPU: uuidA}, "p", "0")},
+			want: map[string][]string{"gpu": {"p time-slicing 0", "q time-slicing 1"}}},
+		{name: "MPS by the compute mode", mps: true, list: []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
+			want: map[string][]string{"ci/1/0": {"p mps 0"}}},
+		{name: "unknown devices", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacy(9, 0), "p", 1), assign(legacy(2, 9), "p", 1)},
+			want: map[string][]string{}, unmatched: 4},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			g := migGPU()
+			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
+			gpus := []gpu.GPU{g}
+			unmatched := attach(gpus, tt.list, tt.pids)
+			if got := held(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("holders %v, want %v", got, tt.want)
+			}
+			if unmatched != tt.unmatched {
+				t.Errorf("unmatched %d, want %d", unmatched, tt.unmatched)
+			}
+			if want := len(tt.want) > 0; gpus[0].Allocated != gpu.Some(want) {
+				t.Errorf("allocated %v, want %v", gpus[0].Allocated, want)
+			}
+		})
+	}
+}
+
+func TestContainerMemoryOfSharedDevices(t *testing.T) {
+	g := migGPU()
+	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "p", Name: "main"}}
+	gpus := []gpu.GPU{g}
+	attach(gpus, []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, nil)
+	if got := containerMemory(&gpus[0], pids); got != nil {
+		t.Errorf("a device held alone gives %v, want nothing", got)
+	}
+	attach(gpus, []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, nil)
+	got := containerMemory(&gpus[0], pids)
+	if len(got) != 1 || got[0].UsedBytes != 150 || got[0].Pod != "p" || got[0].Instance != gpu.Some(gpu.InstanceID(2)) {
+		t.Errorf("shared device gives %+v, want 150 bytes of pod p", got)
+	}
+}
+
+func TestKubeletGone(t *testing.T) {
+	src := newFakeSource(uuidA)
+	pods := &fakePods{err: fmt.Errorf("dial /x/kubelet.sock: %w", gpu.ErrNotFound)}
+	h := start(t, src, func(o *Options) { o.Pods = pods })
+	defer h.run()()
+	s := h.step(time.Second)
+	if len(s.Sources) != 1 || s.GPUs[0].Allocated.Present() {
+		t.Errorf("a node without a kubelet: sources %+v, allocated %v", s.Sources, s.GPUs[0].Allocated)
+	}
+	pods.err, pods.list = nil, gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)}}
+	s = h.step(time.Second)
+	if len(s.Sources) != 2 || !s.Sources[1].Up || len(s.GPUs[0].Holders) != 1 {
+		t.Errorf("kubelet up: %+v, holders %v", s.Sources, s.GPUs[0].Holders)
+	}
+	pods.err = fmt.Errorf("list: %w", gpu.ErrUnavailable)
+	s = h.step(30 * time.Second)
+	if k := s.Sources[1]; k.Up || !k.Stale || !errors.Is(k.Err, gpu.ErrUnavailable) || len(s.GPUs[0].Holders) != 1 {
+		t.Errorf("kubelet gone for 30 s: %+v, holders %v; want the last mapping, marked stale", k, s.GPUs[0].Holders)
+	}
+	s = h.step(31 * time.Second)
+	if k := s.Sources[1]; k.Stale || len(s.GPUs[0].Holders) != 0 || s.GPUs[0].Allocated.Present() || k.LastSuccess.IsZero() {
+		t.Errorf("kubelet gone for 61 s: %+v, holders %v; want nothing", k, s.GPUs[0].Holders)
+	}
+}

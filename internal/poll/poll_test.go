@@ -1,0 +1,232 @@
+package poll
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func TestHungGPUCostsOnlyItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA, uuidB)
+		h := start(t, src, nil)
+		stop := h.run()
+		h.step(time.Second)
+		release := make(chan struct{})
+		src.set(func() { src.hang[uuidB] = release })
+
+		s := h.step(time.Second)
+		if b := find(t, s, uuidB); !b.Up || !b.Readings.PowerWatts.Present() {
+			t.Errorf("1 s into a hang: up %v, power %v; want the last reading still there", b.Up, b.Readings.PowerWatts)
+		}
+		s = h.step(3 * time.Second)
+		if b := find(t, s, uuidB); b.Readings.PowerWatts.Present() {
+			t.Error("readings outlive stale-after")
+		}
+		s = h.step(3 * time.Second)
+		a, b := find(t, s, uuidA), find(t, s, uuidB)
+		if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrTimeout) {
+			t.Errorf("past the timeout: up %v, errors %v; want down by ErrTimeout", b.Up, b.Errors)
+		}
+		if !a.Up || !a.LastRead.Equal(s.Time) {
+			t.Errorf("the other GPU: up %v, last read %v at %v; want fresh", a.Up, a.LastRead, s.Time)
+		}
+		if s.HungCalls != 1 {
+			t.Errorf("hung calls %d, want 1", s.HungCalls)
+		}
+		s = h.step(10 * time.Second)
+		if n := src.reads[uuidB]; n != 3 {
+			t.Errorf("%d reads of the hung GPU, want 3: two good ones and the one that hangs", n)
+		}
+		if n := timeouts(find(t, s, uuidB)); n != 1 {
+			t.Errorf("timeouts counted %v, want 1 per hang", n)
+		}
+		src.set(func() { delete(src.hang, uuidB) })
+		close(release)
+		synctest.Wait()
+		s = h.step(time.Second)
+		if b := find(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) || s.HungCalls != 0 {
+			t.Errorf("after the hang: up %v, last read %v, hung %d; want recovered", b.Up, b.LastRead, s.HungCalls)
+		}
+		if err := stop(); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func timeouts(g *gpu.GPU) float64 {
+	for _, e := range g.Totals.ReadErrors {
+		if e.Reading == gpu.ReadingDevice && e.Reason == gpu.ReasonTimeout {
+			return e.Value
+		}
+	}
+	return 0
+}
+
+func TestStoppingEndsWhileAReadHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		release := make(chan struct{})
+		src.hang[uuidA] = release
+		h := start(t, src, nil)
+		stop := h.run()
+		synctest.Wait()
+		began := time.Now()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took > 2*h.opts.Grace {
+			t.Errorf("stopping took %v, want about the grace of a cycle", took)
+		}
+		close(release)
+	})
+}
+
+func TestFailedReadingKeepsTheOthers(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	src.set(func() { src.errs[uuidB] = fmt.Errorf("nvmlDeviceGetMigMode: %w", gpu.ErrLost) })
+	s := h.step(time.Second)
+	b := find(t, s, uuidB)
+	if b.Up || !b.Readings.PowerWatts.Present() || b.LastRead.Equal(s.Time) {
+		t.Errorf("lost GPU: up %v, power %v, last read %v", b.Up, b.Readings.PowerWatts, b.LastRead)
+	}
+	if !find(t, s, uuidA).Up {
+		t.Error("the other GPU went down too")
+	}
+	s = h.step(3 * time.Second)
+	if find(t, s, uuidB).Readings.PowerWatts.Present() {
+		t.Error("stale readings are still served")
+	}
+	src.set(func() { src.inv.GPUs = []gpu.UUID{uuidA} })
+	s = h.step(time.Second)
+	if find(t, s, uuidB).Up {
+		t.Error("a GPU that vanished counts as up")
+	}
+	src.set(func() { src.inv.GPUs = []gpu.UUID{uuidA, uuidB}; delete(src.errs, uuidB) })
+	s = h.step(time.Second)
+	if !find(t, s, uuidB).Up {
+		t.Error("a GPU that came back is still down")
+	}
+}
+
+func TestMissingGPUIsServedByIndex(t *testing.T) {
+	src := newFakeSource(uuidA)
+	src.inv.Missing = []gpu.MissingGPU{{Index: 1, Err: gpu.ErrLost}}
+	h := start(t, src, nil)
+	defer h.run()()
+	s := h.step(time.Second)
+	if len(s.GPUs) != 2 || s.GPUs[1].Index != 1 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrLost) {
+		t.Errorf("GPUs %+v; want the missing one at index 1, down and lost", s.GPUs)
+	}
+}
+
+func TestDriverArrivesLate(t *testing.T) {
+	src := newFakeSource()
+	src.invErr = fmt.Errorf("libnvidia-ml.so.1: %w", gpu.ErrNoDriver)
+	h := start(t, src, nil)
+	defer h.run()()
+	s := h.step(time.Second)
+	if len(s.GPUs) != 0 || s.Sources[0].Up || !errors.Is(s.Sources[0].Err, gpu.ErrNoDriver) || s.Driver.Present() {
+		t.Errorf("without a driver: %+v", s)
+	}
+	src.set(func() {
+		src.invErr = nil
+		src.inv.GPUs = []gpu.UUID{uuidA}
+		src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA}}
+	})
+	s = h.step(time.Second)
+	if len(s.GPUs) != 1 || !s.GPUs[0].Up || !s.Sources[0].Up {
+		t.Errorf("with the driver: %+v", s)
+	}
+	src.set(func() { src.invErr = gpu.ErrNoDriver })
+	s = h.step(time.Second)
+	if len(s.GPUs) != 1 || s.GPUs[0].Up {
+		t.Errorf("driver unloaded: %+v; want the GPU known and down", s.GPUs)
+	}
+}
+
+func TestVersionMismatchEndsTheLoop(t *testing.T) {
+	for _, where := range []string{"discover", "read"} {
+		t.Run(where, func(t *testing.T) {
+			src := newFakeSource(uuidA)
+			mismatch := fmt.Errorf("nvmlInit: %w", gpu.ErrVersionMismatch)
+			if where == "discover" {
+				src.invErr = mismatch
+			} else {
+				src.errs[uuidA] = mismatch
+			}
+			h := start(t, src, nil)
+			if err := h.Run(t.Context()); !errors.Is(err, gpu.ErrVersionMismatch) {
+				t.Errorf("Run returned %v, want ErrVersionMismatch", err)
+			}
+			if err := h.Poll(t.Context()); !errors.Is(err, errStopped) {
+				t.Errorf("Poll after the end returned %v", err)
+			}
+		})
+	}
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		g := src.gpus[uuidA]
+		g.Instances = []gpu.GPUInstance{{ID: 3}}
+		src.gpus[uuidA] = g
+		h := start(t, src, nil)
+		stop := h.run()
+		first := h.step(time.Second)
+		if xids := first.GPUs[0].Totals.XIDs; xids.Value != 0 || xids.Since.IsZero() {
+			t.Errorf("XIDs at the start: %+v, want 0 with a start time", xids)
+		}
+		at := h.clock.Now()
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 13, Instance: gpu.Some(gpu.InstanceID(3)), Time: at}
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
+		s := h.step(time.Second)
+		tot := s.GPUs[0].Totals
+		if tot.XIDs.Value != 3 || len(tot.XIDErrors) != 2 || tot.XIDErrors[0].XID != 13 || tot.XIDErrors[1].Value != 2 {
+			t.Errorf("XIDs %+v %+v", tot.XIDs, tot.XIDErrors)
+		}
+		if gi := s.GPUs[0].Instances[0]; len(gi.XIDErrors) != 1 || gi.XIDErrors[0].XID != 13 {
+			t.Errorf("XIDs of the GPU instance: %+v", gi.XIDErrors)
+		}
+		src.events <- gpu.Event{Kind: gpu.EventMIGChange, GPU: uuidA, Time: at}
+		synctest.Wait()
+		if now := h.Current(); now.Generation != s.Generation+1 {
+			t.Errorf("generation %d after a MIG change, want %d: a poll at once", now.Generation, s.Generation+1)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestPublishedSnapshotsStayAsTheyAre(t *testing.T) {
+	src := newFakeSource(uuidA)
+	src.set(func() { src.gpus[uuidA] = migGPU() })
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}}
+	h := start(t, src, func(o *Options) { o.Pods = pods })
+	defer h.run()()
+	s := h.step(time.Second)
+	holder := s.GPUs[0].Instances[0].Computes[0].Holders[0]
+	saved := *s
+	saved.GPUs = append([]gpu.GPU(nil), s.GPUs...)
+	saved.GPUs[0].Instances = cloneInstances(s.GPUs[0].Instances)
+	src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: h.clock.Now()}
+	pods.list = gpu.Assignments{}
+	src.set(func() { src.errs[uuidA] = gpu.ErrLost })
+	for range 5 {
+		h.step(time.Second)
+	}
+	if !reflect.DeepEqual(saved, *s) || !reflect.DeepEqual(s.GPUs[0].Instances[0].Computes[0].Holders[0], holder) {
+		t.Errorf("a published Snapshot changed:\n%+v\n%+v", saved, *s)
+	}
+}

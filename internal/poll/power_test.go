@@ -1,0 +1,150 @@
+package poll
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// TestEstimatesAddUpToTheBoard: whatever runs where, the instances' and the unallocated part are the board's, in watts
+// and in joules.
+func TestEstimatesAddUpToTheBoard(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		tr := newTracked(uuidA, time.Time{})
+		at := time.Unix(1000, 0)
+		energy := rng.Float64() * 1e6
+		var counted, first float64 // what all counters grew by, destroyed instances' too
+		for step := range 5 {
+			g := migGPU()
+			g.Instances = g.Instances[:rng.IntN(3)]
+			for i := range g.Instances {
+				switch rng.IntN(5) {
+				case 0:
+					g.Instances[i].Processes = gpu.None[int]()
+				case 1:
+					g.Instances[i].SMs = gpu.None[int]()
+				default:
+					g.Instances[i].Processes = gpu.Some(rng.IntN(3))
+				}
+			}
+			board := rng.Float64() * 400
+			energy += board
+			g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(board), gpu.Some(energy)
+			if rng.IntN(2) == 0 {
+				g.Readings.Processes = gpu.Some([]gpu.Process{})
+			}
+			before := joules(tr)
+			tr.absorb(g, at)
+			at = at.Add(time.Second)
+			counted += growth(before, joules(tr))
+			unallocated, ok := tr.last.Power.UnallocatedWatts.Get()
+			if !ok || unallocated < 0 {
+				t.Fatalf("unallocated %v", tr.last.Power.UnallocatedWatts)
+			}
+			sum := unallocated
+			for i := range tr.last.Instances {
+				w := tr.last.Instances[i].PowerWatts
+				if w.Present() != tr.last.Instances[i].SMs.Present() || w.Or(0) < 0 {
+					t.Fatalf("estimate %v of an instance with %v SMs", w, tr.last.Instances[i].SMs)
+				}
+				sum += w.Or(0)
+			}
+			if math.Abs(sum-board) > 1e-9 {
+				t.Fatalf("watts add up to %v, the board draws %v", sum, board)
+			}
+			if step == 0 {
+				first = energy
+			}
+		}
+		if want := energy - first; math.Abs(counted-want) > 1e-6 {
+			t.Fatalf("joules add up to %v, the board spent %v", counted, want)
+		}
+	}
+}
+
+// joules is every energy counter by what it belongs to; the zero key is the unallocated part.
+func joules(tr *tracked) map[gpu.InstanceKey]float64 {
+	out := map[gpu.InstanceKey]float64{{}: tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
+	for i := range tr.last.Instances {
+		gi := &tr.last.Instances[i]
+		if it := tr.instances[gi.ID]; it != nil {
+			out[tr.last.Key(gi)] = it.energy.Value
+		}
+	}
+	return out
+}
+
+func growth(before, after map[gpu.InstanceKey]float64) float64 {
+	var sum float64
+	for k, v := range after {
+		sum += v - before[k]
+	}
+	return sum
+}
+
+func TestActivePowerGoesToWhatIsActive(t *testing.T) {
+	tr := newTracked(uuidA, time.Time{})
+	idle := migGPU()
+	idle.Readings.PowerWatts, idle.Readings.Processes = gpu.Some(49.0), gpu.Some([]gpu.Process{})
+	tr.absorb(idle, time.Unix(1, 0))
+	busy := migGPU() // 200 W
+	busy.Instances[0].Processes = gpu.Some(2)
+	tr.absorb(busy, time.Unix(2, 0))
+	g := tr.last
+	if g.Power.Method != gpu.PowerByProcesses || g.Power.IdleWatts != gpu.Some(49.0) {
+		t.Errorf("method %q, idle %v; want processes and the 49 W seen while nothing ran", g.Power.Method, g.Power.IdleWatts)
+	}
+	// Idle by SM share: 42/98 of 49 W each; the 151 W of work go to the first alone.
+	for i, want := range []float64{21 + 151, 21} {
+		if got := g.Instances[i].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
+			t.Errorf("instance %d draws %v W, want %v", i, got, want)
+		}
+	}
+	if got := g.Power.UnallocatedWatts.Or(-1); math.Abs(got-7) > 1e-9 {
+		t.Errorf("unallocated %v W, want 7: idle power of the SMs that no instance has", got)
+	}
+	busy.Instances[1].Processes = gpu.None[int]()
+	tr.absorb(busy, time.Unix(3, 0))
+	if g := tr.last; g.Power.Method != gpu.PowerUnallocated || math.Abs(g.Power.UnallocatedWatts.Or(0)-158) > 1e-9 {
+		t.Errorf("activity unknown: method %q, unallocated %v; want all 151 W of work and 7 W idle", g.Power.Method, g.Power.UnallocatedWatts)
+	}
+}
+
+func TestIdlePowerDefaults(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit gpu.Opt[float64]
+		want  gpu.Opt[float64]
+	}{
+		{"NVIDIA A100-PCIE-40GB", gpu.Some(250.0), gpu.Some(34.0)},
+		{"NVIDIA A100-SXM4-40GB", gpu.Some(400.0), gpu.Some(52.0)},
+		{"some future board", gpu.Some(1000.0), gpu.Some(100.0)},
+		{"some future board", gpu.None[float64](), gpu.None[float64]()},
+	} {
+		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name}, Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}
+		if got := (&idlePower{}).watts(&g); got != tt.want {
+			t.Errorf("%s with limit %v: idle %v, want %v", tt.name, tt.limit, got, tt.want)
+		}
+	}
+}
+
+func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
+	tr := newTracked(uuidA, time.Time{})
+	g := migGPU()
+	g.Instances[0].Processes, g.Instances[1].Processes = gpu.Some(1), gpu.Some(1)
+	tr.absorb(g, time.Unix(1, 0))
+	g = migGPU()
+	g.Readings.EnergyJoules = gpu.Some(1200.0)
+	g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2}) // same id, re-cut
+	tr.absorb(g, time.Unix(2, 0))
+	if e := tr.last.Instances[0].EnergyJoules.Or(gpu.Counter{Value: -1}); e.Value != 0 || !e.Since.Equal(time.Unix(2, 0)) {
+		t.Errorf("energy of the re-cut instance %+v, want 0 from now", e)
+	}
+	if e := tr.last.Instances[1].EnergyJoules.Or(gpu.Counter{}); e.Value <= 0 || !e.Since.Equal(time.Unix(1, 0)) {
+		t.Errorf("energy of the instance that stayed %+v, want more than 0 from its start", e)
+	}
+}
