@@ -17,15 +17,16 @@ func FindModel(name string) (Model, bool) {
 	}
 	var short []Model
 	for _, m := range Models() {
+		leads := false
 		for _, known := range append([]string{m.Name}, m.Aliases...) {
 			have := words(known)
 			if slices.Equal(have, wanted) {
 				return m, true
 			}
-			if len(have) > len(wanted) && slices.Equal(have[:len(wanted)], wanted) {
-				short = append(short, m)
-				break
-			}
+			leads = leads || len(have) > len(wanted) && slices.Equal(have[:len(wanted)], wanted)
+		}
+		if leads {
+			short = append(short, m)
 		}
 	}
 	if len(short) != 1 {

@@ -1,0 +1,226 @@
+package mig
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Placed is a GPU instance that exists, and where. Its profile is the one with its id, or with its name where the id
+// belongs to a profile of another name. An instance of no known profile still occupies its placement and, where its
+// name can be read, compute slices.
+type Placed struct {
+	ProfileID uint32
+	Profile   string
+	Placement gpu.Placement
+}
+
+// CapacityOf says what could still be created on a GPU with these profiles, given all of its instances.
+//
+// How many of a profile there can be follows from its placements, the GPU's compute slices and the rule that one
+// instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly for A30.
+// Profiles without placements are left out. Totals are those of the largest profile.
+//
+// Free memory slices are those that an instance of some profile, created now, could have; the other unused ones are
+// stranded. Free compute slices are as many as the best further instances together could have; the rest is stranded.
+func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
+	shape := shapeOf(profiles)
+	empty, now := newOccupancy(shape, profiles, nil), newOccupancy(shape, profiles, placed)
+	var c gpu.Capacity
+	var coverable uint64
+	for _, p := range profiles {
+		if len(p.Placements) == 0 {
+			continue
+		}
+		c.Profiles = append(c.Profiles, gpu.ProfileCapacity{
+			Name:      p.Name,
+			Max:       empty.count(p),
+			Available: now.count(p),
+		})
+		for _, placement := range now.free(p) {
+			coverable |= units(placement)
+		}
+	}
+	c.Memory.Used = bits.OnesCount64(now.units)
+	c.Memory.Free = bits.OnesCount64(coverable)
+	c.Memory.Stranded = shape.axis - c.Memory.Used - c.Memory.Free
+	c.Compute.Used = shape.compute - now.compute
+	c.Compute.Free = now.bestCompletion(profiles)
+	c.Compute.Stranded = now.compute - c.Compute.Free
+	return c
+}
+
+// FreePlacements lists where one more instance of the profile could be created now, in the profile's order. It is empty
+// where the GPU's compute slices or its one instance with media extensions are taken, too.
+func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile) []gpu.Placement {
+	return newOccupancy(shapeOf(profiles), profiles, placed).free(profile)
+}
+
+// shape is what a GPU can be cut into.
+type shape struct {
+	axis, compute int
+}
+
+// maxUnits is the number of units of a placement axis that fit the sets below; the longest known has 12.
+const maxUnits = 64
+
+// shapeOf takes the end of the last placement and the slices of the largest profile.
+func shapeOf(profiles []gpu.Profile) shape {
+	var s shape
+	for _, p := range profiles {
+		s.compute = max(s.compute, p.ComputeSlices)
+		for _, placement := range p.Placements {
+			s.axis = max(s.axis, bits.Len64(units(placement)))
+		}
+	}
+	return s
+}
+
+// units is the set of axis units of a placement; none for one that is not on an axis of up to maxUnits.
+func units(p gpu.Placement) uint64 {
+	if p.Start < 0 || p.Size <= 0 || p.Start >= maxUnits || p.Size > maxUnits-p.Start {
+		return 0
+	}
+	return (1<<p.Size - 1) << p.Start
+}
+
+// occupancy is what the instances of a GPU leave.
+type occupancy struct {
+	shape
+	units   uint64 // occupied
+	compute int    // slices that are not taken
+	media   bool   // the one instance with media extensions exists
+}
+
+func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
+	o := occupancy{shape: s, compute: s.compute}
+	for _, instance := range placed {
+		p := profileOf(profiles, instance)
+		o.units |= units(instance.Placement)
+		o.compute -= p.ComputeSlices
+		o.media = o.media || hasMediaExtensions(p)
+	}
+	o.units &= 1<<s.axis - 1
+	o.compute = max(o.compute, 0)
+	return o
+}
+
+// profileOf finds an instance's profile; for an unknown one it returns what the name says.
+func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
+	byID := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == instance.ProfileID })
+	byName := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == instance.Profile })
+	switch {
+	case byID >= 0 && (byName < 0 || profiles[byID].Name == instance.Profile):
+		return profiles[byID]
+	case byName >= 0:
+		return profiles[byName]
+	}
+	n, err := ParseName(instance.Profile)
+	if err != nil {
+		return gpu.Profile{Name: instance.Profile}
+	}
+	return gpu.Profile{Name: instance.Profile, ComputeSlices: n.Slices}
+}
+
+// hasMediaExtensions tells whether the profile is one of those of which a GPU can have a single instance: all of them
+// want its only OFA engine. NVML's enum tells where a driver gives no names.
+func hasMediaExtensions(p gpu.Profile) bool {
+	switch p.Enum {
+	case enum1SliceMedia, enum2SliceMedia, enum1SliceAllMedia, enum2SliceAllMedia:
+		return true
+	}
+	n, err := ParseName(p.Name)
+	return err == nil && (n.Has(attributeMedia) || n.Has(attributeAllMedia))
+}
+
+// NVML's NVML_GPU_INSTANCE_PROFILE_{1,2}_SLICE_{REV1,ALL_ME}.
+const (
+	enum1SliceMedia    = 7
+	enum2SliceMedia    = 8
+	enum1SliceAllMedia = 15
+	enum2SliceAllMedia = 16
+)
+
+// creatable tells whether one more instance of the profile is possible, wherever it may stand.
+func (o occupancy) creatable(p gpu.Profile) bool {
+	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p))
+}
+
+// free lists the placements that an instance of the profile could have now.
+func (o occupancy) free(p gpu.Profile) []gpu.Placement {
+	if !o.creatable(p) {
+		return nil
+	}
+	var free []gpu.Placement
+	for _, placement := range p.Placements {
+		if set := units(placement); set != 0 && set&o.units == 0 {
+			free = append(free, placement)
+		}
+	}
+	return free
+}
+
+// count is how many instances of the profile alone could be created: the most intervals of which no two overlap are
+// found by taking whichever ends first.
+func (o occupancy) count(p gpu.Profile) int {
+	free := o.free(p)
+	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
+	n, end := 0, 0
+	for _, placement := range free {
+		if placement.Start >= end {
+			n, end = n+1, placement.End()
+		}
+	}
+	if p.ComputeSlices > 0 {
+		n = min(n, o.compute/p.ComputeSlices)
+	}
+	if hasMediaExtensions(p) {
+		n = min(n, 1)
+	}
+	return n
+}
+
+// bestCompletion is the most compute slices that further instances together could take. Going along the axis, it keeps
+// for every unit, without and with a further instance with media extensions, the set of sums that can be reached there.
+func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
+	within := uint64(1)<<(o.compute+1) - 1
+	sums := make([][2]uint64, o.axis+1)
+	sums[0][0] = 1
+	starts := o.startingAt(profiles) // without media extensions where an existing instance has them
+	for u := range o.axis {
+		for media, reached := range sums[u] {
+			sums[u+1][media] |= reached
+			for _, next := range starts[u] {
+				if !next.media {
+					sums[u+next.size][media] |= reached << next.compute & within
+				} else if media == 0 {
+					sums[u+next.size][1] |= reached << next.compute & within
+				}
+			}
+		}
+	}
+	return bits.Len64(sums[o.axis][0]|sums[o.axis][1]) - 1
+}
+
+// candidate is an instance that could begin at a unit.
+type candidate struct {
+	size, compute int
+	media         bool
+}
+
+// startingAt lists the instances that could be created now, by their first unit.
+func (o occupancy) startingAt(profiles []gpu.Profile) [][]candidate {
+	starts := make([][]candidate, o.axis)
+	for _, p := range profiles {
+		c := candidate{compute: p.ComputeSlices, media: hasMediaExtensions(p)}
+		for _, placement := range o.free(p) {
+			c.size = placement.Size
+			if !slices.Contains(starts[placement.Start], c) {
+				starts[placement.Start] = append(starts[placement.Start], c)
+			}
+		}
+	}
+	return starts
+}

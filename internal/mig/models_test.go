@@ -1,0 +1,193 @@
+package mig
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// model returns a known model or ends the test.
+func model(t testing.TB, name string) Model {
+	t.Helper()
+	m, ok := FindModel(name)
+	if !ok {
+		t.Fatalf("FindModel(%q) finds none", name)
+	}
+	return m
+}
+
+// modelsWithPlacements returns the models that have a geometry.
+func modelsWithPlacements(t testing.TB) []Model {
+	t.Helper()
+	models := slices.DeleteFunc(Models(), func(m Model) bool { return !m.PlacementsKnown() })
+	if len(models) == 0 {
+		t.Fatal("no model has placements")
+	}
+	return models
+}
+
+func TestModelsWithKnownPlacements(t *testing.T) {
+	var names []string
+	for _, m := range modelsWithPlacements(t) {
+		names = append(names, m.Name)
+	}
+	want := []string{
+		"A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB", "RTX PRO 6000 Blackwell 96GB",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("models with placements: %q, want %q", names, want)
+	}
+	if all := len(Models()); all != 19 {
+		t.Errorf("%d models, want 19", all)
+	}
+}
+
+func TestModelTableIsConsistent(t *testing.T) {
+	boards := map[uint32]string{}
+	for _, m := range Models() {
+		if m.Name == "" || m.Architecture == "" || m.Source == "" || len(m.Profiles) == 0 {
+			t.Errorf("%+v: name, architecture, source and profiles are required", m)
+		}
+		for _, id := range m.PCIDeviceIDs {
+			if boards[id] != "" {
+				t.Errorf("PCI device %#x is both %s and %s", id, boards[id], m.Name)
+			}
+			boards[id] = m.Name
+		}
+		for _, p := range m.Profiles {
+			n, err := ParseName(p.Name)
+			if err != nil {
+				t.Errorf("%s: %v", m.Name, err)
+			}
+			if n.Slices != p.ComputeSlices {
+				t.Errorf("%s %s: %d compute slices", m.Name, p.Name, p.ComputeSlices)
+			}
+		}
+	}
+}
+
+func TestGeometryTablesAreComplete(t *testing.T) {
+	for _, m := range modelsWithPlacements(t) {
+		capacity := CapacityOf(m.Profiles, nil)
+		ids, largest := map[uint32]bool{}, gpu.Profile{}
+		for i, p := range m.Profiles {
+			if ids[p.ID] {
+				t.Errorf("%s %s: its id %d is another's, too", m.Name, p.Name, p.ID)
+			}
+			ids[p.ID] = true
+			if p.SMs == 0 || p.MemoryBytes == 0 || p.MemorySlices == 0 {
+				t.Errorf("%s %s: SMs, memory and memory slices are required: %+v", m.Name, p.Name, p)
+			}
+			for _, placement := range p.Placements {
+				if placement.Size != p.MemorySlices || placement.End() > m.AxisUnits {
+					t.Errorf("%s %s: placement %s", m.Name, p.Name, placement)
+				}
+			}
+			if got := capacity.Profiles[i].Max; got != p.MaxInstances {
+				t.Errorf("%s %s: placements allow %d, published are %d", m.Name, p.Name, got, p.MaxInstances)
+			}
+			if p.SMs > largest.SMs {
+				largest = p
+			}
+		}
+		if largest.SMs != m.SMs || largest.ComputeSlices != m.ComputeSlices || largest.MemorySlices != m.AxisUnits {
+			t.Errorf("%s: %d SMs, %d compute slices, %d units; its largest profile has %d, %d, %d", m.Name,
+				m.SMs, m.ComputeSlices, m.AxisUnits, largest.SMs, largest.ComputeSlices, largest.MemorySlices)
+		}
+	}
+}
+
+// `nvidia-smi mig -lgip` of an A100-PCIE-40GB with driver 460.91.03, published by an operator: that driver offered the
+// five plain profiles only. Memory is in GiB, rounded down to hundredths.
+func TestA100ListGPUInstanceProfiles(t *testing.T) {
+	m := model(t, "A100-40GB")
+	rows := []struct {
+		name          string
+		id            uint32
+		total         int
+		hundredthsGiB uint64
+		sms           int
+		engines       gpu.Engines
+	}{
+		{"1g.5gb", 19, 7, 475, 14, gpu.Engines{Copy: 1}},
+		{"2g.10gb", 14, 3, 975, 28, gpu.Engines{Copy: 2, Decoder: 1}},
+		{"3g.20gb", 9, 2, 1962, 42, gpu.Engines{Copy: 3, Decoder: 2}},
+		{"4g.20gb", 5, 1, 1962, 56, gpu.Engines{Copy: 4, Decoder: 2}},
+		{"7g.40gb", 0, 1, 3950, 98, gpu.Engines{Copy: 7, Decoder: 5, JPEG: 1, OFA: 1}},
+	}
+	capacity := CapacityOf(m.Profiles, nil)
+	for _, row := range rows {
+		i := slices.IndexFunc(m.Profiles, func(p gpu.Profile) bool { return p.Name == row.name })
+		if i < 0 {
+			t.Errorf("no profile %s", row.name)
+			continue
+		}
+		p, c := m.Profiles[i], capacity.Profiles[i]
+		if c.Available != row.total || c.Max != row.total {
+			t.Errorf("%s: free/total %d/%d, want %d/%d", row.name, c.Available, c.Max, row.total, row.total)
+		}
+		if p.ID != row.id || p.SMs != row.sms || p.MemoryBytes*100>>30 != row.hundredthsGiB {
+			t.Errorf("%s: %+v, want %+v", row.name, p, row)
+		}
+		if engines, ok := p.Engines.Get(); !ok || engines != row.engines {
+			t.Errorf("%s: engines %+v, %v, want %+v", row.name, engines, ok, row.engines)
+		}
+	}
+}
+
+func TestDerivedMemoryIsMarked(t *testing.T) {
+	for _, m := range modelsWithPlacements(t) {
+		want := map[string][]string{"A100-80GB": {"1g.10gb+me", "1g.20gb"}}[m.Name]
+		if !slices.Equal(m.MemoryDerived, want) {
+			t.Errorf("%s: memory derived of %q, want %q", m.Name, m.MemoryDerived, want)
+		}
+	}
+	memory := map[string]uint64{}
+	for _, p := range model(t, "A100-80GB").Profiles {
+		memory[p.Name] = p.MemoryBytes
+	}
+	if memory["1g.10gb+me"] != memory["1g.10gb"] || memory["1g.20gb"] != memory["2g.20gb"] {
+		t.Errorf("derived memory differs from the profile that it is derived from: %v", memory)
+	}
+}
+
+func TestFindModel(t *testing.T) {
+	for _, c := range []struct{ name, want string }{
+		{"A100-40GB", "A100-40GB"},
+		{"a100-40gb", "A100-40GB"},
+		{"A100-SXM4-40GB", "A100-40GB"},
+		{"A100-PCIE-80GB", "A100-80GB"},
+		{"A30", "A30-24GB"},
+		{"H100-80GB", "H100-80GB"},
+		{"H100 NVL", "H100-94GB"},
+		{"H100-94GB", "H100-94GB"},
+		{"H200", "H200-141GB"},
+		{"H200-141GB", "H200-141GB"},
+		{"H20", "H20-96GB"},
+		{"RTX-PRO-6000", "RTX PRO 6000 Blackwell 96GB"},
+		{"rtx pro 6000", "RTX PRO 6000 Blackwell 96GB"},
+		{"RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell 96GB"},
+		{"H100", ""},    // 80, 94 or 96 GB
+		{"A100", ""},    // 40 or 80 GB
+		{"RTX PRO", ""}, // three boards
+		{"H2", ""},      // not a whole word
+		{"A100-40", ""}, // not a whole word
+		{"A100-40GB-X", ""},
+		{"V100", ""},
+		{"", ""},
+		{"-", ""},
+	} {
+		m, ok := FindModel(c.name)
+		if m.Name != c.want || ok != (c.want != "") {
+			t.Errorf("FindModel(%q) = %q, %v, want %q", c.name, m.Name, ok, c.want)
+		}
+	}
+}
+
+func TestModelsBelongToTheCaller(t *testing.T) {
+	Models()[0].Profiles[0].Placements[0].Start = 9
+	if start := Models()[0].Profiles[0].Placements[0].Start; start != 0 {
+		t.Errorf("a caller's change shows in the next answer: start %d", start)
+	}
+}

@@ -1,0 +1,184 @@
+package mig
+
+import (
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// The oracle of the capacity tests: the rules of MIG written down as plainly as possible, and everything else found by
+// trying all subsets. It shares no code with the package.
+
+// naiveInstance is an instance of profile i at the j-th of its placements.
+type naiveInstance struct{ profile, placement int }
+
+// naiveGPU is a GPU of a model; a layout is a list of instances in the order of all.
+type naiveGPU struct {
+	profiles        []gpu.Profile
+	slices, axis    int
+	all             []naiveInstance
+	reachable       [][]naiveInstance
+	mostSlicesAbove map[string]int
+}
+
+func newNaiveGPU(m Model) *naiveGPU {
+	g := &naiveGPU{profiles: m.Profiles, slices: m.ComputeSlices, axis: m.AxisUnits}
+	for i, p := range m.Profiles {
+		for j := range p.Placements {
+			g.all = append(g.all, naiveInstance{i, j})
+		}
+	}
+	g.enumerate(nil, 0)
+	return g
+}
+
+// enumerate collects every layout that is allowed and begins with the given one.
+func (g *naiveGPU) enumerate(layout []naiveInstance, next int) {
+	if !g.allowed(layout) {
+		return
+	}
+	if next == len(g.all) {
+		g.reachable = append(g.reachable, append([]naiveInstance(nil), layout...))
+		return
+	}
+	g.enumerate(layout, next+1)
+	g.enumerate(append(layout[:len(layout):len(layout)], g.all[next]), next+1)
+}
+
+// allowed: no unit belongs to two instances, no more compute slices than there are, one instance with media extensions.
+func (g *naiveGPU) allowed(layout []naiveInstance) bool {
+	owned, compute, media := make([]bool, g.axis), 0, 0
+	for _, x := range layout {
+		p := g.profiles[x.profile]
+		for u := p.Placements[x.placement].Start; u < p.Placements[x.placement].Start+p.Placements[x.placement].Size; u++ {
+			if owned[u] {
+				return false
+			}
+			owned[u] = true
+		}
+		compute += p.ComputeSlices
+		if strings.Contains(p.Name, "+me") {
+			media++
+		}
+	}
+	return compute <= g.slices && media <= 1
+}
+
+// canAdd tells whether the layout and the further instances are allowed together.
+func (g *naiveGPU) canAdd(layout []naiveInstance, more ...naiveInstance) bool {
+	return g.allowed(append(layout[:len(layout):len(layout)], more...))
+}
+
+func (g *naiveGPU) maximal(layout []naiveInstance) bool {
+	for _, x := range g.all {
+		if g.canAdd(layout, x) {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *naiveGPU) compute(layout []naiveInstance) int {
+	n := 0
+	for _, x := range layout {
+		n += g.profiles[x.profile].ComputeSlices
+	}
+	return n
+}
+
+// available is the largest subset of a profile's placements that the layout allows.
+func (g *naiveGPU) available(layout []naiveInstance, profile int) int {
+	most, placements := 0, len(g.profiles[profile].Placements)
+	for subset := range 1 << placements {
+		var more []naiveInstance
+		for j := range placements {
+			if subset>>j&1 == 1 {
+				more = append(more, naiveInstance{profile, j})
+			}
+		}
+		if len(more) > most && g.canAdd(layout, more...) {
+			most = len(more)
+		}
+	}
+	return most
+}
+
+// memory splits the axis units.
+func (g *naiveGPU) memory(layout []naiveInstance) gpu.SliceCount {
+	var n gpu.SliceCount
+	for u := range g.axis {
+		switch {
+		case g.covers(layout, u):
+			n.Used++
+		case g.couldCover(layout, u):
+			n.Free++
+		default:
+			n.Stranded++
+		}
+	}
+	return n
+}
+
+func (g *naiveGPU) covers(layout []naiveInstance, unit int) bool {
+	for _, x := range layout {
+		p := g.profiles[x.profile].Placements[x.placement]
+		if p.Start <= unit && unit < p.Start+p.Size {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *naiveGPU) couldCover(layout []naiveInstance, unit int) bool {
+	for _, x := range g.all {
+		if g.covers([]naiveInstance{x}, unit) && g.canAdd(layout, x) {
+			return true
+		}
+	}
+	return false
+}
+
+// bestCompute is the most compute slices of any reachable layout that contains the given one.
+func (g *naiveGPU) bestCompute(layout []naiveInstance) int {
+	if g.mostSlicesAbove == nil {
+		g.fillMostSlicesAbove()
+	}
+	return g.mostSlicesAbove[naiveKey(layout)]
+}
+
+// fillMostSlicesAbove goes through all subsets of every reachable layout.
+func (g *naiveGPU) fillMostSlicesAbove() {
+	g.mostSlicesAbove = map[string]int{}
+	for _, above := range g.reachable {
+		compute := g.compute(above)
+		for subset := range 1 << len(above) {
+			var below []naiveInstance
+			for i, x := range above {
+				if subset>>i&1 == 1 {
+					below = append(below, x)
+				}
+			}
+			key := naiveKey(below)
+			g.mostSlicesAbove[key] = max(g.mostSlicesAbove[key], compute)
+		}
+	}
+}
+
+func naiveKey(layout []naiveInstance) string {
+	var b strings.Builder
+	for _, x := range layout {
+		b.WriteByte(byte(x.profile))
+		b.WriteByte(byte(x.placement))
+	}
+	return b.String()
+}
+
+// placed is the layout as the package takes it.
+func (g *naiveGPU) placed(layout []naiveInstance) []Placed {
+	var placed []Placed
+	for _, x := range layout {
+		p := g.profiles[x.profile]
+		placed = append(placed, Placed{ProfileID: p.ID, Profile: p.Name, Placement: p.Placements[x.placement]})
+	}
+	return placed
+}
