@@ -1,0 +1,179 @@
+// Package promtest is a real Prometheus engine for tests: it takes expositions in, as scrapes of one target, and answers
+// PromQL about them. It is a module of its own so that the program does not depend on Prometheus.
+package promtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+)
+
+// Format is the content type of an exposition.
+type Format string
+
+// The formats in which the exporter answers. Native histograms are in Protobuf alone.
+const (
+	Text        Format = "text/plain; version=0.0.4"
+	OpenMetrics Format = "application/openmetrics-text; version=1.0.0"
+	Protobuf    Format = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+)
+
+// Engine holds the scrapes of one target. It is not safe for concurrent use.
+type Engine struct {
+	db     *tsdb.DB
+	promql *promql.Engine
+	last   time.Time                // of the last Load
+	seen   map[uint64]labels.Labels // the series of the last Load, by hash
+}
+
+// Open returns an empty Engine, which ends with the test.
+func Open(t testing.TB) *Engine {
+	t.Helper()
+	opts := tsdb.DefaultOptions()
+	opts.RetentionDuration = 0
+	// One block is longer than any test's history, so that nothing is compacted away in its middle.
+	opts.MinBlockDuration = (24 * time.Hour).Milliseconds()
+	opts.MaxBlockDuration = opts.MinBlockDuration
+	db, err := tsdb.Open(t.TempDir(), nil, nil, opts, tsdb.NewDBStats())
+	if err != nil {
+		t.Fatalf("open storage: %v", err)
+	}
+	engine := promql.NewEngine(promql.EngineOpts{
+		MaxSamples:           50e6, // Prometheus' defaults
+		Timeout:              2 * time.Minute,
+		LookbackDelta:        5 * time.Minute,
+		EnableAtModifier:     true,
+		EnableNegativeOffset: true,
+		Parser:               parser.NewParser(parser.Options{}),
+	})
+	t.Cleanup(func() {
+		if err := errors.Join(engine.Close(), db.Close()); err != nil {
+			t.Errorf("close engine: %v", err)
+		}
+	})
+	return &Engine{db: db, promql: engine}
+}
+
+// Load takes one exposition in as a scrape made at the given time, which must be later than the one before. A series
+// that the scrape before had and this one lacks is marked stale, as a Prometheus server does.
+func (e *Engine) Load(t testing.TB, at time.Time, format Format, exposition []byte) {
+	t.Helper()
+	if err := e.load(at, format, exposition); err != nil {
+		t.Fatalf("load the scrape of %s: %v", at.UTC().Format(time.RFC3339), err)
+	}
+}
+
+func (e *Engine) load(at time.Time, format Format, exposition []byte) error {
+	if !at.After(e.last) {
+		return fmt.Errorf("not later than the scrape before, %s", e.last.UTC().Format(time.RFC3339))
+	}
+	p, err := textparse.New(exposition, string(format), nil, textparse.ParserOptions{OpenMetricsSkipSTSeries: true})
+	if err != nil {
+		return err
+	}
+	app := e.db.Appender(context.Background())
+	seen, err := appendScrape(app, p, at.UnixMilli())
+	if err != nil {
+		return errors.Join(err, app.Rollback())
+	}
+	stale := math.Float64frombits(value.StaleNaN)
+	for hash, series := range e.seen {
+		if _, ok := seen[hash]; ok {
+			continue
+		}
+		if _, err := app.Append(0, series, at.UnixMilli(), stale); err != nil {
+			return errors.Join(fmt.Errorf("mark %s stale: %w", series, err), app.Rollback())
+		}
+	}
+	e.last, e.seen = at, seen
+	return app.Commit()
+}
+
+// appendScrape appends the samples of a parser and returns their series by hash. Two samples of one series are an error.
+func appendScrape(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
+	seen := map[uint64]labels.Labels{}
+	for {
+		entry, err := p.Next()
+		if errors.Is(err, io.EOF) {
+			return seen, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if entry != textparse.EntrySeries && entry != textparse.EntryHistogram {
+			continue
+		}
+		var series labels.Labels
+		p.Labels(&series)
+		if _, twice := seen[series.Hash()]; twice {
+			return nil, fmt.Errorf("series %s occurs twice", series)
+		}
+		seen[series.Hash()] = series
+		if err := appendSample(app, p, entry, series, at); err != nil {
+			return nil, fmt.Errorf("append %s: %w", series, err)
+		}
+	}
+}
+
+func appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
+	if entry == textparse.EntryHistogram {
+		_, ts, h, fh := p.Histogram()
+		if ts != nil {
+			at = *ts
+		}
+		_, err := app.AppendHistogram(0, series, at, h, fh)
+		return err
+	}
+	_, ts, v := p.Series()
+	if ts != nil {
+		at = *ts
+	}
+	_, err := app.Append(0, series, at, v)
+	return err
+}
+
+// Query evaluates an expression at the time of the last Load; an error, a warning or a result that is no vector fails
+// the test.
+func (e *Engine) Query(t testing.TB, expr string) promql.Vector {
+	t.Helper()
+	v, err := e.Eval(expr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// Eval is Query for those who expect an error.
+func (e *Engine) Eval(expr string) (promql.Vector, error) {
+	ctx := context.Background()
+	q, err := e.promql.NewInstantQuery(ctx, e.db, nil, expr, e.last)
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", expr, err)
+	}
+	defer q.Close()
+	result := q.Exec(ctx)
+	if result.Err != nil {
+		return nil, fmt.Errorf("query %s: %w", expr, result.Err)
+	}
+	if err := result.Warnings.AsErrors(); len(err) > 0 {
+		return nil, fmt.Errorf("query %s: %w", expr, errors.Join(err...))
+	}
+	v, err := result.Vector()
+	if err != nil {
+		return nil, fmt.Errorf("query %s: %w", expr, err)
+	}
+	// The samples belong to the query, which Close takes back.
+	return append(promql.Vector(nil), v...), nil
+}
