@@ -1,0 +1,38 @@
+package collector
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+func newCapacity(c *catalog) collectFunc {
+	slices := c.family("nvidia_gpu_mig_slices",
+		"Slices of a kind (compute or memory) by state; used, free and stranded add up to the total.",
+		"Memory is stranded where no profile that could still be placed covers it; compute slices are where they are beyond what the "+
+			"best completion of the layout could use.",
+		"kind", "state")
+	most := c.family("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
+		"Also told while MIG is off, where the driver lists its profiles.", "mig_profile")
+	available := c.family("nvidia_gpu_mig_profile_instances_available",
+		"GPU instances of the profile that could be created now.",
+		"Given what is placed; profiles compete for the same slices, so do not add them up.", "mig_profile")
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			capacity, ok := g.Capacity.Get()
+			if !ok {
+				continue
+			}
+			for _, kind := range []struct {
+				name  string
+				count gpu.SliceCount
+			}{{"compute", capacity.Compute}, {"memory", capacity.Memory}} {
+				k.add(slices, g.labels.extend("kind", kind.name, "state", "used"), float64(kind.count.Used))
+				k.add(slices, g.labels.extend("kind", kind.name, "state", "free"), float64(kind.count.Free))
+				k.add(slices, g.labels.extend("kind", kind.name, "state", "stranded"), float64(kind.count.Stranded))
+			}
+			for _, p := range capacity.Profiles {
+				l := g.labels.extend("mig_profile", p.Name)
+				k.add(most, l, float64(p.Max))
+				k.add(available, l, float64(p.Available))
+			}
+		}
+	}
+}

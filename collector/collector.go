@@ -1,0 +1,177 @@
+// Package collector translates a Snapshot into metrics. It never calls a driver, the kubelet or anything else that can
+// block: what is not in the Snapshot has no series.
+package collector
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// PodLabelMode says where the holder of a device is shown.
+type PodLabelMode string
+
+// The modes. Whether a device is allocated is told in all of them.
+const (
+	PodLabelsSeries PodLabelMode = "series" // on every series of the device, and as info families
+	PodLabelsInfo   PodLabelMode = "info"   // as info families only: bounds cardinality and churn
+	PodLabelsOff    PodLabelMode = "off"    // nowhere
+)
+
+// Options are what a Collector is made with.
+type Options struct {
+	PodLabels PodLabelMode // empty means PodLabelsSeries
+	// PodLabelNames are the Kubernetes labels of a pod that are shown beside its name, as label_<name>.
+	PodLabelNames []string
+	// Disabled names the collectors that are switched off; all others are on.
+	Disabled map[string]bool
+	// DriverCalls is the number of driver calls made so far; nil where nobody counts. It must not block.
+	DriverCalls func() uint64
+	Now         func() time.Time // for durations; nil means time.Now
+}
+
+// Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
+type Collector struct {
+	groups   []enabledGroup
+	pods     podLabels
+	memory   *distributions
+	now      func() time.Time
+	success  *family
+	duration *family
+}
+
+// enabledGroup is a group that is switched on, ready to collect.
+type enabledGroup struct {
+	name    string
+	collect collectFunc
+}
+
+// New returns a Collector. An error names the option that is wrong.
+func New(opts Options) (*Collector, error) {
+	pods, err := newPodLabels(opts.PodLabels, opts.PodLabelNames)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkNames(opts.Disabled); err != nil {
+		return nil, err
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	c := &Collector{pods: pods, memory: newDistributions(pods), now: opts.Now}
+	cat := &catalog{driverCalls: opts.DriverCalls, memory: c.memory, pods: pods}
+	c.success, c.duration = statusFamilies(cat)
+	for _, g := range groups() {
+		if !opts.Disabled[g.name] {
+			cat.group = g.name
+			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
+		}
+	}
+	return c, nil
+}
+
+// Observe takes the readings of a published Snapshot into the distributions and forgets the devices that it does not
+// have. It is called once for every published Snapshot, in their order.
+func (c *Collector) Observe(s *gpu.Snapshot) { c.memory.observe(s) }
+
+// Gather returns the metrics of a Snapshot, sorted. As with every prometheus.Gatherer the families are valid and to be
+// served even when there is an error: it tells which metrics had to be left out, and is for the log. The families
+// share memory with each other and must not be modified.
+func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
+	v := newView(s, c.pods)
+	runs := make([]run, len(c.groups))
+	for i := range c.groups {
+		runs[i] = c.run(&c.groups[i], v)
+	}
+	families, err := c.assemble(runs)
+	if err == nil {
+		return families, joinErrors(runs)
+	}
+	// The registry left metrics out, such as one of two with equal labels: find out whose they are.
+	for i := range runs {
+		if _, err := gather(runs[i].metrics); err != nil {
+			runs[i].err = errors.Join(runs[i].err, err)
+		}
+	}
+	families, err = c.assemble(runs)
+	return families, errors.Join(err, joinErrors(runs))
+}
+
+// run is what became of one group in one gathering.
+type run struct {
+	group   string
+	metrics metrics
+	took    time.Duration
+	err     error
+}
+
+// run collects one group. What it had collected when it failed stays.
+func (c *Collector) run(g *enabledGroup, v *view) (r run) {
+	begin := c.now()
+	k := &sink{}
+	r.group = g.name
+	defer func() {
+		if p := recover(); p != nil {
+			k.err = errors.Join(k.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+		}
+		r.metrics, r.err, r.took = k.metrics, k.err, c.now().Sub(begin)
+	}()
+	g.collect(k, v)
+	return r
+}
+
+// assemble puts the metrics of all groups and the report on the groups together.
+func (c *Collector) assemble(runs []run) ([]*dto.MetricFamily, error) {
+	k := &sink{}
+	n := 2 * len(runs)
+	for i := range runs {
+		n += len(runs[i].metrics)
+	}
+	k.metrics = make(metrics, 0, n)
+	for i := range runs {
+		k.metrics = append(k.metrics, runs[i].metrics...)
+		l := makeLabels("collector", runs[i].group)
+		k.flag(c.success, l, runs[i].err == nil)
+		k.add(c.duration, l, runs[i].took.Seconds())
+	}
+	return gather(k.metrics)
+}
+
+func joinErrors(runs []run) error {
+	var errs []error
+	for i := range runs {
+		if runs[i].err != nil {
+			errs = append(errs, fmt.Errorf("collector %s: %w", runs[i].group, runs[i].err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// metrics is a prometheus.Collector of metrics that exist already. It describes nothing, which makes it an unchecked
+// one: a family's series differ in their labels where only some devices are held.
+type metrics []prometheus.Metric
+
+// Describe implements prometheus.Collector.
+func (metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (m metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range m {
+		ch <- one
+	}
+}
+
+// gather has a registry check, group and sort the metrics.
+func gather(m metrics) ([]*dto.MetricFamily, error) {
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(m); err != nil {
+		return nil, err
+	}
+	return registry.Gather()
+}

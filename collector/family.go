@@ -1,0 +1,110 @@
+package collector
+
+import (
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Level tells what a family has a series for.
+type Level string
+
+// The levels.
+const (
+	LevelNode     Level = "node"
+	LevelGPU      Level = "GPU"
+	LevelInstance Level = "GPU instance"
+	LevelCompute  Level = "compute instance"
+)
+
+// FamilyInfo describes a family for people.
+type FamilyInfo struct {
+	Name  string
+	Type  string // "gauge", "counter" or "histogram"
+	Unit  string // base unit; empty for numbers without one
+	Level Level
+	// Labels are those of the level and the family's own; labels of a pod are not among them.
+	Labels []string
+	Help   string
+	MIG    string // what the value means under MIG; empty where that is nothing special
+	Group  string // the collector; empty for families that cannot be switched off
+}
+
+// family is a declared family.
+type family struct {
+	desc    *prometheus.Desc
+	counter bool
+}
+
+// catalog records the families that groups declare and hands them what they need besides the Snapshot. Its zero value
+// serves to list the families.
+type catalog struct {
+	group    string
+	families []FamilyInfo
+
+	driverCalls func() uint64
+	memory      *distributions
+	pods        podLabels
+}
+
+// levels maps the beginning of a name to the level and its labels.
+func levels() []struct {
+	prefix string
+	level  Level
+	labels []string
+} {
+	return []struct {
+		prefix string
+		level  Level
+		labels []string
+	}{
+		{"nvidia_mig_gpu_instance_", LevelInstance, []string{"gpu", "uuid", "gpu_instance", "mig_profile"}},
+		{"nvidia_mig_compute_instance_", LevelCompute,
+			[]string{"gpu", "uuid", "gpu_instance", "mig_profile", "compute_instance", "mig_uuid"}},
+		{"nvidia_gpu_", LevelGPU, []string{"gpu", "uuid"}},
+		{"", LevelNode, nil},
+	}
+}
+
+// family declares a family. Type, unit and level are in its name: a counter ends in _total.
+func (c *catalog) family(name, help, mig string, labels ...string) *family {
+	counter := strings.HasSuffix(name, "_total")
+	kind := "gauge"
+	if counter {
+		kind = "counter"
+	}
+	return &family{desc: c.declare(kind, name, help, mig, labels), counter: counter}
+}
+
+// histogram declares a native histogram.
+func (c *catalog) histogram(name, help, mig string) *prometheus.Desc {
+	return c.declare("histogram", name, help, mig, nil)
+}
+
+func (c *catalog) declare(kind, name, help, mig string, labels []string) *prometheus.Desc {
+	info := FamilyInfo{Name: name, Type: kind, Unit: unitOf(name), Help: help, MIG: mig, Group: c.group}
+	for _, l := range levels() {
+		if strings.HasPrefix(name, l.prefix) {
+			info.Level = l.level
+			info.Labels = append(append(info.Labels, l.labels...), labels...)
+			break
+		}
+	}
+	c.families = append(c.families, info)
+	if mig != "" {
+		help += " " + mig
+	}
+	// Without label names: the metrics bring their own, see series, and nothing compares them with the Desc.
+	return prometheus.NewDesc(name, help, nil, nil)
+}
+
+// unitOf reads the base unit out of a name.
+func unitOf(name string) string {
+	name = strings.TrimSuffix(name, "_total")
+	for _, unit := range []string{"bytes", "seconds", "watts", "joules", "hertz", "celsius", "ratio"} {
+		if strings.HasSuffix(name, "_"+unit) {
+			return unit
+		}
+	}
+	return ""
+}

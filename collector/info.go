@@ -1,0 +1,59 @@
+package collector
+
+import (
+	"strconv"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func newInfo(c *catalog) collectFunc {
+	gpuInfo := c.family("nvidia_gpu_info", "What the GPU is, with the value 1.",
+		"Facts of the whole board, once per board whatever its layout.",
+		"name", "architecture", "pci_bus_id", "serial", "vbios", "minor")
+	gpuSMs := c.family("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
+		"All of the board; a MIG layout may leave some without an instance.")
+	giInfo := c.family("nvidia_mig_gpu_instance_info", "What the GPU instance is, with the value 1.",
+		"placement is start:size in memory slices, as nvidia-smi prints it; there also for an instance without a compute instance.",
+		"placement", "compute_slices", "memory_slices")
+	giSMs := c.family("nvidia_mig_gpu_instance_sms", "Streaming multiprocessors of the GPU instance.",
+		"Not proportional to its compute slices.")
+	ciInfo := c.family("nvidia_mig_compute_instance_info", "What the compute instance is, with the value 1.",
+		"placement is start:size in compute slices of its GPU instance; compute_profile is the MIG device's own name, "+
+			"while mig_profile stays that of its GPU instance.",
+		"placement", "compute_profile")
+	ciSMs := c.family("nvidia_mig_compute_instance_sms", "Streaming multiprocessors of the compute instance.",
+		"A part of those of its GPU instance.")
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			k.add(gpuInfo, g.labels.extend("name", g.Name, "architecture", g.Architecture, "pci_bus_id", g.PCIBusID,
+				"serial", g.Serial, "vbios", g.VBIOS, "minor", decimal(g.Minor)), 1)
+			addOpt(k, gpuSMs, g.labels, g.SMs)
+		}
+		v.eachInstance(func(_ *gpuView, gi *instanceView) {
+			k.add(giInfo, gi.labels.extend("placement", placement(gi.Placement),
+				"compute_slices", decimal(gi.ComputeSlices), "memory_slices", decimal(gi.MemorySlices)), 1)
+			addOpt(k, giSMs, gi.labels, gi.SMs)
+		})
+		v.eachCompute(func(ci *computeView) {
+			k.add(ciInfo, ci.labels.extend("placement", placement(ci.Placement), "compute_profile", ci.Profile), 1)
+			addOpt(k, ciSMs, ci.labels, ci.SMs)
+		})
+	}
+}
+
+// decimal is a number as a label value, empty where it is absent.
+func decimal(o gpu.Opt[int]) string {
+	if n, ok := o.Get(); ok {
+		return strconv.Itoa(n)
+	}
+	return ""
+}
+
+// placement is a placement as a label value, empty where it is absent.
+func placement(o gpu.Opt[gpu.Placement]) string {
+	if p, ok := o.Get(); ok {
+		return p.String()
+	}
+	return ""
+}

@@ -1,0 +1,19 @@
+package collector
+
+func newMIG(c *catalog) collectFunc {
+	enabled := c.family("nvidia_gpu_mig_enabled", "1 when MIG mode is on, 0 when it is off; absent where the GPU has no MIG.", "")
+	pending := c.family("nvidia_gpu_mig_pending",
+		"MIG mode that is asked for: 1 on, 0 off. It differs from nvidia_gpu_mig_enabled until a reset or reboot.", "")
+	changes := c.family("nvidia_gpu_mig_layout_changes_total",
+		"Changes of the tree of GPU instances and compute instances that were seen, made by anyone.", "")
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			flagOpt(k, enabled, g.labels, g.MIG.Enabled)
+			flagOpt(k, pending, g.labels, g.MIG.Pending)
+			if g.MIG.Enabled.Present() && !g.Totals.LayoutChanges.Since.IsZero() {
+				k.count(changes, g.labels, g.Totals.LayoutChanges)
+			}
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package collector
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// sink takes the metrics of one group. A metric that cannot be served is left out and makes err.
+type sink struct {
+	metrics metrics
+	err     error
+}
+
+// add writes one value.
+func (k *sink) add(f *family, l labels, value float64) { k.put(f, l, value, time.Time{}) }
+
+// flag writes 1 for true and 0 for false.
+func (k *sink) flag(f *family, l labels, set bool) {
+	value := 0.0
+	if set {
+		value = 1
+	}
+	k.add(f, l, value)
+}
+
+// count writes a counter with the time at which it began.
+func (k *sink) count(f *family, l labels, c gpu.Counter) { k.put(f, l, c.Value, c.Since) }
+
+// timestamp writes a time in seconds since the epoch; the zero time is none.
+func (k *sink) timestamp(f *family, l labels, t time.Time) {
+	if !t.IsZero() {
+		k.add(f, l, float64(t.UnixNano())/1e9)
+	}
+}
+
+func (k *sink) put(f *family, l labels, value float64, since time.Time) {
+	if math.IsNaN(value) || math.IsInf(value, 0) || f.counter && value < 0 {
+		k.fail(fmt.Errorf("%s: value %v", f.desc, value))
+		return
+	}
+	k.metrics = append(k.metrics, &series{family: f, labels: l, value: value, since: since})
+}
+
+// fail records that something had to be left out.
+func (k *sink) fail(err error) { k.err = errors.Join(k.err, err) }
+
+// addOpt writes a value where it is present.
+func addOpt[T ~int | ~uint64 | ~float64](k *sink, f *family, l labels, value gpu.Opt[T]) {
+	if v, ok := value.Get(); ok {
+		k.add(f, l, float64(v))
+	}
+}
+
+// flagOpt writes a truth value where it is present.
+func flagOpt(k *sink, f *family, l labels, value gpu.Opt[bool]) {
+	if v, ok := value.Get(); ok {
+		k.flag(f, l, v)
+	}
+}
+
+// countOpt writes a counter where it is present.
+func countOpt(k *sink, f *family, l labels, value gpu.Opt[gpu.Counter]) {
+	if c, ok := value.Get(); ok {
+		k.count(f, l, c)
+	}
+}
+
+// series is a prometheus.Metric that, unlike the library's own constant ones, shares its label pairs with the other
+// metrics of its device: making them anew for every metric is most of the cost of a gathering.
+type series struct {
+	family *family
+	labels labels
+	value  float64
+	since  time.Time // when a counter began; zero where nobody knows
+}
+
+// Desc implements prometheus.Metric.
+func (s *series) Desc() *prometheus.Desc { return s.family.desc }
+
+// Write implements prometheus.Metric.
+func (s *series) Write(out *dto.Metric) error {
+	out.Label = s.labels
+	if !s.family.counter {
+		out.Gauge = &dto.Gauge{Value: &s.value}
+		return nil
+	}
+	out.Counter = &dto.Counter{Value: &s.value}
+	if !s.since.IsZero() {
+		out.Counter.CreatedTimestamp = timestamppb.New(s.since)
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package collector
+
+import (
+	"strconv"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// view is a Snapshot with the labels of its devices, which are made once for all groups.
+type view struct {
+	*gpu.Snapshot
+	gpus []gpuView
+}
+
+// deviceLabels are the labels of one device.
+type deviceLabels struct {
+	labels labels // of its series, with its holder where that is shown there
+	plain  labels // without any holder
+}
+
+type gpuView struct {
+	*gpu.GPU
+	deviceLabels
+	instances []instanceView
+}
+
+type instanceView struct {
+	*gpu.GPUInstance
+	deviceLabels
+	computes []computeView
+}
+
+type computeView struct {
+	*gpu.ComputeInstance
+	deviceLabels
+}
+
+func newView(s *gpu.Snapshot, pods podLabels) *view {
+	v := &view{Snapshot: s, gpus: make([]gpuView, len(s.GPUs))}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		plain := makeLabels("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
+		v.gpus[i] = gpuView{
+			GPU: g, deviceLabels: withHolders(plain, g.Holders, pods), instances: make([]instanceView, len(g.Instances)),
+		}
+		for j := range g.Instances {
+			v.gpus[i].instances[j] = newInstanceView(plain, &g.Instances[j], pods)
+		}
+	}
+	return v
+}
+
+func newInstanceView(parent labels, gi *gpu.GPUInstance, pods podLabels) instanceView {
+	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
+	v := instanceView{
+		GPUInstance: gi, deviceLabels: withHolders(plain, gi.Holders, pods), computes: make([]computeView, len(gi.Computes)),
+	}
+	for k := range gi.Computes {
+		ci := &gi.Computes[k]
+		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
+		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: withHolders(own, ci.Holders, pods)}
+	}
+	return v
+}
+
+func withHolders(plain labels, holders []gpu.Holder, pods podLabels) deviceLabels {
+	d := deviceLabels{labels: plain, plain: plain}
+	if pairs := pods.onSeries(holders); len(pairs) > 0 {
+		d.labels = plain.extend(pairs...)
+	}
+	return d
+}
+
+// eachInstance calls f for every GPU instance of the node.
+func (v *view) eachInstance(f func(*gpuView, *instanceView)) {
+	for i := range v.gpus {
+		for j := range v.gpus[i].instances {
+			f(&v.gpus[i], &v.gpus[i].instances[j])
+		}
+	}
+}
+
+// eachCompute calls f for every compute instance of the node.
+func (v *view) eachCompute(f func(*computeView)) {
+	v.eachInstance(func(_ *gpuView, gi *instanceView) {
+		for k := range gi.computes {
+			f(&gi.computes[k])
+		}
+	})
+}
+
+func formatUint[T ~uint32 | ~uint64](n T) string { return strconv.FormatUint(uint64(n), 10) }

@@ -1,0 +1,31 @@
+package collector
+
+func newXID(c *catalog) collectFunc {
+	all := c.family("nvidia_gpu_xids_total",
+		"XID errors of the GPU since the exporter started, all XIDs together; there with 0 from the start.",
+		"Those of its instances are counted here too.")
+	byXID := c.family("nvidia_gpu_xid_errors_total", "XID errors of the GPU by XID, once one was seen.",
+		"Those of its instances are counted here too.", "xid")
+	last := c.family("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
+		"Those of its instances count too.", "xid")
+	giByXID := c.family("nvidia_mig_gpu_instance_xid_errors_total", "XID errors by XID that the driver laid on the GPU instance.",
+		"A part of the GPU's: never add them up. XIDs of the board as a whole name no instance.", "xid")
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			if !g.Totals.XIDs.Since.IsZero() { // the GPU was never read: nobody listens for its XIDs
+				k.count(all, g.labels, g.Totals.XIDs)
+			}
+			for _, x := range g.Totals.XIDErrors {
+				l := g.labels.extend("xid", formatUint(x.XID))
+				k.count(byXID, l, x.Counter)
+				k.timestamp(last, l, x.Last)
+			}
+		}
+		v.eachInstance(func(_ *gpuView, gi *instanceView) {
+			for _, x := range gi.XIDErrors {
+				k.count(giByXID, gi.labels.extend("xid", formatUint(x.XID)), x.Counter)
+			}
+		})
+	}
+}
