@@ -1,0 +1,36 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	toolkit "github.com/prometheus/exporter-toolkit/web"
+)
+
+// CheckConfig reads the web configuration and the certificates that it names. The error names the file, and line and
+// key where the parser tells. No file is no error.
+func CheckConfig(file string) error {
+	err := toolkit.Validate(file)
+	if err == nil {
+		return nil
+	}
+	var path *fs.PathError
+	if errors.As(err, &path) && path.Path == file {
+		err = path.Err
+	}
+	if text, many := strings.CutPrefix(err.Error(), "yaml: unmarshal errors:\n"); many {
+		return fmt.Errorf("web config %s: %s", file, joinLines(text))
+	}
+	return fmt.Errorf("web config %s: %w", file, err)
+}
+
+// joinLines makes one line of the parser's list: errors end in a log, where line breaks are escaped.
+func joinLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.Join(lines, "; ")
+}

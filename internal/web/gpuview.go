@@ -1,0 +1,198 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// gpuView is one GPU's card.
+type gpuView struct {
+	Index     int
+	Name      string
+	UUID      string
+	PCIBusID  string
+	Down      bool
+	Badges    []badge
+	Problem   string // why it is down, and how old what is shown is
+	Gauges    []gauge
+	Holders   []string
+	Shared    []sharedView
+	SharedBy  string
+	MIG       bool
+	Units     []int // the axis, one entry a unit; nil: none to draw
+	Axis      []blockView
+	Instances []instanceView
+	NoAxis    string // why there is no axis
+	Room      string // what could still be created
+	Errors    []string
+	Free      bool // no pod holds it or a part of it
+}
+
+// gauge is a reading, with a bar where it has an upper end.
+type gauge struct {
+	Label, Value string
+	Percent      int // of the bar
+	Bar          bool
+}
+
+// sharedView is one container that shares a device.
+type sharedView struct{ Name, Memory string }
+
+// blockView is a run of the axis.
+type blockView struct {
+	Span    int
+	Class   string // "used", "idle", "down", "free", "stranded"
+	Title   string
+	Profile string
+	Holder  string
+	Gauge   *gauge
+	Parts   []partView
+}
+
+// partView is a compute instance in its GPU instance's block, as wide as its slices.
+type partView struct{ Class, Title, Text string }
+
+func gpuViewOf(g *gpu.GPU, now time.Time) gpuView {
+	view := gpuView{
+		Index:    g.Index,
+		Name:     g.Name,
+		UUID:     string(g.UUID),
+		PCIBusID: g.PCIBusID,
+		Down:     !g.Up,
+		Badges:   gpuBadges(g),
+		Gauges:   gpuGauges(g),
+		Errors:   errorTexts(g.Errors),
+		MIG:      g.MIG.Enabled.Or(false) || len(g.Instances) > 0,
+	}
+	if view.Name == "" {
+		view.Name = "Unknown model"
+	}
+	if !g.Up {
+		view.Problem = downText(g, now)
+	}
+	view.Free = !g.Allocated.Or(true)
+	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
+		view.SharedBy = fmt.Sprintf("%s (%s)", plural(len(g.Holders), "share"), g.Holders[0].Sharing)
+		view.Shared = sharedViews(g)
+	} else {
+		view.Holders = holderTexts(g.Holders)
+	}
+	if view.MIG {
+		addLayout(&view, g)
+	}
+	return view
+}
+
+func gpuBadges(g *gpu.GPU) []badge {
+	var badges []badge
+	switch {
+	case !g.Up && len(g.Errors) > 0 && g.Errors[0].Reason() == gpu.ReasonLost:
+		badges = append(badges, badge{Text: "lost", Class: "bad"})
+	case !g.Up:
+		badges = append(badges, badge{Text: "down", Class: "bad"})
+	}
+	enabled, known := g.MIG.Enabled.Get()
+	pending := g.MIG.Pending.Or(enabled)
+	switch {
+	case known && pending != enabled:
+		badges = append(badges, badge{Text: "MIG pending", Class: "warn",
+			Title: fmt.Sprintf("MIG mode is %s and becomes %s with the next reset", modeName(gpu.Some(enabled)), modeName(gpu.Some(pending)))})
+	case enabled:
+		badges = append(badges, badge{Text: "MIG", Class: "plain"})
+	}
+	if action := g.Readings.RecoveryAction.Or(gpu.RecoveryNone); action != gpu.RecoveryNone {
+		badges = append(badges, badge{Text: "needs " + strings.ReplaceAll(string(action), "_", " "), Class: "bad"})
+	}
+	if n := g.Totals.XIDs.Value; n > 0 {
+		badges = append(badges, badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
+	}
+	return badges
+}
+
+func gpuGauges(g *gpu.GPU) []gauge {
+	r := &g.Readings
+	var gauges []gauge
+	if m := memoryGauge(r.Memory); m != nil {
+		gauges = append(gauges, *m)
+	}
+	if u, ok := finite(r.Utilization).Get(); ok {
+		gauges = append(gauges, gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true})
+	}
+	if w, ok := finite(r.PowerWatts).Get(); ok {
+		power := gauge{Label: "Power", Value: wattsText(w)}
+		if limit, ok := finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
+			power.Value += " of " + wattsText(limit)
+			power.Percent, power.Bar = percent(w/limit), true
+		}
+		gauges = append(gauges, power)
+	}
+	if c, ok := finite(r.TemperatureCelsius).Get(); ok {
+		gauges = append(gauges, gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", c)})
+	}
+	return gauges
+}
+
+func memoryGauge(m gpu.Memory) *gauge {
+	used, ok := m.Used.Get()
+	if !ok {
+		return nil
+	}
+	g := &gauge{Label: "Memory", Value: bytesText(used)}
+	if total, ok := m.Total.Get(); ok && total > 0 {
+		g.Value += " of " + bytesText(total)
+		g.Percent, g.Bar = percent(float64(used)/float64(total)), true
+	}
+	return g
+}
+
+// downText says since when a GPU has not answered, and whether old readings are shown.
+func downText(g *gpu.GPU, now time.Time) string {
+	if g.LastRead.IsZero() {
+		return "It has not answered since the exporter started."
+	}
+	text := "It answered last " + ageText(now.Sub(g.LastRead)) + " ago."
+	if g.Readings.Memory.Used.Present() || g.Readings.PowerWatts.Present() {
+		return text + " What is shown is from then."
+	}
+	return text + " Its readings are dropped."
+}
+
+func errorTexts(errs []gpu.ReadError) []string {
+	texts := make([]string, 0, len(errs))
+	for i := range errs {
+		view := stateOfError(&errs[i])
+		texts = append(texts, fmt.Sprintf("%s: %s", strings.ReplaceAll(string(view.Reading), "_", " "), view.Message))
+	}
+	return texts
+}
+
+func holderTexts(holders []gpu.Holder) []string {
+	texts := make([]string, 0, len(holders))
+	for i := range holders {
+		texts = append(texts, holders[i].Namespace+"/"+holders[i].Pod)
+	}
+	return texts
+}
+
+// sharedViews lists the containers that share a GPU, with their memory where it is known.
+func sharedViews(g *gpu.GPU) []sharedView {
+	memory := make(map[gpu.Container]uint64, len(g.Containers))
+	for _, c := range g.Containers {
+		memory[c.Container] += c.UsedBytes
+	}
+	views := make([]sharedView, 0, len(g.Holders))
+	for _, h := range g.Holders {
+		v := sharedView{Name: h.Namespace + "/" + h.Pod + " " + h.Name}
+		if h.Replica != "" {
+			v.Name += " (" + h.Replica + ")"
+		}
+		if used, ok := memory[h.Container]; ok {
+			v.Memory = bytesText(used)
+		}
+		views = append(views, v)
+	}
+	return views
+}

@@ -1,0 +1,132 @@
+// Package web is what the node says over HTTP: metrics, health, the JSON state, the page that people look at, and the
+// server itself. Everything is read from the last Snapshot: no request ever calls a driver.
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Snapshots gives the last published Snapshot, nil before the first. It must not block, and never goes back to an
+// older Snapshot.
+type Snapshots interface {
+	Current() *gpu.Snapshot
+}
+
+// Metrics turns a Snapshot into metric families. It is asked once per Snapshot; the families are owned by the caller.
+// With an error it gives what could be gathered all the same.
+type Metrics interface {
+	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
+}
+
+// Options say what the handler serves. The zero value of a field is the default that its comment names.
+type Options struct {
+	// TelemetryPath is where metrics are served; "/metrics". See CheckTelemetryPath.
+	TelemetryPath string
+	// MaxScrapes bounds the scrapes served at the same time, those beyond it get a 503; 0 is no bound.
+	MaxScrapes int
+	// ReadyMaxAge is the age of the last Snapshot from which the process is not ready; 0 is no bound.
+	ReadyMaxAge time.Duration
+	// State serves the Snapshot as JSON and shows it on the page.
+	State bool
+	// Pprof serves net/http/pprof under /debug/pprof/.
+	Pprof bool
+	// Simulated marks the page: its GPUs exist in a simulation only.
+	Simulated bool
+	Version   string
+	// Now is the clock that the ages of Snapshots are taken by; time.Now.
+	Now func() time.Time
+	// Register takes the handler's own counters; nil is nowhere. The registry should be the fresh one.
+	Register prometheus.Registerer
+	// Extra are further handlers by their http.ServeMux pattern.
+	Extra map[string]http.Handler
+}
+
+// TelemetryPathDefault is where metrics are served if nothing else is said.
+const TelemetryPathDefault = "/metrics"
+
+// The fixed paths.
+const (
+	pathHealthy = "/-/healthy"
+	pathReady   = "/-/ready"
+	pathNode    = "/api/v1/node"
+	pathPprof   = "/debug/pprof/"
+)
+
+// CheckTelemetryPath says whether metrics can be served at path: an absolute path other than those of this package.
+func CheckTelemetryPath(path string) error {
+	switch {
+	case !strings.HasPrefix(path, "/"):
+		return fmt.Errorf("telemetry path %q: expected a path that begins with /", path)
+	case path == "/" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/debug/"):
+		return fmt.Errorf("telemetry path %q: it is in use for something else", path)
+	case strings.ContainsAny(path, "{}?#% \t") || strings.Contains(path, "//") || strings.Contains(path, "/."):
+		return fmt.Errorf("telemetry path %q: expected a plain path, such as %s", path, TelemetryPathDefault)
+	}
+	return nil
+}
+
+// NewHandler serves everything. fresh is gathered anew in every scrape (go_*, process_* and the like) and must not
+// have a family in common with metrics. It panics if the telemetry path or a pattern of Extra cannot be served.
+func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) http.Handler {
+	if opts.TelemetryPath == "" {
+		opts.TelemetryPath = TelemetryPathDefault
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if err := CheckTelemetryPath(opts.TelemetryPath); err != nil {
+		panic(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, logger)))
+	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
+	mux.Handle("GET "+pathReady, withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now}))
+	mux.Handle("GET /{$}", withWriteDeadline(newPageHandler(opts, snaps, logger)))
+	if opts.State {
+		mux.Handle("GET "+pathNode, withWriteDeadline(newStateHandler(snaps, logger)))
+	}
+	if opts.Pprof {
+		handlePprof(mux)
+	}
+	for pattern, h := range opts.Extra {
+		mux.Handle(pattern, h)
+	}
+	return withHeaders(mux)
+}
+
+// writeTimeout bounds how long a slow reader may hold an answer, and with it one of the scrape slots.
+const writeTimeout = 30 * time.Second
+
+// withWriteDeadline bounds the time in which an answer is written. It is not the server's WriteTimeout, which would
+// cut profiles (/debug/pprof/profile?seconds=60) short.
+func withWriteDeadline(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A writer that knows no deadlines, as in tests, has no slow reader either.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		h.ServeHTTP(w, r)
+	})
+}
+
+// withHeaders forbids browsers to guess content types.
+func withHeaders(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		setDefault(w.Header(), "X-Content-Type-Options", "nosniff")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// setDefault sets a header unless it is set: the operator's web configuration, which is applied before, comes first.
+func setDefault(h http.Header, key, value string) {
+	if h.Get(key) == "" {
+		h.Set(key, value)
+	}
+}

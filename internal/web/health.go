@@ -1,0 +1,89 @@
+package web
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// serveHealthy answers as long as the process runs: a missing driver or a hung GPU is no reason to restart it.
+func serveHealthy(w http.ResponseWriter, _ *http.Request) {
+	writePlain(w, http.StatusOK, "healthy\n")
+}
+
+// readyHandler tells whether metrics say something about this node's GPUs now.
+type readyHandler struct {
+	snaps  Snapshots
+	maxAge time.Duration
+	now    func() time.Time
+}
+
+// ServeHTTP answers 200, or 503 with the reasons in words.
+func (h *readyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	snap := h.snaps.Current()
+	if reasons := notReady(snap, h.now(), h.maxAge); len(reasons) > 0 {
+		writePlain(w, http.StatusServiceUnavailable, "not ready: "+strings.Join(reasons, "; ")+"\n")
+		return
+	}
+	var b strings.Builder
+	b.WriteString("ready\n")
+	for _, s := range snap.Sources {
+		if !s.Up {
+			fmt.Fprintf(&b, "%s: %s\n", s.Name, sourceReason(s))
+		}
+	}
+	writePlain(w, http.StatusOK, b.String())
+}
+
+// notReady gives the reasons why a Snapshot does not stand for the node now; none means ready. Only the driver counts:
+// without the kubelet the readings are complete but for the pods.
+func notReady(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []string {
+	if snap == nil {
+		return []string{"no snapshot yet, the first reading of this node has not ended"}
+	}
+	var reasons []string
+	if age := now.Sub(snap.Time); maxAge > 0 && age > maxAge {
+		reasons = append(reasons, fmt.Sprintf("the last snapshot is %s old, more than %s", age.Round(time.Second), maxAge))
+	}
+	driver, known := sourceState(snap, gpu.SourceNVML)
+	switch {
+	case !known:
+		reasons = append(reasons, gpu.SourceNVML+" has not been asked yet")
+	case !driver.Up:
+		reasons = append(reasons, sourceReason(driver))
+	}
+	return reasons
+}
+
+// sourceState finds the state of a source by its name.
+func sourceState(snap *gpu.Snapshot, name string) (gpu.SourceState, bool) {
+	for _, s := range snap.Sources {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return gpu.SourceState{}, false
+}
+
+// sourceReason says in words why a source is not up.
+func sourceReason(s gpu.SourceState) string {
+	reason := s.Name + " does not answer"
+	if s.Err != nil {
+		reason = s.Err.Error()
+	}
+	if s.Stale {
+		reason += " (what it said last is still in use)"
+	}
+	return reason
+}
+
+func writePlain(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}

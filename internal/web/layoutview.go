@@ -1,0 +1,187 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// instanceView is a GPU instance's row in the card's list, with its compute instances.
+type instanceView struct {
+	ID        gpu.InstanceID
+	Profile   string
+	Placement string
+	Down      bool
+	Memory    *gauge
+	Power     string
+	Holders   []string
+	UUID      string        // the MIG device's, where one compute instance has the whole GPU instance
+	Computes  []computeView // otherwise
+	Empty     bool          // no compute instance
+	Errors    []string
+}
+
+// computeView is a compute instance's row.
+type computeView struct {
+	ID      gpu.ComputeID
+	Profile string
+	UUID    string
+	Down    bool
+	Holders []string
+	Errors  []string
+}
+
+// addLayout fills in what a GPU in MIG mode is cut into.
+func addLayout(view *gpuView, g *gpu.GPU) {
+	axis := axisOf(g)
+	for _, s := range axis {
+		view.Axis = append(view.Axis, blockOf(s))
+		for u := s.Start; u < s.End(); u++ {
+			view.Units = append(view.Units, u)
+		}
+	}
+	if axis == nil && len(g.Instances) > 0 {
+		view.NoAxis = "Where the instances lie on the GPU is not known: the driver tells placements to privileged processes only."
+	}
+	for i := range g.Instances {
+		view.Instances = append(view.Instances, instanceViewOf(&g.Instances[i]))
+	}
+	view.Room = roomText(g)
+}
+
+func blockOf(s segment) blockView {
+	block := blockView{Span: s.Size}
+	units := plural(s.Size, "memory slice")
+	inst := s.instance
+	switch {
+	case inst == nil && s.stranded:
+		block.Class, block.Profile = "stranded", "stranded"
+		block.Title = units + " stranded: no profile that could still be created covers it"
+		return block
+	case inst == nil:
+		block.Class, block.Profile, block.Title = "free", "free", units+" free"
+		return block
+	case !inst.Up:
+		block.Class = "down"
+	case inst.Allocated.Or(len(inst.Holders) > 0):
+		block.Class = "used"
+	default:
+		block.Class = "idle"
+	}
+	block.Profile = profileText(inst.Profile)
+	block.Gauge = memoryGauge(inst.Memory)
+	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, block.Profile, s.Placement)
+	if len(inst.Holders) > 0 {
+		block.Holder = inst.Holders[0].Pod
+	}
+	block.Parts = partsOf(inst)
+	return block
+}
+
+// partsOf draws the compute instances of a GPU instance, and its compute slices that have none.
+func partsOf(inst *gpu.GPUInstance) []partView {
+	var parts []partView
+	rest := inst.ComputeSlices.Or(0)
+	for i := range inst.Computes {
+		c := &inst.Computes[i]
+		slices := c.ComputeSlices.Or(1)
+		rest -= slices
+		part := partView{Class: widthClass(slices), Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
+		switch {
+		case len(c.Holders) > 0:
+			part.Text = c.Holders[0].Pod
+			part.Title += ", " + c.Holders[0].Namespace + "/" + c.Holders[0].Pod
+			part.Class += " used"
+		case c.Allocated.Or(false):
+			part.Class += " used"
+		}
+		if !c.Up {
+			part.Class += " down"
+		}
+		parts = append(parts, part)
+	}
+	if rest > 0 || len(inst.Computes) == 0 {
+		text := plural(rest, "compute slice") + " without a compute instance"
+		if len(inst.Computes) == 0 {
+			text = "no compute instance: nothing can run here"
+		}
+		parts = append(parts, partView{Class: widthClass(max(rest, 1)) + " none", Title: text})
+	}
+	return parts
+}
+
+// widthMax is the widest class that the style sheet has.
+const widthMax = 12
+
+// widthClass is the class that gives a part its share of the width.
+func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
+
+func instanceViewOf(inst *gpu.GPUInstance) instanceView {
+	view := instanceView{
+		ID:      inst.ID,
+		Profile: profileText(inst.Profile),
+		Down:    !inst.Up,
+		Memory:  memoryGauge(inst.Memory),
+		Holders: holderTexts(inst.Holders),
+		Errors:  errorTexts(inst.Errors),
+	}
+	if p, ok := inst.Placement.Get(); ok {
+		view.Placement = p.String()
+	}
+	if w, ok := finite(inst.PowerWatts).Get(); ok {
+		view.Power = "≈ " + wattsText(w)
+	}
+	view.Empty = len(inst.Computes) == 0
+	if len(inst.Computes) == 1 && inst.Computes[0].Profile == inst.Profile {
+		c := &inst.Computes[0]
+		view.UUID = string(c.UUID)
+		view.Down = view.Down || !c.Up
+		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
+		if len(view.Holders) == 0 {
+			view.Holders = holderTexts(c.Holders)
+		}
+		return view
+	}
+	for i := range inst.Computes {
+		c := &inst.Computes[i]
+		view.Computes = append(view.Computes, computeView{
+			ID:      c.ID,
+			Profile: profileText(c.Profile),
+			UUID:    string(c.UUID),
+			Down:    !c.Up,
+			Holders: holderTexts(c.Holders),
+			Errors:  errorTexts(c.Errors),
+		})
+	}
+	return view
+}
+
+// roomText says what could still be created on the GPU.
+func roomText(g *gpu.GPU) string {
+	c, ok := g.Capacity.Get()
+	if !ok {
+		return ""
+	}
+	var profiles []string
+	for _, p := range c.Profiles {
+		if p.Available > 0 {
+			profiles = append(profiles, fmt.Sprintf("%d × %s", p.Available, p.Name))
+		}
+	}
+	text := "Nothing more fits."
+	if len(profiles) > 0 {
+		text = "Could still hold " + strings.Join(profiles, " or ") + "."
+	}
+	if c.Memory.Stranded > 0 || c.Compute.Stranded > 0 {
+		text += fmt.Sprintf(" Stranded: %s, %s.", plural(c.Memory.Stranded, "memory slice"), plural(c.Compute.Stranded, "compute slice"))
+	}
+	return text
+}
+
+func profileText(name string) string {
+	if name == "" {
+		return "unknown profile"
+	}
+	return name
+}

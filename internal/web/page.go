@@ -1,0 +1,99 @@
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"html/template"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+)
+
+var (
+	//go:embed page.html
+	pageHTML string
+	//go:embed page.css
+	pageCSS string
+	//go:embed page.js
+	pageJS string
+)
+
+// pageHandler serves the page that people look at. It is one document: style and script are in it, and nothing else
+// may be loaded. Without the script it is the same page, refreshed by the browser.
+type pageHandler struct {
+	opts     Options
+	snaps    Snapshots
+	logger   log.Logger
+	template *template.Template
+	policy   string
+	pool     *buffers
+}
+
+func newPageHandler(opts Options, snaps Snapshots, logger log.Logger) *pageHandler {
+	return &pageHandler{
+		opts:     opts,
+		snaps:    snaps,
+		logger:   logger,
+		template: template.Must(template.New("page").Parse(pageHTML)),
+		policy: strings.Join([]string{
+			"default-src 'none'",
+			"style-src '" + sourceHash(pageCSS) + "'",
+			"script-src '" + sourceHash(pageJS) + "'",
+			"connect-src 'self'", // the script fetches the page anew
+			"img-src data:",      // the icon
+			"base-uri 'none'",
+			"form-action 'none'",
+			"frame-ancestors 'none'",
+		}, "; "),
+		pool: new(buffers),
+	}
+}
+
+// ServeHTTP renders the page for each request: people are few, and the ages in it change by the second.
+func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	page := pageOf(h.opts, h.snaps.Current(), h.opts.Now())
+	page.CSS, page.JS = template.CSS(pageCSS), template.JS(pageJS)
+	buf := h.pool.get()
+	defer h.pool.put(buf)
+	if err := h.template.Execute(buf, page); err != nil {
+		_ = level.Error(h.logger).Log("msg", "The page could not be rendered", "err", err)
+		http.Error(w, "the page could not be rendered", http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	setDefault(header, "Content-Security-Policy", h.policy)
+	setDefault(header, "Referrer-Policy", "no-referrer")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Content-Type", "text/html; charset=utf-8")
+	h.write(w, r, buf)
+}
+
+func (h *pageHandler) write(w http.ResponseWriter, r *http.Request, page *bytes.Buffer) {
+	coding := negotiateCoding(r.Header)
+	body := page
+	if coding == codingGzip {
+		body = h.pool.get()
+		defer h.pool.put(body)
+		if err := h.pool.compress(body, page.Bytes()); err != nil {
+			coding, body = codingIdentity, page
+		}
+	}
+	setCoding(w.Header(), coding)
+	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
+	_, _ = w.Write(body.Bytes())
+}
+
+// sourceHash names inline text in a content security policy.
+func sourceHash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// refreshEvery is how often the page asks for itself; the readings behind it change once a second.
+const refreshEvery = 5 * time.Second

@@ -1,0 +1,171 @@
+package web
+
+import (
+	"fmt"
+	"html/template"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// pageView is what the page's template shows. Texts are plain: the template escapes them.
+type pageView struct {
+	CSS       template.CSS
+	JS        template.JS
+	RefreshMS int64
+	RefreshS  int64
+	Version   string
+	Simulated bool
+	State     bool // false: links only
+	Links     []link
+	Hostname  string
+	Facts     []string // of the node: driver, CUDA
+	Sources   []badge
+	Notice    *notice
+	Taken     string // when the Snapshot was made, RFC 3339; empty before the first
+	Age       string
+	Tiles     []tile
+	GPUs      []gpuView
+}
+
+type link struct{ Href, Text string }
+
+// badge is a short word of state; Class is one of "good", "warn", "bad", "plain".
+type badge struct{ Text, Class, Title string }
+
+// notice is what is wrong with the node as a whole. Commands help on.
+type notice struct {
+	Class, Title, Text string
+	Commands           []string
+	Hint               string
+}
+
+type tile struct{ Label, Value, Note string }
+
+// pageOf builds the page of a Snapshot, nil before the first.
+func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
+	page := pageView{
+		RefreshMS: refreshEvery.Milliseconds(),
+		RefreshS:  int64(3 * refreshEvery / time.Second),
+		Version:   opts.Version,
+		Simulated: opts.Simulated,
+		State:     opts.State,
+		Links:     pageLinks(opts),
+	}
+	if !opts.State {
+		return page
+	}
+	if snap == nil {
+		page.Notice = &notice{Class: "plain", Title: "Reading the node for the first time",
+			Text: "No snapshot has been taken yet. This page shows it as soon as there is one."}
+		return page
+	}
+	page.Hostname = snap.Hostname
+	page.Taken = snap.Time.UTC().Format(time.RFC3339)
+	page.Age = ageText(now.Sub(snap.Time))
+	if d, ok := snap.Driver.Get(); ok {
+		page.Facts = append(page.Facts, "driver "+d.Version)
+		if d.CUDA != "" {
+			page.Facts = append(page.Facts, "CUDA "+d.CUDA)
+		}
+	}
+	for i := range snap.Sources {
+		page.Sources = append(page.Sources, sourceBadge(&snap.Sources[i]))
+	}
+	page.Notice = nodeNotice(opts, snap, now)
+	if len(snap.GPUs) > 0 {
+		page.Tiles = nodeTiles(snap)
+	}
+	for i := range snap.GPUs {
+		page.GPUs = append(page.GPUs, gpuViewOf(&snap.GPUs[i], now))
+	}
+	return page
+}
+
+// pageLinks are relative, so that they hold behind a proxy that serves the page under a path of its own.
+func pageLinks(opts Options) []link {
+	links := []link{{strings.TrimPrefix(opts.TelemetryPath, "/"), "Metrics"}}
+	if opts.State {
+		links = append(links, link{strings.TrimPrefix(pathNode, "/"), "JSON"})
+	}
+	links = append(links, link{strings.TrimPrefix(pathReady, "/"), "Ready"}, link{strings.TrimPrefix(pathHealthy, "/"), "Health"})
+	if opts.Pprof {
+		links = append(links, link{strings.TrimPrefix(pathPprof, "/"), "Profiles"})
+	}
+	return links
+}
+
+func sourceBadge(s *gpu.SourceState) badge {
+	switch {
+	case s.Up:
+		return badge{Text: s.Name, Class: "good", Title: s.Name + " answers"}
+	case s.Stale:
+		return badge{Text: s.Name + " stale", Class: "warn", Title: sourceReason(*s)}
+	default:
+		return badge{Text: s.Name + " down", Class: "bad", Title: sourceReason(*s)}
+	}
+}
+
+// nodeNotice says in plain words what is wrong with the node as a whole; nil if nothing is.
+func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
+	driver, _ := sourceState(snap, gpu.SourceNVML)
+	if !driver.Up {
+		n := &notice{Class: "bad", Title: "No NVIDIA driver answers on this node", Text: sourceReason(driver),
+			Hint: "The exporter keeps looking: a driver that arrives later is picked up without a restart."}
+		if len(snap.GPUs) > 0 {
+			n.Title = "The NVIDIA driver does not answer any more"
+		} else if !opts.Simulated {
+			n.Commands = []string{"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"}
+		}
+		return n
+	}
+	if age := now.Sub(snap.Time); opts.ReadyMaxAge > 0 && age > opts.ReadyMaxAge {
+		return &notice{Class: "bad", Title: "Readings have stalled", Text: "What is shown here is " + ageText(age) + " old."}
+	}
+	if len(snap.GPUs) == 0 {
+		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU", Text: "A GPU that appears later is picked up without a restart."}
+	}
+	return nil
+}
+
+// nodeTiles sum the node up.
+func nodeTiles(snap *gpu.Snapshot) []tile {
+	var up, free, known, mig, instances int
+	var watts, limit float64
+	var used, total uint64
+	for i := range snap.GPUs {
+		g := &snap.GPUs[i]
+		if g.Up {
+			up++
+		}
+		if allocated, ok := g.Allocated.Get(); ok {
+			known++
+			if !allocated {
+				free++
+			}
+		}
+		if g.MIG.Enabled.Or(false) {
+			mig++
+		}
+		instances += len(g.Instances)
+		watts += g.Readings.PowerWatts.Or(0)
+		limit += g.Readings.PowerLimitWatts.Or(0)
+		used += g.Readings.Memory.Used.Or(0)
+		total += g.Readings.Memory.Total.Or(0)
+	}
+	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: fmt.Sprintf("%d answer", up)}}
+	if known > 0 {
+		tiles = append(tiles, tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by no pod"})
+	}
+	if mig > 0 {
+		tiles = append(tiles, tile{Label: "In MIG mode", Value: fmt.Sprint(mig), Note: plural(instances, "GPU instance")})
+	}
+	if total > 0 {
+		tiles = append(tiles, tile{Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total)})
+	}
+	if limit > 0 {
+		tiles = append(tiles, tile{Label: "Power", Value: wattsText(watts), Note: "limit " + wattsText(limit)})
+	}
+	return tiles
+}

@@ -1,0 +1,154 @@
+package web
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// scrapeHandler serves metrics: the encoded Snapshot, shared by all scrapers, and after it the fresh families.
+type scrapeHandler struct {
+	expositions perSnapshot[*exposition]
+	fresh       prometheus.Gatherer
+	formats     []expfmt.Format
+	pool        *buffers
+	slots       chan struct{} // nil: no bound
+	complaints  *complaints
+	scrapes     *prometheus.CounterVec
+}
+
+func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) *scrapeHandler {
+	h := &scrapeHandler{
+		fresh:      fresh,
+		formats:    expfmt.DefaultOpenMetricsAcceptedFormats(),
+		pool:       new(buffers),
+		complaints: &complaints{logger: logger, now: opts.Now},
+		scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mig_exporter_scrapes_total",
+			Help: "Scrapes by result: served, or rejected because too many were being served (--web.max-scrapes).",
+		}, []string{"result"}),
+	}
+	h.scrapes.WithLabelValues("served")
+	h.scrapes.WithLabelValues("rejected")
+	if opts.Register != nil {
+		opts.Register.MustRegister(h.scrapes)
+	}
+	if opts.MaxScrapes > 0 {
+		h.slots = make(chan struct{}, opts.MaxScrapes)
+	}
+	h.expositions = perSnapshot[*exposition]{snaps: snaps, make: func(snap *gpu.Snapshot) *exposition {
+		return newExposition(snap, metrics, h.pool, h.complaints.add)
+	}}
+	return h
+}
+
+// ServeHTTP serves one scrape.
+func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !h.enter() {
+		h.scrapes.WithLabelValues("rejected").Inc()
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, fmt.Sprintf("%d scrapes are being served, which is the limit: try again later", cap(h.slots)),
+			http.StatusServiceUnavailable)
+		return
+	}
+	defer h.leave()
+	form := wire{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
+	var shared []byte
+	var sharedErr error
+	if e, ok := h.expositions.current(); ok {
+		shared, sharedErr = e.body(form)
+	}
+	own := h.pool.get()
+	defer h.pool.put(own)
+	encoded, ownErr := h.appendFresh(own, form)
+	if ownErr != nil {
+		h.complaints.add(ownErr)
+	}
+	if err := errors.Join(sharedErr, ownErr); err != nil && len(shared) == 0 && encoded == 0 {
+		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", string(form.format))
+	header.Add("Vary", "Accept")
+	setCoding(header, form.coding)
+	header.Set("Content-Length", strconv.Itoa(len(shared)+own.Len()))
+	// Both are answered to a client that is gone in the same way: not at all.
+	if _, err := w.Write(shared); err == nil {
+		_, _ = w.Write(own.Bytes())
+	}
+	h.scrapes.WithLabelValues("served").Inc()
+}
+
+// appendFresh encodes the families that are gathered anew and what ends an exposition. It counts the families; the error
+// says why some or all are missing.
+func (h *scrapeHandler) appendFresh(dst *bytes.Buffer, form wire) (int, error) {
+	families, gatherErr := h.fresh.Gather()
+	if gatherErr != nil {
+		gatherErr = fmt.Errorf("gather: %w", gatherErr)
+	}
+	plain := dst
+	if form.coding != codingIdentity {
+		plain = h.pool.get()
+		defer h.pool.put(plain)
+	}
+	encoded, err := encodeFamilies(plain, form.format, families)
+	err = errors.Join(gatherErr, err, finish(plain, form.format))
+	if plain != dst {
+		err = errors.Join(err, h.pool.compress(dst, plain.Bytes()))
+	}
+	return encoded, err
+}
+
+func (h *scrapeHandler) enter() bool {
+	if h.slots == nil {
+		return true
+	}
+	select {
+	case h.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (h *scrapeHandler) leave() {
+	if h.slots != nil {
+		<-h.slots
+	}
+}
+
+// complaints logs errors of scraping, one a minute at most: an error that lasts comes with every Snapshot.
+type complaints struct {
+	logger log.Logger
+	now    func() time.Time
+
+	mu         sync.Mutex
+	logged     time.Time // zero: never
+	suppressed int
+}
+
+const complaintInterval = time.Minute
+
+func (c *complaints) add(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	if !c.logged.IsZero() && now.Sub(c.logged) < complaintInterval {
+		c.suppressed++
+		return
+	}
+	_ = level.Error(c.logger).Log("msg", "Some metrics are missing from scrapes", "err", err, "suppressed", c.suppressed)
+	c.logged, c.suppressed = now, 0
+}

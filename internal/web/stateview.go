@@ -1,0 +1,305 @@
+package web
+
+import (
+	"math"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// stateOf is the Snapshot in the form of /api/v1/node.
+func stateOf(snap *gpu.Snapshot) stateNode {
+	driver, _ := snap.Driver.Get()
+	return stateNode{
+		APIVersion: "mig-exporter/v1",
+		Generation: snap.Generation,
+		Time:       snap.Time.UTC(),
+		Node: stateHost{
+			Hostname:         snap.Hostname,
+			DriverVersion:    driver.Version,
+			NVMLVersion:      driver.NVML,
+			CUDAVersion:      driver.CUDA,
+			Sources:          each(snap.Sources, stateOfSource),
+			UnmatchedDevices: snap.Unmatched,
+			HungCalls:        snap.HungCalls,
+		},
+		GPUs: each(snap.GPUs, stateOfGPU),
+	}
+}
+
+// each maps a list to one that is never nil, so that JSON has [] and not null.
+func each[T, V any](list []T, view func(*T) V) []V {
+	views := make([]V, 0, len(list))
+	for i := range list {
+		views = append(views, view(&list[i]))
+	}
+	return views
+}
+
+func stateOfSource(s *gpu.SourceState) stateSource {
+	view := stateSource{Name: s.Name, Up: s.Up, Stale: s.Stale, LastSuccess: utc(s.LastSuccess)}
+	if s.Err != nil {
+		view.Error = s.Err.Error()
+	}
+	return view
+}
+
+func stateOfGPU(g *gpu.GPU) stateGPU {
+	r := &g.Readings
+	return stateGPU{
+		Index:            g.Index,
+		UUID:             g.UUID,
+		Name:             g.Name,
+		Up:               g.Up,
+		LastRead:         utc(g.LastRead),
+		Architecture:     g.Architecture,
+		PCIBusID:         g.PCIBusID,
+		Minor:            g.Minor,
+		Serial:           g.Serial,
+		VBIOS:            g.VBIOS,
+		SMs:              g.SMs,
+		MIGMode:          stateMode{Current: modeName(g.MIG.Enabled), Pending: modeName(g.MIG.Pending)},
+		LayoutGeneration: g.MIG.LayoutGeneration,
+		LayoutChanges:    uint64(g.Totals.LayoutChanges.Value),
+		Memory:           stateOfMemory(r.Memory),
+		Power:            stateOfPower(g),
+		Activity:         stateActivity{UtilizationRatio: finite(r.Utilization), MemoryCopyRatio: finite(r.MemoryCopy)},
+		Temperature:      stateTemperature{GPUCelsius: finite(r.TemperatureCelsius), MemoryCelsius: finite(r.MemoryCelsius)},
+		Clocks:           stateOfClocks(r.ClockHertz),
+		ClockEvents:      each(g.Totals.ClockEvents, stateOfClockEvent),
+		PCIe:             stateOfPCIe(g),
+		NVLink:           stateOfNVLink(g),
+		ECC:              each(r.ECC, func(e *gpu.ECCCount) stateECC { return stateECC(*e) }),
+		RemappedRows:     stateOfRemappedRows(r.RemappedRows),
+		RecoveryAction:   r.RecoveryAction,
+		ExclusiveCompute: r.ExclusiveComputeMode,
+		Processes:        count(r.Processes),
+		XIDs:             stateXIDs{Total: uint64(g.Totals.XIDs.Value), ByXID: each(g.Totals.XIDErrors, stateOfXID)},
+		Capacity:         stateOfCapacity(g.Capacity),
+		Profiles:         each(g.Profiles, stateOfProfile),
+		Allocated:        g.Allocated,
+		Holders:          each(g.Holders, stateOfHolder),
+		Containers:       each(g.Containers, stateOfContainer),
+		Errors:           each(g.Errors, stateOfError),
+		ReadErrors:       each(g.Totals.ReadErrors, stateOfErrorCount),
+		GPUInstances:     each(g.Instances, stateOfInstance),
+	}
+}
+
+func stateOfInstance(i *gpu.GPUInstance) stateInstance {
+	return stateInstance{
+		ID:                   i.ID,
+		Generation:           i.Generation,
+		Profile:              i.Profile,
+		ProfileID:            i.ProfileID,
+		Placement:            i.Placement,
+		ComputeSlices:        i.ComputeSlices,
+		MemorySlices:         i.MemorySlices,
+		SMs:                  i.SMs,
+		Up:                   i.Up,
+		LastRead:             utc(i.LastRead),
+		Memory:               stateOfMemory(i.Memory),
+		PowerEstimateWatts:   finite(i.PowerWatts),
+		EnergyEstimateJoules: total(i.EnergyJoules),
+		Processes:            i.Processes,
+		XIDErrors:            each(i.XIDErrors, stateOfXID),
+		Allocated:            i.Allocated,
+		Holders:              each(i.Holders, stateOfHolder),
+		Errors:               each(i.Errors, stateOfError),
+		ComputeInstances:     each(i.Computes, stateOfCompute),
+	}
+}
+
+func stateOfCompute(c *gpu.ComputeInstance) stateCompute {
+	return stateCompute{
+		ID:            c.ID,
+		Generation:    c.Generation,
+		UUID:          c.UUID,
+		Profile:       c.Profile,
+		Placement:     c.Placement,
+		ComputeSlices: c.ComputeSlices,
+		SMs:           c.SMs,
+		Up:            c.Up,
+		Processes:     c.Processes,
+		Allocated:     c.Allocated,
+		Holders:       each(c.Holders, stateOfHolder),
+		Errors:        each(c.Errors, stateOfError),
+	}
+}
+
+func stateOfMemory(m gpu.Memory) stateMemory {
+	return stateMemory{TotalBytes: m.Total, UsedBytes: m.Used, FreeBytes: m.Free, ReservedBytes: m.Reserved}
+}
+
+func stateOfPower(g *gpu.GPU) statePower {
+	return statePower{
+		Watts:                   finite(g.Readings.PowerWatts),
+		LimitWatts:              finite(g.Readings.PowerLimitWatts),
+		IdleWatts:               finite(g.Power.IdleWatts),
+		UnallocatedWatts:        finite(g.Power.UnallocatedWatts),
+		EnergyJoules:            finite(g.Readings.EnergyJoules),
+		EnergyUnallocatedJoules: total(g.Totals.EnergyUnallocatedJoules),
+		EstimateMethod:          g.Power.Method,
+	}
+}
+
+func stateOfClocks(c gpu.Clocks) stateClocks {
+	return stateClocks{
+		SMHertz:       finite(c.SM),
+		MemoryHertz:   finite(c.Memory),
+		GraphicsHertz: finite(c.Graphics),
+		VideoHertz:    finite(c.Video),
+	}
+}
+
+func stateOfClockEvent(r *gpu.ReasonSeconds) stateClockEvent {
+	return stateClockEvent{Reason: r.Reason, Active: r.Active, Seconds: r.Seconds.Value}
+}
+
+func stateOfPCIe(g *gpu.GPU) statePCIe {
+	p := &g.Readings.PCIe
+	return statePCIe{
+		ReceiveBytes:   total(g.Totals.PCIeReceive),
+		TransmitBytes:  total(g.Totals.PCIeTransmit),
+		Replays:        p.Replays,
+		LinkWidth:      p.LinkWidth,
+		LinkGeneration: p.LinkGeneration,
+	}
+}
+
+func stateOfNVLink(g *gpu.GPU) stateNVLink {
+	return stateNVLink{
+		ReceiveBytes:  total(g.Totals.NVLinkReceive),
+		TransmitBytes: total(g.Totals.NVLinkTransmit),
+		Errors: each(g.Readings.NVLink.Errors, func(e *gpu.NVLinkErrors) stateNVLinkErrors {
+			return stateNVLinkErrors(*e)
+		}),
+	}
+}
+
+func stateOfRemappedRows(rows gpu.Opt[gpu.RemappedRows]) *stateRemappedRows {
+	r, ok := rows.Get()
+	if !ok {
+		return nil
+	}
+	view := stateRemappedRows(r)
+	return &view
+}
+
+func stateOfXID(x *gpu.XIDCount) stateXID {
+	return stateXID{XID: x.XID, Count: uint64(x.Value), Last: utc(x.Last)}
+}
+
+func stateOfCapacity(capacity gpu.Opt[gpu.Capacity]) *stateCapacity {
+	c, ok := capacity.Get()
+	if !ok {
+		return nil
+	}
+	return &stateCapacity{
+		ComputeSlices: stateSlices(c.Compute),
+		MemorySlices:  stateSlices(c.Memory),
+		Profiles: each(c.Profiles, func(p *gpu.ProfileCapacity) stateProfileCapacity {
+			return stateProfileCapacity(*p)
+		}),
+	}
+}
+
+func stateOfProfile(p *gpu.Profile) stateProfile {
+	return stateProfile{
+		ID:            p.ID,
+		Name:          p.Name,
+		ComputeSlices: p.ComputeSlices,
+		MemorySlices:  p.MemorySlices,
+		SMs:           p.SMs,
+		MemoryBytes:   p.MemoryBytes,
+		MaxInstances:  p.MaxInstances,
+		Placements:    p.Placements,
+	}
+}
+
+func stateOfHolder(h *gpu.Holder) stateHolder {
+	view := stateHolder{
+		Namespace: h.Namespace,
+		Pod:       h.Pod,
+		Container: h.Name,
+		Workload:  h.Workload,
+		Resource:  h.Resource,
+		Sharing:   h.Sharing,
+		Replica:   h.Replica,
+	}
+	for _, l := range h.Labels {
+		if view.Labels == nil {
+			view.Labels = make(map[string]string, len(h.Labels))
+		}
+		view.Labels[l.Name] = l.Value
+	}
+	return view
+}
+
+func stateOfContainer(c *gpu.ContainerMemory) stateContainer {
+	return stateContainer{
+		Namespace:       c.Namespace,
+		Pod:             c.Pod,
+		Container:       c.Name,
+		GPUInstance:     c.Instance,
+		ComputeInstance: c.Compute,
+		MemoryUsedBytes: c.UsedBytes,
+	}
+}
+
+func stateOfError(e *gpu.ReadError) stateError {
+	view := stateError{Reading: e.Reading, Reason: e.Reason()}
+	if e.Err != nil {
+		view.Message = e.Err.Error()
+	}
+	return view
+}
+
+func stateOfErrorCount(e *gpu.ErrorCount) stateErrorCount {
+	return stateErrorCount{Reading: e.Reading, Reason: e.Reason, Count: uint64(e.Value)}
+}
+
+func modeName(enabled gpu.Opt[bool]) string {
+	on, ok := enabled.Get()
+	switch {
+	case !ok:
+		return ""
+	case on:
+		return "enabled"
+	default:
+		return "disabled"
+	}
+}
+
+// finite drops what JSON has no form for; a reading that is not a number is no reading.
+func finite(v gpu.Opt[float64]) gpu.Opt[float64] {
+	if f, ok := v.Get(); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
+		return gpu.None[float64]()
+	}
+	return v
+}
+
+// total is a counter's value.
+func total(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
+	counter, ok := c.Get()
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return finite(gpu.Some(counter.Value))
+}
+
+func count[T any](list gpu.Opt[[]T]) gpu.Opt[int] {
+	l, ok := list.Get()
+	if !ok {
+		return gpu.None[int]()
+	}
+	return gpu.Some(len(l))
+}
+
+// utc keeps the zero time zero, which JSON leaves out.
+func utc(t time.Time) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return t.UTC()
+}

@@ -1,0 +1,54 @@
+package web
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// bytesText is bytes as people read them: GiB from one on, MiB below.
+func bytesText(b uint64) string {
+	const mib, gib = 1 << 20, 1 << 30
+	switch g := float64(b) / gib; {
+	case g >= 100:
+		return fmt.Sprintf("%.0f GiB", g)
+	case g >= 1:
+		return fmt.Sprintf("%.1f GiB", g)
+	default:
+		return fmt.Sprintf("%.0f MiB", float64(b)/mib)
+	}
+}
+
+func wattsText(w float64) string {
+	if w >= 10_000 {
+		return fmt.Sprintf("%.1f kW", w/1000)
+	}
+	return fmt.Sprintf("%.0f W", w)
+}
+
+func percentText(ratio float64) string { return fmt.Sprintf("%.0f %%", 100*ratio) }
+
+// percent is a ratio as the length of a bar.
+func percent(ratio float64) int { return int(math.Round(100 * min(max(ratio, 0), 1))) }
+
+// ageText is a duration in one unit.
+func ageText(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return "less than 1 s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	default:
+		return fmt.Sprintf("%d h", d/time.Hour)
+	}
+}
+
+// plural counts things whose plural takes an s.
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

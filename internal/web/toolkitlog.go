@@ -1,0 +1,45 @@
+package web
+
+import (
+	"context"
+	stdlog "log"
+	"log/slog"
+	"time"
+
+	"github.com/go-kit/log"
+	sloggokit "github.com/tjhop/slog-gokit"
+)
+
+// toolkitHandler hands exporter-toolkit's records to the go-kit logger, which adds time and caller and filters levels.
+type toolkitHandler struct {
+	slog.Handler
+	quiet bool // drop what Serve has logged already
+}
+
+func toolkitLogger(logger log.Logger, quiet bool) *slog.Logger {
+	return slog.New(toolkitHandler{Handler: sloggokit.NewGoKitHandler(logger, slog.LevelDebug), quiet: quiet})
+}
+
+// Handle implements slog.Handler.
+func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
+	if h.quiet && r.Message == "Listening on" {
+		return nil
+	}
+	r.Time, r.PC = time.Time{}, 0
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h toolkitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return toolkitHandler{Handler: h.Handler.WithAttrs(attrs), quiet: h.quiet}
+}
+
+// WithGroup implements slog.Handler.
+func (h toolkitHandler) WithGroup(name string) slog.Handler {
+	return toolkitHandler{Handler: h.Handler.WithGroup(name), quiet: h.quiet}
+}
+
+// serverErrorLog takes what net/http has to say: failed TLS handshakes, panics of handlers.
+func serverErrorLog(logger log.Logger) *stdlog.Logger {
+	return slog.NewLogLogger(toolkitHandler{Handler: sloggokit.NewGoKitHandler(logger, slog.LevelDebug)}, slog.LevelWarn)
+}
