@@ -39,13 +39,15 @@ func available(c gpu.Capacity) string {
 	return strings.Join(s, " ")
 }
 
-func TestCapacityOf(t *testing.T) {
-	for _, c := range []struct {
-		about, model    string
-		layout          []string
-		compute, memory gpu.SliceCount
-		available       string
-	}{
+type capacityCase struct {
+	about, model    string
+	layout          []string
+	compute, memory gpu.SliceCount
+	available       string
+}
+
+func capacityCases() []capacityCase {
+	return []capacityCase{
 		{
 			about: "empty", model: "A100-40GB",
 			compute: gpu.SliceCount{Free: 7}, memory: gpu.SliceCount{Free: 8},
@@ -95,7 +97,11 @@ func TestCapacityOf(t *testing.T) {
 			compute: gpu.SliceCount{Used: 3, Free: 1}, memory: gpu.SliceCount{Used: 9, Free: 3},
 			available: "1g.24gb:1 1g.24gb+gfx:1 1g.24gb-me:1",
 		},
-	} {
+	}
+}
+
+func TestCapacityOf(t *testing.T) {
+	for _, c := range capacityCases() {
 		t.Run(c.model+"/"+c.about, func(t *testing.T) {
 			m := model(t, c.model)
 			got := CapacityOf(m.Profiles, layout(t, m, c.layout...))
