@@ -53,7 +53,7 @@ func rooms() []room {
 		{
 			dir:       "internal/sim/kubelet",
 			internals: []string{"internal/gpu", "internal/sim"},
-			libraries: []string{grpc, kubeletAPI, goKitLog},
+			libraries: []string{grpc, protobuf, kubeletAPI, goKitLog},
 		},
 		{
 			dir:       "collector",
