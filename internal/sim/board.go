@@ -1,0 +1,128 @@
+package sim
+
+import (
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// Architecture is a GPU generation, as far as the driver's behaviour depends on it.
+type Architecture string
+
+// The architectures that can be simulated.
+const (
+	Ampere    Architecture = "Ampere"
+	Hopper    Architecture = "Hopper"
+	Blackwell Architecture = "Blackwell"
+)
+
+// boardModel is what a kind of board is, apart from its MIG geometry: published data sheets and what nvidia-smi prints.
+type boardModel struct {
+	key      string   // how scenarios call it
+	aliases  []string // other ways to call it
+	geometry string   // its name in the table of MIG models
+	name     string   // as the driver names it
+	arch     Architecture
+
+	memoryMiB   uint64 // nvmlMemory_v2 total
+	reservedMiB uint64 // of it the driver's own; drivers before R510 leave it out of the total (40536 of 40960 MiB)
+	sms         int    // of the board; the largest MIG profile may have fewer
+	coresPerSM  int
+	capability  [2]int // CUDA compute capability
+	pciDevice   uint32 // device and vendor id
+	pciSubsys   uint32
+	vbios       string
+	idleWatts   float64
+	limitWatts  float64
+	idleSMMHz   uint32
+	maxSMMHz    uint32
+	memoryMHz   uint32
+	pcieGen     int
+	nvlinks     int
+	memoryTemp  bool // tells its memory's temperature
+}
+
+// boardModels lists the boards that can be simulated.
+func boardModels() []boardModel {
+	return []boardModel{
+		{
+			key: "A30-24GB", aliases: []string{"A30"}, geometry: "A30-24GB", name: "NVIDIA A30", arch: Ampere,
+			memoryMiB: 24576, reservedMiB: 318, sms: 56, coresPerSM: 64, capability: [2]int{8, 0},
+			pciDevice: 0x20B710DE, pciSubsys: 0x153210DE, vbios: "92.00.66.00.04",
+			idleWatts: 28, limitWatts: 165, idleSMMHz: 210, maxSMMHz: 1440, memoryMHz: 1215, pcieGen: 4, nvlinks: 4, memoryTemp: true,
+		},
+		{
+			key: "A100-40GB", aliases: []string{"A100-SXM4-40GB"}, geometry: "A100-40GB", name: "NVIDIA A100-SXM4-40GB", arch: Ampere,
+			memoryMiB: 40960, reservedMiB: 424, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
+			pciDevice: 0x20B010DE, pciSubsys: 0x134F10DE, vbios: "92.00.45.00.03",
+			idleWatts: 52, limitWatts: 400, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlinks: 12, memoryTemp: true,
+		},
+		{
+			key: "A100-PCIE-40GB", geometry: "A100-40GB", name: "NVIDIA A100-PCIE-40GB", arch: Ampere,
+			memoryMiB: 40960, reservedMiB: 424, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
+			pciDevice: 0x20F110DE, pciSubsys: 0x145F10DE, vbios: "92.00.25.00.08",
+			idleWatts: 34, limitWatts: 250, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1215, pcieGen: 4, memoryTemp: true,
+		},
+		{
+			key: "A100-80GB", aliases: []string{"A100-SXM4-80GB"}, geometry: "A100-80GB", name: "NVIDIA A100-SXM4-80GB", arch: Ampere,
+			memoryMiB: 81920, reservedMiB: 669, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
+			pciDevice: 0x20B210DE, pciSubsys: 0x147F10DE, vbios: "92.00.36.00.02",
+			idleWatts: 60, limitWatts: 400, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1593, pcieGen: 4, nvlinks: 12, memoryTemp: true,
+		},
+		{
+			key: "H100-80GB", aliases: []string{"H100-SXM5-80GB", "H100 80GB HBM3"}, geometry: "H100-80GB", name: "NVIDIA H100 80GB HBM3", arch: Hopper,
+			memoryMiB: 81559, reservedMiB: 551, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
+			pciDevice: 0x233010DE, pciSubsys: 0x16C110DE, vbios: "96.00.74.00.01",
+			idleWatts: 70, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 2619, pcieGen: 5, nvlinks: 18, memoryTemp: true,
+		},
+		{
+			key: "H100-94GB", aliases: []string{"H100-NVL", "H100 NVL"}, geometry: "H100-94GB", name: "NVIDIA H100 NVL", arch: Hopper,
+			memoryMiB: 95830, reservedMiB: 464, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
+			pciDevice: 0x232110DE, pciSubsys: 0x183910DE, vbios: "96.00.88.00.11",
+			idleWatts: 60, limitWatts: 400, idleSMMHz: 345, maxSMMHz: 1785, memoryMHz: 2619, pcieGen: 5, nvlinks: 12, memoryTemp: true,
+		},
+		{
+			key: "H200-141GB", aliases: []string{"H200"}, geometry: "H200-141GB", name: "NVIDIA H200", arch: Hopper,
+			memoryMiB: 143771, reservedMiB: 601, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
+			pciDevice: 0x233510DE, pciSubsys: 0x18BE10DE, vbios: "96.00.99.00.01",
+			idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18, memoryTemp: true,
+		},
+		{
+			key: "RTX-PRO-6000", aliases: []string{"RTX PRO 6000", "RTX PRO 6000 Blackwell 96GB"},
+			geometry: "RTX PRO 6000 Blackwell 96GB", name: "NVIDIA RTX PRO 6000 Blackwell Server Edition", arch: Blackwell,
+			memoryMiB: 97887, reservedMiB: 638, sms: 188, coresPerSM: 128, capability: [2]int{12, 0},
+			pciDevice: 0x2BB510DE, pciSubsys: 0x204E10DE, vbios: "98.02.6A.00.03",
+			idleWatts: 35, limitWatts: 600, idleSMMHz: 180, maxSMMHz: 2430, memoryMHz: 12481, pcieGen: 5,
+		},
+	}
+}
+
+// findBoard finds a board by the name that a scenario gives it; case does not matter.
+func findBoard(name string) (boardModel, bool) {
+	for _, m := range boardModels() {
+		for _, known := range append([]string{m.key}, m.aliases...) {
+			if strings.EqualFold(known, name) {
+				return m, true
+			}
+		}
+	}
+	return boardModel{}, false
+}
+
+// boardKeys lists the names of the boards that can be simulated.
+func boardKeys() string {
+	var keys []string
+	for _, m := range boardModels() {
+		keys = append(keys, m.key)
+	}
+	return strings.Join(keys, ", ")
+}
+
+// migModel is the board's geometry, out of the table of known models.
+func (m boardModel) migModel() mig.Model {
+	model, ok := mig.FindModel(m.geometry)
+	if !ok {
+		panic("sim: no MIG model " + m.geometry) // both tables are part of the program, and tested together
+	}
+	return model
+}

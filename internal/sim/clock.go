@@ -1,0 +1,121 @@
+package sim
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// ClockMode tells how simulated time passes.
+type ClockMode string
+
+// The modes of a clock.
+const (
+	ClockReal ClockMode = "real" // as the wall clock
+	ClockStep ClockMode = "step" // only when Advance is called, from StepStart on
+	ClockX60  ClockMode = "x60"  // a minute in a second
+)
+
+// StepStart is the time at which a stepped clock begins.
+func StepStart() time.Time { return time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC) }
+
+// ParseClockMode reads the value of --sim.clock.
+func ParseClockMode(s string) (ClockMode, error) {
+	switch m := ClockMode(s); m {
+	case ClockReal, ClockStep, ClockX60:
+		return m, nil
+	}
+	return "", fmt.Errorf("clock %q: expected real, step or x60", s)
+}
+
+// Clock is simulated time. It is safe for concurrent use.
+type Clock struct {
+	start time.Time // when the simulated node began
+	speed float64   // simulated seconds in a second; 0 for a stepped clock
+
+	mu      sync.Mutex
+	now     time.Time     // of a stepped clock
+	changed chan struct{} // closed and replaced by every Advance
+}
+
+// NewClock starts a clock.
+func NewClock(mode ClockMode) *Clock {
+	c := &Clock{changed: make(chan struct{})}
+	switch mode {
+	case ClockStep:
+		c.start = StepStart()
+		c.now = c.start
+	case ClockX60:
+		c.start, c.speed = time.Now(), 60
+	default:
+		c.start, c.speed = time.Now(), 1
+	}
+	return c
+}
+
+// Start is the time at which the clock began; a scenario's times count from it.
+func (c *Clock) Start() time.Time { return c.start }
+
+// Now is the simulated time.
+func (c *Clock) Now() time.Time {
+	if c.speed == 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.now
+	}
+	return c.start.Add(time.Duration(float64(time.Since(c.start)) * c.speed))
+}
+
+// Advance moves a stepped clock; other clocks move by themselves and refuse.
+func (c *Clock) Advance(by time.Duration) error {
+	if c.speed != 0 {
+		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
+	}
+	if by < 0 {
+		return fmt.Errorf("advance by %s: time does not go back", by)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(by)
+	close(c.changed)
+	c.changed = make(chan struct{})
+	return nil
+}
+
+// until tells how long it is, in real time, to a simulated time; ok is false where only Advance can bring it about.
+func (c *Clock) until(t time.Time) (d time.Duration, ok bool) {
+	if c.speed == 0 {
+		return 0, false
+	}
+	d = time.Duration(float64(t.Sub(c.Now())) / c.speed)
+	return max(d, 0) + time.Millisecond, true // never early by rounding
+}
+
+// advanced is closed by the next Advance.
+func (c *Clock) advanced() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.changed
+}
+
+// wait blocks until the simulated time is t, or only until stop where t is zero. It tells whether t was reached.
+func (c *Clock) wait(t time.Time, stop <-chan struct{}) bool {
+	for {
+		advanced := c.advanced()
+		if !t.IsZero() && !c.Now().Before(t) {
+			return true
+		}
+		var passed <-chan time.Time
+		if d, ok := c.until(t); ok && !t.IsZero() {
+			timer := time.NewTimer(d)
+			defer timer.Stop()
+			passed = timer.C
+		}
+		select {
+		case <-stop:
+			return false
+		case <-advanced:
+		case <-passed:
+		}
+	}
+}

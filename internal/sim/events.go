@@ -1,0 +1,126 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Event is something that the driver reports by itself.
+type Event struct {
+	Kind     gpu.EventKind
+	GPU      int
+	Instance gpu.Opt[gpu.InstanceID]
+	Compute  gpu.Opt[gpu.ComputeID]
+	XID      uint64
+	Time     time.Time
+}
+
+// Subscription is one client's queue of events. What happened before Watch is lost.
+type Subscription struct {
+	node   *Node
+	closed chan struct{}
+
+	// under the node's lock
+	watched map[watched]bool
+	queue   []Event
+	arrived chan struct{} // closed and replaced by every event
+}
+
+type watched struct {
+	gpu  int
+	kind gpu.EventKind
+}
+
+// maxQueue bounds a queue that nobody reads; the newest events are dropped.
+const maxQueue = 4096
+
+// Subscribe makes a queue, to be closed by its owner.
+func (n *Node) Subscribe() *Subscription {
+	s := &Subscription{
+		node: n, closed: make(chan struct{}), arrived: make(chan struct{}),
+		watched: make(map[watched]bool),
+	}
+	n.lock()
+	defer n.mu.Unlock()
+	n.watches = append(n.watches, s)
+	return s
+}
+
+// Watch begins to deliver a GPU's events of a kind.
+func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
+	if _, err := s.node.enter(index, gpu.ReadingEvents); err != nil {
+		return err
+	}
+	defer s.node.mu.Unlock()
+	s.watched[watched{index, kind}] = true
+	return nil
+}
+
+// Next waits for the next event, for at most a real time. The errors are gpu.ErrTimeout, and ErrClosed when the
+// subscription or the node was closed.
+func (s *Subscription) Next(timeout time.Duration) (Event, error) {
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	for {
+		event, arrived, wake, ok := s.next()
+		if ok {
+			return event, nil
+		}
+		var due <-chan time.Time
+		if wake > 0 {
+			timer := time.NewTimer(wake)
+			defer timer.Stop()
+			due = timer.C
+		}
+		select {
+		case <-s.node.closed:
+			return Event{}, ErrClosed
+		case <-s.closed:
+			return Event{}, ErrClosed
+		case <-deadline.C:
+			return Event{}, gpu.ErrTimeout
+		case <-arrived:
+		case <-due:
+		}
+	}
+}
+
+// next takes an event off the queue. Where there is none it tells what to wait for: an event that another call to the
+// node brings about, or a real time (0: none) after which the scenario does something.
+func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Duration, ok bool) {
+	n := s.node
+	n.lock()
+	defer n.mu.Unlock()
+	if len(s.queue) > 0 {
+		e, s.queue = s.queue[0], s.queue[1:]
+		return e, nil, 0, true
+	}
+	if at, planned := n.nextChange(); planned {
+		if d, moves := n.clock.until(at); moves {
+			wake = d
+		}
+	}
+	return Event{}, s.arrived, wake, false
+}
+
+// Close ends the subscription and whoever waits in Next. It must be called once.
+func (s *Subscription) Close() {
+	close(s.closed)
+	s.node.mu.Lock()
+	defer s.node.mu.Unlock()
+	s.node.watches = slices.DeleteFunc(s.node.watches, func(o *Subscription) bool { return o == s })
+}
+
+// emit delivers an event to those who watch for it.
+func (n *Node) emit(e Event) {
+	for _, s := range n.watches {
+		if !s.watched[watched{e.GPU, e.Kind}] || len(s.queue) == maxQueue {
+			continue
+		}
+		s.queue = append(s.queue, e)
+		close(s.arrived)
+		s.arrived = make(chan struct{})
+	}
+}

@@ -1,0 +1,216 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// FaultKind is a way in which a driver or a GPU misbehaves.
+type FaultKind string
+
+// The faults.
+const (
+	FaultHang            FaultKind = "hang"                 // calls to the GPU do not return until it ends
+	FaultDriverLock      FaultKind = "driver-lock"          // calls to any GPU do not return until it ends
+	FaultLost            FaultKind = "lost"                 // the GPU has fallen off the bus
+	FaultResetRequired   FaultKind = "reset-required"       // the GPU wants a reset
+	FaultNotSupported    FaultKind = "not-supported"        // one reading is not offered
+	FaultNoPermission    FaultKind = "no-permission"        // one reading, or everything that needs rights, is refused
+	FaultSlow            FaultKind = "slow"                 // every call to the GPU takes a time
+	FaultXID             FaultKind = "xid"                  // an XID error is reported
+	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
+	FaultReconfigure     FaultKind = "external-reconfigure" // somebody else re-cuts the GPU
+)
+
+// FaultSpec is a fault that holds for a time, or happens at one.
+type FaultSpec struct {
+	Kind FaultKind
+	At   time.Duration
+	For  time.Duration // 0: it does not end
+	GPU  gpu.Opt[int]  // absent: every GPU
+
+	Reading  gpu.Reading // of not-supported and no-permission
+	Delay    time.Duration
+	XID      uint64
+	Instance gpu.Opt[gpu.InstanceID] // where an XID is reported
+	Compute  gpu.Opt[gpu.ComputeID]
+	Recovery gpu.RecoveryAction // what the driver asks for while an XID's time lasts; empty: nothing
+	Layout   []LayoutSpec       // of an external-reconfigure
+}
+
+// active tells whether the fault holds for a GPU after a time; index -1 is the driver as a whole.
+func (f *FaultSpec) active(index int, t time.Duration) bool {
+	if which, ok := f.GPU.Get(); ok && which != index {
+		return false
+	}
+	return f.At <= t && (f.For == 0 || t < f.At+f.For)
+}
+
+// driverAsWhole stands for no GPU in calls and faults.
+const driverAsWhole = -1
+
+// enter begins a call to the driver about a GPU, or about driverAsWhole. It blocks while a fault makes the call hang, and
+// fails as the faults of the moment want it to. Where err is nil it holds the lock, with the state brought up to now.
+func (n *Node) enter(index int, reading gpu.Reading) (now time.Time, err error) {
+	if index != driverAsWhole && (index < 0 || index >= len(n.boards)) {
+		return time.Time{}, gpu.ErrInvalidArgument
+	}
+	slept := false
+	for {
+		select {
+		case <-n.closed:
+			return time.Time{}, ErrClosed
+		default:
+		}
+		now = n.lock()
+		until, delay, blocked := n.blocked(index, now)
+		if !blocked && (delay == 0 || slept) {
+			break
+		}
+		n.mu.Unlock()
+		if blocked {
+			n.clock.wait(until, n.closed)
+			continue
+		}
+		slept = true
+		n.sleep(delay)
+	}
+	if err := n.struck(index, reading, now); err != nil {
+		n.mu.Unlock()
+		return time.Time{}, err
+	}
+	return now, nil
+}
+
+// sleep takes real time, whatever the clock: it is the caller that is made to wait.
+func (n *Node) sleep(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-n.closed:
+	}
+}
+
+// faults calls do for every fault that holds now for a GPU.
+func (n *Node) faults(index int, now time.Time, do func(f *FaultSpec)) {
+	passed := now.Sub(n.start)
+	for i := range n.scenario.Faults {
+		if f := &n.scenario.Faults[i]; f.active(index, passed) {
+			do(f)
+		}
+	}
+}
+
+// blocked tells whether a call hangs now and until when (zero: for good), or else how long it takes.
+func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Duration, blocked bool) {
+	if index == driverAsWhole {
+		return time.Time{}, 0, false
+	}
+	n.faults(index, now, func(f *FaultSpec) {
+		switch f.Kind {
+		case FaultHang, FaultDriverLock:
+			if blocked = true; f.For > 0 {
+				until = n.start.Add(f.At + f.For)
+			}
+		case FaultSlow:
+			delay = max(delay, f.Delay)
+		}
+	})
+	return until, delay, blocked
+}
+
+// struck is the error that the faults of the moment give to a call. What concerns more comes first.
+func (n *Node) struck(index int, reading gpu.Reading, now time.Time) error {
+	order := []error{gpu.ErrVersionMismatch, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission, gpu.ErrNotSupported}
+	worst := len(order)
+	n.faults(index, now, func(f *FaultSpec) {
+		rank := len(order)
+		switch f.Kind {
+		case FaultVersionMismatch:
+			rank = 0
+		case FaultLost:
+			rank = 1
+		case FaultResetRequired:
+			rank = 2
+		case FaultNoPermission:
+			if f.Reading == reading {
+				rank = 3
+			}
+		case FaultNotSupported:
+			if f.Reading == reading {
+				rank = 4
+			}
+		}
+		if index == driverAsWhole && rank > 0 {
+			return
+		}
+		worst = min(worst, rank)
+	})
+	if worst == len(order) {
+		return nil
+	}
+	return order[worst]
+}
+
+// privileged tells whether callers have root's rights on a GPU. A no-permission fault without a reading takes them away.
+func (n *Node) privileged(index int, now time.Time) bool {
+	privileged := n.scenario.Node.Privileged
+	n.faults(index, now, func(f *FaultSpec) {
+		if f.Kind == FaultNoPermission && f.Reading == "" {
+			privileged = false
+		}
+	})
+	return privileged
+}
+
+// recovery is what the driver asks an operator to do about a GPU.
+func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
+	action := gpu.RecoveryNone
+	n.faults(index, now, func(f *FaultSpec) {
+		if f.Kind == FaultXID && f.Recovery != "" {
+			action = f.Recovery
+		}
+	})
+	return action
+}
+
+// planFault puts a fault that happens at a moment on the agenda; the others are looked up when a call is made.
+func (n *Node) planFault(f *FaultSpec) {
+	at := n.start.Add(f.At)
+	switch f.Kind {
+	case FaultXID:
+		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.xid(f) }})
+	case FaultReconfigure:
+		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.recut(n.boards[f.GPU.Or(0)], f.Layout) }})
+	}
+}
+
+// xid reports an XID error.
+func (n *Node) xid(f *FaultSpec) {
+	index := f.GPU.Or(0)
+	n.boards[index].errors.count(f.XID)
+	n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
+}
+
+// errorCounts are a board's memory errors.
+type errorCounts struct {
+	ecc      ECC
+	remapped gpu.RemappedRows
+}
+
+// count adds what an XID says of memory (NVIDIA's XID catalogue): 48, 94 and 95 are uncorrectable errors, 63 a row that
+// was or will be remapped, 64 one that could not be.
+func (e *errorCounts) count(xid uint64) {
+	switch xid {
+	case 48, 94, 95:
+		e.ecc.UncorrectedVolatile++
+		e.ecc.UncorrectedAggregate++
+	case 63:
+		e.remapped.Uncorrectable++
+		e.remapped.Pending = true
+	case 64:
+		e.remapped.Failure = true
+	}
+}

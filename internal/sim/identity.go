@@ -1,0 +1,64 @@
+package sim
+
+import (
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// uuidOf makes a UUID in the form of version 5 out of what it names.
+func uuidOf(parts ...any) string {
+	sum := sha1.Sum([]byte(fmt.Sprintln(parts...)))
+	sum[6] = sum[6]&0x0f | 0x50
+	sum[8] = sum[8]&0x3f | 0x80
+	h := hex.EncodeToString(sum[:16])
+	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// hash is a number that depends on nothing but its arguments.
+func hash(parts ...any) uint64 {
+	sum := sha256.Sum256([]byte(fmt.Sprintln(parts...)))
+	return uint64(sum[0]) | uint64(sum[1])<<8 | uint64(sum[2])<<16 | uint64(sum[3])<<24 |
+		uint64(sum[4])<<32 | uint64(sum[5])<<40 | uint64(sum[6])<<48
+}
+
+// noise is a number from -1 to 1 for one moment of one thing (splitmix64).
+func noise(key uint64, cell int64) float64 {
+	x := key + uint64(cell)*0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return float64(x>>11)/(1<<52) - 1
+}
+
+// migUUID names a MIG device. The modern form depends on the chip and the places of the instances alone, so a device
+// that is made again where one stood has its UUID.
+func (n *Node) migUUID(b *board, i *instance, c *compute) gpu.MIGUUID {
+	if n.scenario.Node.LegacyMIGUUIDs {
+		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", b.uuid, i.id, c.id))
+	}
+	return gpu.MIGUUID("MIG-" + uuidOf(b.uuid, i.placement, c.placement))
+}
+
+// pciBus gives GPUs the bus numbers of NVIDIA's own eight-GPU systems; the ninth begins the next PCI domain.
+func pciBus(index int, arch Architecture) (domain, bus uint32) {
+	buses := [8]uint32{0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD}
+	if arch != Ampere {
+		buses = [8]uint32{0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF}
+	}
+	return uint32(index / 8), buses[index%8]
+}
+
+// newPID hands out the process id of something that starts; ids are as scattered as a busy host's, and never reused.
+func (n *Node) newPID(of ...any) uint32 {
+	pid := uint32(2000 + hash(append(of, n.scenario.Seed)...)%4_000_000)
+	for n.pids[pid] {
+		pid++
+	}
+	n.pids[pid] = true
+	return pid
+}

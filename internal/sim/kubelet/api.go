@@ -1,0 +1,117 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// seed makes the order of answers the same in every run.
+const seed = 2
+
+// api answers as a kubelet does: every device is a ContainerDevices entry of its own, and the order of pods and of
+// devices differs from call to call (the kubelet walks Go maps).
+type api struct {
+	podresources.UnimplementedPodResourcesListerServer
+	node   Node
+	tree   *tree
+	logger log.Logger
+	calls  atomic.Uint64
+}
+
+func newAPI(node Node, t *tree, logger log.Logger) *api {
+	return &api{node: node, tree: t, logger: logger}
+}
+
+// order is the random source of one call.
+func (a *api) order() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.Add(1))) }
+
+// List implements the pod-resources API.
+func (a *api) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	containers := a.node.Containers()
+	if err := a.tree.syncTo(containers); err != nil {
+		level.Warn(a.logger).Log("msg", "simulated kubelet: files of containers", "err", err)
+	}
+	order := a.order()
+	pods := podsOf(containers, order)
+	order.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	return &podresources.ListPodResourcesResponse{PodResources: pods}, nil
+}
+
+// Get implements the pod-resources API.
+func (a *api) Get(_ context.Context, request *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
+	for _, pod := range podsOf(a.node.Containers(), a.order()) {
+		if pod.Namespace == request.PodNamespace && pod.Name == request.PodName {
+			return &podresources.GetPodResourcesResponse{PodResources: pod}, nil
+		}
+	}
+	return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
+}
+
+// GetAllocatableResources implements the pod-resources API.
+func (a *api) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	return &podresources.AllocatableResourcesResponse{Devices: devicesOf(a.node.Allocatable(), a.order())}, nil
+}
+
+// podsOf groups containers by pod, in the order of their first.
+func podsOf(containers []sim.Container, order *rand.Rand) []*podresources.PodResources {
+	type name struct{ namespace, pod string }
+	var pods []*podresources.PodResources
+	byName := map[name]*podresources.PodResources{}
+	for i := range containers {
+		c := &containers[i]
+		pod := byName[name{c.Namespace, c.Pod}]
+		if pod == nil {
+			pod = &podresources.PodResources{Namespace: c.Namespace, Name: c.Pod}
+			byName[name{c.Namespace, c.Pod}] = pod
+			pods = append(pods, pod)
+		}
+		pod.Containers = append(pod.Containers, &podresources.ContainerResources{
+			Name:             c.Name,
+			Devices:          devicesOf(c.Devices, order),
+			DynamicResources: claimsOf(c.Claims),
+		})
+	}
+	return pods
+}
+
+func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*podresources.ContainerDevices {
+	var out []*podresources.ContainerDevices
+	for _, grant := range grants {
+		for _, id := range grant.IDs {
+			out = append(out, &podresources.ContainerDevices{ResourceName: grant.Resource, DeviceIds: []string{id}})
+		}
+	}
+	order.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}
+
+// claimsOf joins the devices of one claim.
+func claimsOf(claims []sim.Claim) []*podresources.DynamicResource {
+	var out []*podresources.DynamicResource
+	for _, claim := range claims {
+		var resource *podresources.DynamicResource
+		for _, other := range out {
+			if other.ClaimNamespace == claim.Namespace && other.ClaimName == claim.Name {
+				resource = other
+			}
+		}
+		if resource == nil {
+			resource = &podresources.DynamicResource{ClaimNamespace: claim.Namespace, ClaimName: claim.Name}
+			out = append(out, resource)
+		}
+		resource.ClaimResources = append(resource.ClaimResources, &podresources.ClaimResource{
+			DriverName: claim.Driver,
+			PoolName:   claim.Pool,
+			DeviceName: claim.Device,
+		})
+	}
+	return out
+}

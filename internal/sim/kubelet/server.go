@@ -1,0 +1,130 @@
+// Package kubelet is the simulated node's kubelet as others see it: the pod-resources API, v1, on a real unix socket,
+// and the files by which a process is traced to its container.
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/go-kit/log"
+	"google.golang.org/grpc"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// Node is what the kubelet knows of its node. The methods may be called from several goroutines.
+type Node interface {
+	// Containers lists what the kubelet's pod-resources API would, containers without a device included.
+	Containers() []sim.Container
+	// Allocatable lists every device that device plugins offer, given away or not.
+	Allocatable() []sim.DeviceGrant
+}
+
+// Server is a kubelet that can be stopped and started again.
+type Server struct {
+	dir  string
+	api  *api
+	tree *tree
+
+	mu      sync.Mutex
+	serving *grpc.Server  // nil while stopped
+	done    chan struct{} // closed when serving has ended
+}
+
+// New makes the directory if need be and starts to serve on dir/kubelet.sock. The path may have 99 bytes or so: the
+// system bounds the length of a socket's.
+func New(node Node, dir string, logger log.Logger) (*Server, error) {
+	t, err := newTree(node, dir)
+	if err != nil {
+		return nil, fmt.Errorf("simulated kubelet: %w", err)
+	}
+	s := &Server{dir: dir, tree: t, api: newAPI(node, t, logger)}
+	if err := s.Start(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Socket is the path of the pod-resources socket.
+func (s *Server) Socket() string { return filepath.Join(s.dir, "kubelet.sock") }
+
+// ProcDir has <pid>/cgroup for the processes of the node's containers, as /proc has.
+func (s *Server) ProcDir() string { return s.tree.procDir }
+
+// LogDir has a link for every container, as /var/log/containers has. What the links point to does not exist.
+func (s *Server) LogDir() string { return s.tree.logDir }
+
+// Sync brings ProcDir and LogDir up to date with the node; every List does so too.
+func (s *Server) Sync() error { return s.tree.sync() }
+
+// Start makes a new socket and serves on it; it does nothing while the server runs.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serving != nil {
+		return nil
+	}
+	listener, err := listen(s.Socket())
+	if err != nil {
+		return fmt.Errorf("simulated kubelet: %w", err)
+	}
+	serving, done := grpc.NewServer(), make(chan struct{})
+	podresources.RegisterPodResourcesListerServer(serving, s.api)
+	go func() {
+		defer close(done)
+		// It ends when it is stopped, and what it returns then is nothing new.
+		_ = serving.Serve(listener)
+	}()
+	s.serving, s.done = serving, done
+	return nil
+}
+
+// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file stays, and whoever
+// dials it is refused.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.serving == nil {
+		return
+	}
+	s.serving.Stop()
+	<-s.done
+	s.serving = nil
+}
+
+// Close stops the server and removes the files that it made.
+func (s *Server) Close() error {
+	s.Stop()
+	err := os.Remove(s.Socket())
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	if err := errors.Join(err, s.tree.remove()); err != nil {
+		return fmt.Errorf("simulated kubelet: %w", err)
+	}
+	return nil
+}
+
+// listen binds beside the path and moves the socket there once it accepts, so that nobody finds a socket that does not
+// listen yet, and tests need not wait for it.
+func listen(path string) (net.Listener, error) {
+	fresh := path + ".new"
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", fresh)
+	if err != nil {
+		return nil, err
+	}
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	if err := os.Rename(fresh, path); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}

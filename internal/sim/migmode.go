@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// SetMIGMode turns MIG on or off: on Ampere with the next Reset, later at once. ErrInUse while the GPU has instances or
+// processes.
+func (n *Node) SetMIGMode(index int, on bool) error {
+	b, unlock, err := n.change(index)
+	if err != nil {
+		return fmt.Errorf("set MIG mode: %w", err)
+	}
+	defer unlock()
+	if len(b.instances) > 0 || len(b.tasks) > 0 {
+		return fmt.Errorf("set MIG mode of GPU %d: %w", index, gpu.ErrInUse)
+	}
+	b.migPending = on
+	if b.model.arch != Ampere {
+		n.applyMIGMode(b)
+	}
+	return nil
+}
+
+// Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. ErrInUse while a process runs on it.
+func (n *Node) Reset(index int) error {
+	b, unlock, err := n.change(index)
+	if err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	defer unlock()
+	if len(b.tasks) > 0 {
+		return fmt.Errorf("reset GPU %d: %w", index, gpu.ErrInUse)
+	}
+	b.instances, b.devices = nil, nil
+	n.applyMIGMode(b)
+	return nil
+}
+
+func (n *Node) applyMIGMode(b *board) {
+	b.migOn = b.migPending
+	n.treeChanged(b, nil, nil)
+}
+
+// build gives a GPU a layout. What was there must be gone.
+func (n *Node) build(b *board, layout []LayoutSpec) error {
+	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
+	byStart := slices.Clone(layout)
+	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start })
+	for _, l := range byStart {
+		i, err := n.createInstance(b, l.profile.ID, gpu.Some(l.placement.Start))
+		if err != nil {
+			return fmt.Errorf("layout of GPU %d: %s@%d: %w", b.index, l.profile.Name, l.placement.Start, err)
+		}
+		for _, size := range l.computes {
+			if _, err := n.createCompute(b, i, size); err != nil {
+				return fmt.Errorf("layout of GPU %d: %dc of %s@%d: %w", b.index, size, l.profile.Name, l.placement.Start, err)
+			}
+		}
+	}
+	return nil
+}
+
+// recut is what somebody else does to a GPU: its processes are killed, its instances replaced.
+func (n *Node) recut(b *board, layout []LayoutSpec) {
+	for _, t := range slices.Clone(b.tasks) {
+		n.kill(t.proc, "its GPU was reconfigured")
+	}
+	for _, i := range b.instances {
+		i.computes = nil
+	}
+	b.instances, b.devices = nil, nil
+	b.migOn, b.migPending = true, true
+	n.treeChanged(b, nil, nil)
+	message := fmt.Sprintf("reconfigured into %d GPU instances", len(layout))
+	if err := n.build(b, layout); err != nil {
+		message = err.Error()
+	}
+	n.record(Record{GPU: gpu.Some(b.index), Message: message})
+}

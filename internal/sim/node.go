@@ -1,0 +1,166 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// ErrClosed is what calls get once the node is closed, those that hang in a fault included.
+var ErrClosed = errors.New("simulated node is closed")
+
+// Node is a simulated node. It is safe for concurrent use.
+type Node struct {
+	scenario *Scenario
+	clock    *Clock
+	start    time.Time
+	closed   chan struct{} // closed by Close
+	closing  sync.Once
+
+	mu       sync.Mutex
+	at       time.Time // the state is that of this moment: the start of the running cell
+	resample bool      // something happened at `at` that ends the cell
+	cell     int64     // counts full seconds since the start
+	agenda   []appointment
+	boards   []*board
+	pods     []*pod // in the order of their admission; those that have left the list are removed
+	pids     map[uint32]bool
+	records  []Record
+	watches  []*Subscription
+	listings int // counts calls of Containers, whose order varies
+}
+
+// board is one GPU.
+type board struct {
+	model   boardModel
+	mig     mig.Model
+	index   int
+	minor   int
+	uuid    gpu.UUID
+	noise   uint64 // its key
+	sharing SharingSpec
+	mps     uint32 // pid of the MPS server, 0 without MPS
+
+	migOn, migPending bool
+	instances         []*instance // by placement
+	devices           []*compute  // MIG devices by handle index; nil where one was destroyed
+	tasks             []*task     // in the order of their start
+	sample            sample
+	totals            totals
+	errors            errorCounts
+}
+
+// Record is something that happened to a pod or a GPU and that an author of scenarios wants to know.
+type Record struct {
+	Time    time.Time
+	GPU     gpu.Opt[int]
+	Pod     string // namespace/name; empty where no pod is concerned
+	Message string
+}
+
+// New starts a node. The clock must not have been given to another one. Close ends it.
+func New(s *Scenario, clock *Clock) (*Node, error) {
+	n := &Node{
+		scenario: s,
+		clock:    clock,
+		start:    clock.Start(),
+		closed:   make(chan struct{}),
+		at:       clock.Start(),
+		pids:     make(map[uint32]bool),
+	}
+	for index, spec := range s.GPUs {
+		b := newBoard(s, index, spec)
+		if spec.Sharing.Kind == gpu.SharingMPS {
+			b.mps = n.newPID("mps", index)
+		}
+		n.boards = append(n.boards, b)
+		if err := n.build(b, spec.Layout); err != nil {
+			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
+		}
+	}
+	n.plan()
+	n.happen()
+	n.sampleAll(0)
+	return n, nil
+}
+
+func newBoard(s *Scenario, index int, spec GPUSpec) *board {
+	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
+	b := &board{
+		model:      spec.board,
+		mig:        spec.board.migModel(),
+		index:      index,
+		minor:      spec.Minor.Or(index),
+		uuid:       uuid,
+		noise:      hash(uuid),
+		sharing:    spec.Sharing,
+		migOn:      spec.MIG == MIGOn,
+		migPending: spec.MIG != MIGOff,
+	}
+	b.sample.temperature = b.restingTemperature()
+	return b
+}
+
+// Close ends the node: calls that hang return, as does whoever waits for events. It can be called more than once.
+func (n *Node) Close() error {
+	n.closing.Do(func() { close(n.closed) })
+	return nil
+}
+
+// Now is the node's time.
+func (n *Node) Now() time.Time { return n.clock.Now() }
+
+// Advance moves a stepped clock and everything with it.
+func (n *Node) Advance(by time.Duration) error {
+	if err := n.clock.Advance(by); err != nil {
+		return err
+	}
+	n.lock()
+	n.mu.Unlock()
+	return nil
+}
+
+// Scenario is what the node was made from. It must not be modified.
+func (n *Node) Scenario() *Scenario { return n.scenario }
+
+// Records lists what has happened so far, in its order.
+func (n *Node) Records() []Record {
+	n.lock()
+	defer n.mu.Unlock()
+	return append([]Record(nil), n.records...)
+}
+
+func (n *Node) record(r Record) {
+	r.Time = n.at
+	n.records = append(n.records, r)
+}
+
+// lock takes the lock and brings the state up to now. The caller unlocks n.mu.
+func (n *Node) lock() time.Time {
+	n.mu.Lock()
+	now := n.clock.Now()
+	n.catchUp(now)
+	return now
+}
+
+// change prepares an operation on the partition state of one GPU. Where err is nil the caller calls unlock at its end.
+func (n *Node) change(index int) (b *board, unlock func(), err error) {
+	now, err := n.enter(index, gpu.ReadingMIG)
+	if err != nil {
+		return nil, nil, err
+	}
+	b = n.boards[index]
+	if !n.privileged(index, now) {
+		n.mu.Unlock()
+		return nil, nil, gpu.ErrNoPermission
+	}
+	n.cutCell(now)
+	return b, func() {
+		n.sampleIfChanged()
+		n.mu.Unlock()
+	}, nil
+}

@@ -1,0 +1,237 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// instance is a GPU instance.
+type instance struct {
+	id        gpu.InstanceID
+	profile   gpu.Profile
+	placement gpu.Placement
+	computes  []*compute // by id
+
+	memoryUsed uint64 // as of the running cell
+	activity   Activity
+}
+
+// compute is a compute instance. Its placement is in compute slices of its GPU instance.
+type compute struct {
+	id        gpu.ComputeID
+	parent    *instance
+	placement gpu.Placement
+	sms       int
+	uuid      gpu.MIGUUID
+
+	activity Activity
+}
+
+// profile names the MIG device: as its GPU instance where it takes that whole.
+func (c *compute) profile() string {
+	if c.placement.Size == c.parent.profile.ComputeSlices {
+		return c.parent.profile.Name
+	}
+	return fmt.Sprintf("%dc.%s", c.placement.Size, c.parent.profile.Name)
+}
+
+// ComputeProfileID is NVML's NVML_COMPUTE_INSTANCE_PROFILE_* for a number of slices, which is the id that nvidia-smi
+// prints as well; ok is false for a number that is none.
+func ComputeProfileID(slices int) (id uint32, ok bool) {
+	ids := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
+	id, ok = ids[slices]
+	return id, ok
+}
+
+// CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
+// among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
+// profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
+func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
+	b, unlock, err := n.change(index)
+	if err != nil {
+		return 0, fmt.Errorf("create GPU instance: %w", err)
+	}
+	defer unlock()
+	i, err := n.createInstance(b, profileID, start)
+	if err != nil {
+		return 0, fmt.Errorf("create GPU instance on GPU %d using profile %d: %w", index, profileID, err)
+	}
+	return i.id, nil
+}
+
+// DestroyGPUInstance removes a GPU instance: ErrInUse while it has a compute instance.
+func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
+	b, unlock, err := n.change(index)
+	if err != nil {
+		return fmt.Errorf("destroy GPU instance: %w", err)
+	}
+	defer unlock()
+	i := b.instance(id)
+	if i == nil {
+		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrNotFound)
+	}
+	if len(i.computes) > 0 {
+		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
+	}
+	b.instances = slices.DeleteFunc(b.instances, func(o *instance) bool { return o == i })
+	n.treeChanged(b, i, nil)
+	return nil
+}
+
+// CreateComputeInstance makes a compute instance of a number of slices in a GPU instance, at the first free place.
+func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (gpu.ComputeID, error) {
+	b, unlock, err := n.change(index)
+	if err != nil {
+		return 0, fmt.Errorf("create compute instance: %w", err)
+	}
+	defer unlock()
+	i := b.instance(id)
+	if i == nil {
+		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
+	}
+	c, err := n.createCompute(b, i, slices)
+	if err != nil {
+		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
+	}
+	return c.id, nil
+}
+
+// DestroyComputeInstance removes a compute instance: ErrInUse while a process runs on it.
+func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
+	b, unlock, err := n.change(index)
+	if err != nil {
+		return fmt.Errorf("destroy compute instance: %w", err)
+	}
+	defer unlock()
+	c := b.compute(id, ci)
+	if c == nil {
+		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrNotFound)
+	}
+	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
+		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrInUse)
+	}
+	c.parent.computes = slices.DeleteFunc(c.parent.computes, func(o *compute) bool { return o == c })
+	n.treeChanged(b, c.parent, c)
+	return nil
+}
+
+func (n *Node) createInstance(b *board, profileID uint32, start gpu.Opt[int]) (*instance, error) {
+	if !b.migOn {
+		return nil, gpu.ErrNotSupported
+	}
+	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
+	if at < 0 {
+		return nil, gpu.ErrInvalidArgument
+	}
+	profile := b.mig.Profiles[at]
+	candidates := preferred(profile, b.mig.AxisUnits)
+	if s, ok := start.Get(); ok {
+		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
+		if len(candidates) == 0 {
+			return nil, gpu.ErrInvalidArgument
+		}
+	}
+	if !b.admits(profile) {
+		return nil, gpu.ErrInsufficientResources
+	}
+	for _, p := range candidates {
+		if !b.occupied(p) {
+			i := &instance{profile: profile, placement: p}
+			i.id = b.newInstanceID(p, n.scenario.Node.GIIDs)
+			b.instances = append(b.instances, i)
+			slices.SortFunc(b.instances, func(a, c *instance) int { return a.placement.Start - c.placement.Start })
+			n.treeChanged(b, i, nil)
+			return i, nil
+		}
+	}
+	return nil, gpu.ErrInsufficientResources
+}
+
+// newInstanceID numbers an instance in the range of its size: 0 for the whole axis, 1-2 for its halves, 3-6, 7-14.
+func (b *board) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
+	first := b.mig.AxisUnits/p.Size - 1
+	if order == GIIDByPlacement {
+		return gpu.InstanceID(first + p.Start/p.Size)
+	}
+	id := gpu.InstanceID(first)
+	for b.instance(id) != nil {
+		id++
+	}
+	return id
+}
+
+func (n *Node) createCompute(b *board, i *instance, size int) (*compute, error) {
+	if !slices.Contains(computeSizes(i.profile.ComputeSlices), size) {
+		return nil, gpu.ErrInvalidArgument
+	}
+	for start := 0; start+size <= i.profile.ComputeSlices; start++ {
+		place := gpu.Placement{Start: start, Size: size}
+		if slices.ContainsFunc(i.computes, func(c *compute) bool { return c.placement.Overlaps(place) }) {
+			continue
+		}
+		c := &compute{parent: i, placement: place, sms: i.profile.SMs * size / i.profile.ComputeSlices}
+		for slices.ContainsFunc(i.computes, func(o *compute) bool { return o.id == c.id }) {
+			c.id++
+		}
+		c.uuid = n.migUUID(b, i, c)
+		i.computes = append(i.computes, c)
+		slices.SortFunc(i.computes, func(a, o *compute) int { return int(a.id) - int(o.id) })
+		b.numberDevices()
+		n.treeChanged(b, i, c)
+		return c, nil
+	}
+	return nil, gpu.ErrInsufficientResources
+}
+
+// numberDevices gives the MIG devices their handle indexes anew, by GPU instance and compute instance. Between two
+// creations the indexes of destroyed ones stay empty: the driver's list is sparse.
+func (b *board) numberDevices() {
+	byID := slices.Clone(b.instances)
+	slices.SortFunc(byID, func(a, c *instance) int { return int(a.id) - int(c.id) })
+	b.devices = nil
+	for _, i := range byID {
+		b.devices = append(b.devices, i.computes...)
+	}
+}
+
+// treeChanged ends the old cell and tells whoever watches.
+func (n *Node) treeChanged(b *board, i *instance, c *compute) {
+	for k, d := range b.devices {
+		if d != nil && d == c && b.compute(i.id, c.id) != c {
+			b.devices[k] = nil
+		}
+	}
+	n.resample = true
+	event := Event{Kind: gpu.EventMIGChange, GPU: b.index, Time: n.at}
+	if i != nil {
+		event.Instance = gpu.Some(i.id)
+	}
+	if c != nil {
+		event.Compute = gpu.Some(c.id)
+	}
+	n.emit(event)
+}
+
+func (b *board) instance(id gpu.InstanceID) *instance {
+	for _, i := range b.instances {
+		if i.id == id {
+			return i
+		}
+	}
+	return nil
+}
+
+func (b *board) compute(id gpu.InstanceID, ci gpu.ComputeID) *compute {
+	i := b.instance(id)
+	if i == nil {
+		return nil
+	}
+	for _, c := range i.computes {
+		if c.id == ci {
+			return c
+		}
+	}
+	return nil
+}

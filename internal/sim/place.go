@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// hasMediaExtensions tells a +me profile, of which a GPU can have one.
+func hasMediaExtensions(f gpu.Profile) bool { return strings.Contains(f.Name, "+me") }
+
+// computeSizes lists how many slices compute instances of a GPU instance can have.
+func computeSizes(slices int) []int {
+	var sizes []int
+	for _, n := range []int{1, 2, 3, 4, 7} {
+		if n <= slices {
+			sizes = append(sizes, n)
+		}
+	}
+	return sizes
+}
+
+// preferred orders a profile's placements as the driver tries them where the caller names none. Seen on A100 and H100,
+// whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3 and 3g at 4 before 0. Others in the order of their starts.
+func preferred(f gpu.Profile, axis int) []gpu.Placement {
+	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+	switch {
+	case axis == 8 && f.MemorySlices == 1:
+		order = []int{6, 4, 5, 0, 1, 2, 3}
+	case axis == 8 && f.ComputeSlices == 3:
+		order = []int{4, 0}
+	}
+	placements := slices.Clone(f.Placements)
+	slices.SortStableFunc(placements, func(a, b gpu.Placement) int {
+		return slices.Index(order, a.Start) - slices.Index(order, b.Start)
+	})
+	return placements
+}
+
+// occupied tells whether an instance stands on a unit of the placement.
+func (b *board) occupied(p gpu.Placement) bool {
+	for _, i := range b.instances {
+		for unit := p.Start; unit < p.End(); unit++ {
+			if i.placement.Start <= unit && unit < i.placement.End() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// admits tells whether the GPU has what an instance of the profile needs beside a free placement.
+func (b *board) admits(f gpu.Profile) bool {
+	slicesUsed, same := f.ComputeSlices, 0
+	for _, i := range b.instances {
+		slicesUsed += i.profile.ComputeSlices
+		if hasMediaExtensions(f) && hasMediaExtensions(i.profile) {
+			return false
+		}
+		if i.profile.ID == f.ID {
+			same++
+		}
+	}
+	return slicesUsed <= b.mig.ComputeSlices && same < f.MaxInstances
+}
+
+// remaining counts the instances of a profile that could be made now, one after the other.
+func (b *board) remaining(f gpu.Profile) int {
+	trial := *b
+	trial.instances = slices.Clone(b.instances)
+	count := 0
+	// The placements of one profile have the same size, so taking them from the left wastes none.
+	left := slices.Clone(f.Placements)
+	slices.SortFunc(left, func(a, c gpu.Placement) int { return a.Start - c.Start })
+	for _, p := range left {
+		if trial.admits(f) && !trial.occupied(p) {
+			trial.instances = append(trial.instances, &instance{profile: f, placement: p})
+			count++
+		}
+	}
+	return count
+}

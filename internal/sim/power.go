@@ -1,0 +1,112 @@
+package sim
+
+import (
+	"math"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// sample is what holds for a board during a cell.
+type sample struct {
+	activity    Activity
+	memoryUsed  uint64
+	watts       float64
+	temperature float64 // Celsius
+	smMHz       uint32
+	reasons     gpu.ClockEvents
+	pcie        float64 // bytes per second and direction
+	nvlink      float64
+}
+
+// totals grow from the start of the node to the start of the running cell.
+type totals struct {
+	joules               float64
+	pcieRead, pcieWrite  float64 // bytes received and transmitted by the GPU
+	nvlinkRead, nvlinkWr float64
+}
+
+// after is what the totals are when a sample has held for some seconds.
+func (t totals) after(s sample, seconds float64) totals {
+	t.joules += s.watts * seconds
+	t.pcieRead += s.pcie * seconds
+	t.pcieWrite += s.pcie * transmitShare * seconds
+	t.nvlinkRead += s.nvlink * seconds
+	t.nvlinkWr += s.nvlink * seconds
+	return t
+}
+
+// transmitShare is how much of what a GPU receives over PCIe it sends back: results are smaller than inputs.
+const transmitShare = 0.25
+
+// The reasons of nvmlClocksEventReason* that the simulation knows.
+const (
+	reasonIdle       gpu.ClockEvents = 0x1
+	reasonPowerCap   gpu.ClockEvents = 0x4
+	reasonSWThermal  gpu.ClockEvents = 0x20
+	slowdownCelsius                  = 87
+	fullLoadCelsius                  = 38 // above rest, at the power limit
+	thermalTime                      = 30 * time.Second
+	idlePCIe                         = 8 << 10 // bytes per second
+	wattsRippleShare                 = 0.01
+)
+
+// sampleAll begins a new cell for every board; passed is how long the one before has held.
+func (n *Node) sampleAll(passed time.Duration) {
+	for again := true; again; again = n.resample {
+		n.resample = false
+		for _, b := range n.boards {
+			n.useMemory(b) // kills what finds none, maybe on other boards too
+		}
+	}
+	for _, b := range n.boards {
+		n.useSMs(b)
+		b.useTraffic(n.at)
+		n.usePower(b, passed)
+	}
+}
+
+// usePower derives power, temperature and clocks from the activity: idle power, and the rest up to the limit in
+// proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
+func (n *Node) usePower(b *board, passed time.Duration) {
+	s, m := &b.sample, &b.model
+	load := 0.62*s.activity.SM + 0.18*s.activity.Tensor + 0.35*s.activity.DRAM
+	load *= 1 + wattsRippleShare*noise(b.noise, n.cell)
+	wanted := (m.limitWatts - m.idleWatts) * load
+	dynamic := min(wanted, m.limitWatts-m.idleWatts)
+	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
+
+	target := b.restingTemperature() + fullLoadCelsius*dynamic/(m.limitWatts-m.idleWatts)
+	s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
+
+	s.smMHz, s.reasons = m.maxSMMHz, 0
+	switch {
+	case len(b.tasks) == 0:
+		s.smMHz, s.reasons = m.idleSMMHz, reasonIdle
+	case s.activity.SM == 0:
+		s.reasons = reasonIdle
+	case wanted > dynamic:
+		s.reasons = reasonPowerCap
+		s.smMHz = uint32(float64(m.maxSMMHz)*max(dynamic/wanted, 0.5)) / 15 * 15 // clocks come in steps of 15 MHz
+	}
+	if s.temperature >= slowdownCelsius {
+		s.reasons |= reasonSWThermal
+	}
+}
+
+// restingTemperature differs a little with the board's place in the air stream.
+func (b *board) restingTemperature() float64 { return 34 + float64(b.noise%5) }
+
+// useTraffic adds up what the tasks send over PCIe and NVLink; NVLink is off while MIG is on.
+func (b *board) useTraffic(at time.Time) {
+	b.sample.pcie, b.sample.nvlink = idlePCIe, 0
+	for _, t := range b.tasks {
+		if t.workload == nil {
+			continue
+		}
+		b.sample.pcie += t.workload.PCIe.At(at.Sub(t.started)) * t.speed
+		if !b.migOn && b.model.nvlinks > 0 {
+			b.sample.nvlink += t.workload.NVLink.At(at.Sub(t.started)) * t.speed
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// State is what the driver knows of one GPU at one moment. It is the caller's own; what its slices point to must not be
+// modified. An absent value is one that the driver answers with "not supported" on this GPU in its present mode.
+type State struct {
+	Time         time.Time
+	Privileged   bool // whether the caller has root's rights
+	Index, Minor int
+	UUID         gpu.UUID
+	Name         string
+	Architecture Architecture
+	Capability   [2]int // CUDA compute capability
+	SMs, Cores   int
+	Serial       string
+	VBIOS        string
+	PCI          PCI
+
+	MIGEnabled, MIGPending bool
+	MaxMIGDevices          int
+	Profiles               []gpu.Profile
+	Instances              []Instance // by placement
+	// Devices are the MIG devices by handle index, nil where there is none: the list is sparse.
+	Devices []*Device
+
+	MemoryTotal, MemoryUsed, MemoryReserved uint64 // bytes; used leaves out what is reserved
+	Activity                                Activity
+	Utilization                             gpu.Opt[Utilization]
+	Watts, LimitWatts                       float64
+	Joules                                  float64
+	Celsius                                 int
+	MemoryCelsius                           gpu.Opt[int]
+	SMMHz, MemoryMHz, VideoMHz              uint32
+	ClockEvents                             gpu.ClockEvents
+	// Traffic since the start, in bytes.
+	PCIeReceived, PCIeTransmitted     uint64
+	NVLinks                           int
+	NVLinkReceived, NVLinkTransmitted uint64
+	ECC                               ECC
+	Remapped                          gpu.Opt[gpu.RemappedRows]
+	Recovery                          gpu.RecoveryAction
+	ExclusiveProcess                  bool // compute mode
+	Processes                         []Process
+}
+
+// PCI is where a board is plugged in.
+type PCI struct {
+	Domain, Bus, Device uint32
+	DeviceID, Subsystem uint32
+	Generation, Width   int // of the link as it runs now: an idle one falls back to generation 1
+}
+
+// Utilization is the driver's own, in percent.
+type Utilization struct{ GPU, Memory uint32 }
+
+// ECC counts memory errors, since the driver was loaded and over the board's life.
+type ECC struct {
+	CorrectedVolatile, UncorrectedVolatile   uint64
+	CorrectedAggregate, UncorrectedAggregate uint64
+}
+
+// Instance is a GPU instance.
+type Instance struct {
+	ID         gpu.InstanceID
+	Profile    gpu.Profile
+	Placement  gpu.Placement
+	MemoryUsed uint64
+	Activity   Activity
+	Computes   []Compute
+}
+
+// Compute is a compute instance. Its placement is in compute slices of its GPU instance.
+type Compute struct {
+	ID        gpu.ComputeID
+	UUID      gpu.MIGUUID
+	Profile   string // "1c.3g.20gb", or "3g.20gb" where it takes its GPU instance whole
+	Placement gpu.Placement
+	SMs       int
+	Activity  Activity
+}
+
+// Device is a MIG device: the compute instance that its handle stands for.
+type Device struct {
+	Instance *Instance
+	Compute  *Compute
+}
+
+// Process is one process on the GPU. Instance and Compute are present under MIG.
+type Process struct {
+	PID         uint32
+	MemoryBytes uint64
+	Instance    gpu.Opt[gpu.InstanceID]
+	Compute     gpu.Opt[gpu.ComputeID]
+	MPSClient   bool
+	Speed       float64 // of what it could do on a device large enough, 0-1
+}

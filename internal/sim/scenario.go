@@ -1,0 +1,134 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Scenario is a node and what happens on it. Times count from the start of the clock. It is read by Load and Parse and
+// must not be modified afterwards.
+type Scenario struct {
+	Name      string // the file's name without its extension
+	Node      NodeSpec
+	Seed      uint64
+	GPUs      []GPUSpec // by index
+	Pods      []PodSpec
+	Processes []ProcessSpec
+	Faults    []FaultSpec
+}
+
+// NodeSpec is the node as a whole.
+type NodeSpec struct {
+	Hostname   string
+	Driver     string // driver version, "580.95.05"
+	CUDA       string // CUDA driver version, "13.0"
+	Kubernetes bool
+	Privileged bool // whether the driver's callers have root's rights
+	Allocator  Allocator
+	// SingleStrategy is the device plugin's MIG strategy "single": MIG devices are offered as nvidia.com/gpu.
+	SingleStrategy bool
+	// LegacyMIGUUIDs gives MIG devices the names of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
+	LegacyMIGUUIDs bool
+	GIIDs          GIIDOrder
+}
+
+// Allocator tells who gives out devices, hence the form of their ids.
+type Allocator string
+
+// The allocators.
+const (
+	AllocatorDevicePlugin Allocator = "device-plugin" // GPU-<uuid>, MIG-<uuid>, with ::<n> where shared
+	AllocatorGKE          Allocator = "gke"           // nvidia0, nvidia0/gi7, nvidia0/gi7/vgpu0
+	AllocatorHAMi         Allocator = "hami"          // GPU-<uuid>-<n>
+	AllocatorDRA          Allocator = "dra"           // claims: gpu-0, gpu-2-mig-1g24gb-19-0
+)
+
+// GIIDOrder tells how the driver numbers GPU instances: both ways were seen, nothing may depend on it.
+type GIIDOrder string
+
+// The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6, 7-14).
+const (
+	GIIDByPlacement GIIDOrder = "placement" // by where it stands: the two 3g.20gb of an A100 are 1 at 0:4 and 2 at 4:4
+	GIIDByCreation  GIIDOrder = "creation"  // the lowest free one of the range
+)
+
+// MIGModeSpec is the MIG mode that a GPU starts with.
+type MIGModeSpec int
+
+// The MIG modes of a scenario.
+const (
+	MIGOff MIGModeSpec = iota
+	MIGOn
+	MIGPending // off, to be on after the next reset
+)
+
+// GPUSpec is one GPU.
+type GPUSpec struct {
+	Model   string // as the scenario names it
+	board   boardModel
+	Minor   gpu.Opt[int]
+	MIG     MIGModeSpec
+	Layout  []LayoutSpec
+	Sharing SharingSpec
+}
+
+// LayoutSpec is a GPU instance that exists from the start.
+type LayoutSpec struct {
+	profile   gpu.Profile
+	placement gpu.Placement
+	computes  []int // compute slices of each compute instance
+}
+
+// SharingSpec tells how the devices of a GPU are shared among containers. Replicas is 0 where they are not.
+type SharingSpec struct {
+	Kind     gpu.Sharing
+	Replicas int
+	Rename   bool // the resource is called <name>.shared
+}
+
+// Workload is what one process does: demands over the time since its start.
+type Workload struct {
+	Name   string
+	Memory Signal // bytes
+	SM     Signal // streaming multiprocessors that it could keep busy
+	DRAM   Signal // share of the memory bandwidth of its device in use while all SMs are busy, 0-1
+	Tensor Signal // share of its SM time with the tensor cores busy, 0-1
+	PCIe   Signal // bytes per second and direction at full speed
+	NVLink Signal // bytes per second and direction at full speed
+}
+
+// PodSpec is a pod that asks for devices at a time.
+type PodSpec struct {
+	Namespace, Name string
+	Owner           string // "Deployment/resnet", may be empty
+	Labels          map[string]string
+	Containers      []ContainerSpec
+	At              time.Duration
+	For             time.Duration // 0: it stays
+}
+
+// ContainerSpec is a container and the resource that it asks for. Workload is nil where its devices stay idle.
+type ContainerSpec struct {
+	Name     string
+	Resource string // empty where it asks for none
+	Count    int
+	Device   gpu.Opt[DevicePin]
+	Workload *Workload
+}
+
+// ProcessSpec is a process of a bare node, or of the host.
+type ProcessSpec struct {
+	Device   DevicePin
+	Workload *Workload
+	At, For  time.Duration
+}
+
+// DevicePin names a device by where it is: "2" is GPU 2, "2/3g.20gb@4" the compute instance 0 of its GPU instance at
+// placement start 4, "2/3g.20gb@4/1" the compute instance 1. It serves scenarios, whose authors know no UUIDs.
+type DevicePin struct {
+	GPU     int
+	Profile string // empty for the whole GPU
+	Start   int
+	Compute gpu.ComputeID
+}

@@ -1,0 +1,50 @@
+package sim
+
+import (
+	"math"
+	"time"
+)
+
+// Signal is a value over time. Its zero value is zero at all times.
+type Signal struct {
+	constant float64
+	sine     *sineWave
+	points   []point // ascending by time; each value holds until the next
+	repeat   time.Duration
+}
+
+// sineWave swings between min and max, starting in the middle, upwards.
+type sineWave struct {
+	min, max float64
+	period   time.Duration
+}
+
+type point struct {
+	at    time.Duration
+	value float64
+}
+
+// Constant is a signal that does not change.
+func Constant(v float64) Signal { return Signal{constant: v} }
+
+// At is the value after a time. Before the first point of steps or a trace it is zero.
+func (s Signal) At(t time.Duration) float64 {
+	switch {
+	case s.sine != nil:
+		phase := 2 * math.Pi * float64(t%s.sine.period) / float64(s.sine.period)
+		return s.sine.min + (s.sine.max-s.sine.min)*(1+math.Sin(phase))/2
+	case s.points != nil:
+		if s.repeat > 0 {
+			t %= s.repeat
+		}
+		value := 0.0
+		for _, p := range s.points {
+			if p.at > t {
+				break
+			}
+			value = p.value
+		}
+		return value
+	}
+	return s.constant
+}

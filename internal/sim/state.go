@@ -1,0 +1,178 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Count is how many GPUs the driver knows, those that are lost included.
+func (n *Node) Count() int { return len(n.boards) }
+
+// Driver answers for the driver as a whole: nil, ErrVersionMismatch or ErrClosed.
+func (n *Node) Driver() error {
+	_, err := n.enter(driverAsWhole, gpu.ReadingDevice)
+	if err == nil {
+		n.mu.Unlock()
+	}
+	return err
+}
+
+// Read is one call to the driver about one GPU. It blocks where a fault makes it hang, and fails as a fault wants it to;
+// reading tells which faults strike it.
+func (n *Node) Read(index int, reading gpu.Reading) (State, error) {
+	now, err := n.enter(index, reading)
+	if err != nil {
+		return State{}, err
+	}
+	defer n.mu.Unlock()
+	return n.state(n.boards[index], now), nil
+}
+
+// Remaining counts the GPU instances of a profile that could be made now, by the driver's id of it.
+func (n *Node) Remaining(index int, profileID uint32) (int, error) {
+	now, err := n.enter(index, gpu.ReadingMIG)
+	if err != nil {
+		return 0, err
+	}
+	defer n.mu.Unlock()
+	if !n.privileged(index, now) {
+		return 0, gpu.ErrNoPermission
+	}
+	b := n.boards[index]
+	for _, f := range b.mig.Profiles {
+		if f.ID == profileID {
+			return b.remaining(f), nil
+		}
+	}
+	return 0, gpu.ErrInvalidArgument
+}
+
+// state is called with the lock held.
+func (n *Node) state(b *board, now time.Time) State {
+	t := b.totals.after(b.sample, now.Sub(n.at).Seconds())
+	s := State{
+		Time:              now,
+		Privileged:        n.privileged(b.index, now),
+		Index:             b.index,
+		Minor:             b.minor,
+		UUID:              b.uuid,
+		Name:              b.model.name,
+		Architecture:      b.model.arch,
+		Capability:        b.model.capability,
+		SMs:               b.model.sms,
+		Cores:             b.model.sms * b.model.coresPerSM,
+		Serial:            fmt.Sprintf("1%012d", b.noise%1_000_000_000_000),
+		VBIOS:             b.model.vbios,
+		PCI:               b.pci(),
+		MIGEnabled:        b.migOn,
+		MIGPending:        b.migPending,
+		MemoryTotal:       b.model.memoryMiB << 20,
+		MemoryUsed:        b.sample.memoryUsed,
+		MemoryReserved:    b.model.reservedMiB << 20,
+		Activity:          b.sample.activity,
+		Watts:             b.sample.watts,
+		LimitWatts:        b.model.limitWatts,
+		Joules:            t.joules,
+		Celsius:           int(math.Round(b.sample.temperature)),
+		SMMHz:             b.sample.smMHz,
+		MemoryMHz:         b.model.memoryMHz,
+		VideoMHz:          b.sample.smMHz * 9 / 10,
+		ClockEvents:       b.sample.reasons,
+		PCIeReceived:      uint64(t.pcieRead),
+		PCIeTransmitted:   uint64(t.pcieWrite),
+		NVLinks:           b.model.nvlinks,
+		NVLinkReceived:    uint64(t.nvlinkRead),
+		NVLinkTransmitted: uint64(t.nvlinkWr),
+		ECC:               b.errors.ecc,
+		Recovery:          n.recovery(b.index, now),
+		ExclusiveProcess:  b.mps != 0,
+		Processes:         b.processes(),
+	}
+	if b.migOn {
+		s.MaxMIGDevices = b.mig.ComputeSlices
+	} else {
+		s.Utilization = gpu.Some(Utilization{GPU: percent(b.sample.activity.Graphics), Memory: percent(b.sample.activity.DRAM)})
+	}
+	if b.model.memoryTemp {
+		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
+	}
+	if len(b.instances) == 0 {
+		s.Remapped = gpu.Some(b.errors.remapped)
+	}
+	b.describeTree(&s)
+	return s
+}
+
+func percent(ratio float64) uint32 { return uint32(math.Round(100 * ratio)) }
+
+func (b *board) pci() PCI {
+	domain, bus := pciBus(b.index, b.model.arch)
+	p := PCI{
+		Domain: domain, Bus: bus,
+		DeviceID: b.model.pciDevice, Subsystem: b.model.pciSubsys,
+		Generation: b.model.pcieGen, Width: 16,
+	}
+	if len(b.tasks) == 0 {
+		p.Generation = 1
+	}
+	return p
+}
+
+// describeTree fills in profiles, instances and MIG devices.
+func (b *board) describeTree(s *State) {
+	s.Profiles = b.mig.Profiles
+	s.Instances = make([]Instance, len(b.instances))
+	described := make(map[*compute]*Device)
+	for k, i := range b.instances {
+		d := &s.Instances[k]
+		*d = Instance{ID: i.id, Profile: i.profile, Placement: i.placement, MemoryUsed: i.memoryUsed, Activity: i.activity}
+		d.Computes = make([]Compute, len(i.computes))
+		for j, c := range i.computes {
+			d.Computes[j] = Compute{ID: c.id, UUID: c.uuid, Profile: c.profile(), Placement: c.placement, SMs: c.sms, Activity: c.activity}
+			described[c] = &Device{Instance: d, Compute: &d.Computes[j]}
+		}
+	}
+	for _, c := range b.devices {
+		s.Devices = append(s.Devices, described[c])
+	}
+}
+
+// processes lists what runs on the board: the MPS server first, then by start.
+func (b *board) processes() []Process {
+	var list []Process
+	if b.mps != 0 {
+		list = append(list, Process{PID: b.mps, MemoryBytes: mpsServerMemory, Speed: 1})
+	}
+	for _, t := range b.tasks {
+		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: b.mps != 0 && t.proc.pod != ""}
+		if t.on.compute != nil {
+			p.Instance = gpu.Some(t.on.instance.id)
+			p.Compute = gpu.Some(t.on.compute.id)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// Instance finds a GPU instance by its id.
+func (s *State) Instance(id gpu.InstanceID) (*Instance, bool) {
+	for k := range s.Instances {
+		if s.Instances[k].ID == id {
+			return &s.Instances[k], true
+		}
+	}
+	return nil, false
+}
+
+// Device finds a MIG device by the ids of its instances.
+func (s *State) Device(id gpu.InstanceID, ci gpu.ComputeID) (*Device, bool) {
+	for _, d := range s.Devices {
+		if d != nil && d.Instance.ID == id && d.Compute.ID == ci {
+			return d, true
+		}
+	}
+	return nil, false
+}

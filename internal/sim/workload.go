@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// process is a process of the host or of a container.
+type process struct {
+	pid   uint32
+	pod   string // namespace/name; empty for a process of the host
+	tasks []*task
+}
+
+// place is a device: a whole GPU, or a compute instance of it.
+type place struct {
+	board    *board
+	instance *instance // nil for a whole GPU
+	compute  *compute
+}
+
+// task is what one process does on one device.
+type task struct {
+	proc     *process
+	on       place
+	workload *Workload // nil: it has the device and does nothing
+	started  time.Time
+	share    float64 // of the device's memory that it may use; 1 without MPS
+
+	memory uint64  // as of the running cell
+	sms    float64 // that it keeps busy
+	speed  float64 // of what it could do on a device large enough, 0-1
+}
+
+// run starts a process on devices.
+func (n *Node) run(p *process, w *Workload, places []place) {
+	for _, on := range places {
+		t := &task{proc: p, on: on, workload: w, started: n.at, share: 1}
+		if on.board.sharing.Kind == gpu.SharingMPS && p.pod != "" {
+			t.share = 1 / float64(on.board.sharing.Replicas)
+		}
+		p.tasks = append(p.tasks, t)
+		on.board.tasks = append(on.board.tasks, t)
+	}
+	n.resample = true
+}
+
+// stop ends a process.
+func (n *Node) stop(p *process) {
+	for _, t := range p.tasks {
+		b := t.on.board
+		b.tasks = slices.DeleteFunc(b.tasks, func(o *task) bool { return o == t })
+	}
+	p.tasks = nil
+	n.resample = true
+}
+
+// kill ends a process before its time, on record. Its pod stays, without it.
+func (n *Node) kill(p *process, why string) {
+	if len(p.tasks) == 0 {
+		return
+	}
+	n.record(Record{GPU: gpu.Some(p.tasks[0].on.board.index), Pod: p.pod, Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
+	n.stop(p)
+}
+
+// startProcess begins a process of the scenario that belongs to no pod.
+func (n *Node) startProcess(number int, spec *ProcessSpec) {
+	on, ok := n.find(spec.Device)
+	if !ok {
+		n.record(Record{GPU: gpu.Some(spec.Device.GPU), Message: fmt.Sprintf("no device %s for a process", spec.Device)})
+		return
+	}
+	p := &process{pid: n.newPID("process", number)}
+	n.run(p, spec.Workload, []place{on})
+	if spec.For > 0 {
+		n.later(n.at.Add(spec.For), rankEnd, func() { n.stop(p) })
+	}
+}
+
+// find looks up a device by where it is. A GPU with MIG on is no device as a whole.
+func (n *Node) find(pin DevicePin) (place, bool) {
+	b := n.boards[pin.GPU]
+	if pin.Profile == "" {
+		return place{board: b}, !b.migOn
+	}
+	for _, i := range b.instances {
+		if i.profile.Name == pin.Profile && i.placement.Start == pin.Start {
+			c := b.compute(i.id, pin.Compute)
+			return place{board: b, instance: i, compute: c}, c != nil
+		}
+	}
+	return place{}, false
+}
+
+// memoryDomain is memory that tasks share: a GPU instance's, or a whole board's.
+type memoryDomain struct {
+	board    *board
+	instance *instance
+}
+
+// useMemory gives every task the memory that it wants now, in the order of their start. One that finds too little is
+// killed.
+func (n *Node) useMemory(b *board) {
+	used := make(map[memoryDomain]uint64)
+	for _, t := range slices.Clone(b.tasks) {
+		if len(t.proc.tasks) == 0 {
+			continue // killed with another task of its process
+		}
+		domain := memoryDomain{b, t.on.instance}
+		size := domain.usable()
+		t.memory = 0
+		if t.workload != nil {
+			t.memory = uint64(t.workload.Memory.At(n.at.Sub(t.started)))
+		}
+		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
+			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", b.index, t.memory>>20, size>>20))
+			continue
+		}
+		used[domain] += t.memory
+	}
+	for _, i := range b.instances {
+		i.memoryUsed = instanceOverhead + used[memoryDomain{b, i}]
+	}
+	b.sample.memoryUsed = boardOverhead + used[memoryDomain{b, nil}]
+	if b.mps != 0 {
+		b.sample.memoryUsed += mpsServerMemory
+	}
+	for _, i := range b.instances {
+		b.sample.memoryUsed += i.memoryUsed
+	}
+}
+
+// What the driver itself uses: an empty 3g.20gb shows 5 MiB, an A100 with two of them 11.
+const (
+	instanceOverhead = 5 << 20
+	boardOverhead    = 1 << 20
+	mpsServerMemory  = 30 << 20
+)
+
+// usable is what tasks can have of a domain.
+func (d memoryDomain) usable() uint64 {
+	if d.instance != nil {
+		return d.instance.profile.MemoryBytes - instanceOverhead
+	}
+	usable := (d.board.model.memoryMiB-d.board.model.reservedMiB)<<20 - boardOverhead
+	if d.board.mps != 0 {
+		usable -= mpsServerMemory
+	}
+	return usable
+}
