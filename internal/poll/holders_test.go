@@ -72,7 +72,17 @@ func held(g *gpu.GPU) map[string][]string {
 	return out
 }
 
-func TestAttach(t *testing.T) {
+type attachTest struct {
+	name      string
+	list      []gpu.Assignment
+	mps       bool
+	pids      fakeContainers
+	want      map[string][]string
+	unmatched int
+}
+
+// attachTests are ways of naming and sharing the devices of migGPU.
+func attachTests() []attachTest {
 	legacy := func(gi gpu.InstanceID, ci gpu.ComputeID) gpu.DeviceRef {
 		return gpu.DeviceRef{GPU: uuidA, Instance: gpu.Some(gi), Compute: gpu.Some(ci)}
 	}
@@ -81,14 +91,7 @@ func TestAttach(t *testing.T) {
 		a.Holder.Resource = "claim/ns/big"
 		return a
 	}
-	tests := []struct {
-		name      string
-		list      []gpu.Assignment
-		mps       bool
-		pids      fakeContainers
-		want      map[string][]string
-		unmatched int
-	}{
+	return []attachTest{
 		{name: "whole GPU by UUID", list: []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)},
 			want: map[string][]string{"gpu": {"p"}}},
 		{name: "whole GPU by minor number, not index", list: []gpu.Assignment{
@@ -125,7 +128,10 @@ func TestAttach(t *testing.T) {
 			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacy(9, 0), "p", 1), assign(legacy(2, 9), "p", 1)},
 			want: map[string][]string{}, unmatched: 4},
 	}
-	for _, tt := range tests {
+}
+
+func TestAttach(t *testing.T) {
+	for _, tt := range attachTests() {
 		t.Run(tt.name, func(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
