@@ -1,0 +1,136 @@
+# make          builds bin/mig-exporter
+# make run      serves this node's GPUs, or a simulated node where no NVIDIA driver is
+# make test     everything that CI checks
+# make help     lists the rest
+
+VERSION  := $(shell cat VERSION)
+REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+BRANCH   ?= $(shell git rev-parse --abbrev-ref HEAD 2>/dev/null || echo unknown)
+# The commit's date, not today's: the same commit gives the same binary.
+DATE     ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+
+GO_MIN        := 1.26
+LINT_VERSION  := 2.15.0
+LINT          := $(CURDIR)/.bin/golangci-lint
+PROMTEST      := internal/promtest
+FUZZTIME      ?= 10s
+TEST_TIMEOUT  ?= 15m
+ARGS          ?=
+
+VERSION_PKG := github.com/prometheus/common/version
+LDFLAGS     := -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revision=$(REVISION) \
+	-X $(VERSION_PKG).Branch=$(BRANCH) -X $(VERSION_PKG).BuildDate=$(DATE)
+
+# go-nvml is bound with cgo and compiles with a page of deprecation warnings otherwise.
+export CGO_ENABLED := 1
+export CGO_CFLAGS  := -O2 -g -Wno-deprecated-declarations
+# The commit is stamped above; go's own stamping fails in checkouts that belong to another user.
+export GOFLAGS     += -buildvcs=false
+
+.DEFAULT_GOAL := build
+.NOTPARALLEL:
+
+.PHONY: build
+build: toolchain ## build bin/mig-exporter (the default)
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/mig-exporter ./cmd/mig-exporter
+
+# The environment chooses the driver, so that flags in ARGS override it.
+.PHONY: run
+run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
+	@if PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libnvidia-ml\.so\.1' || [ -e /dev/nvidiactl ]; then \
+		echo "make run: NVIDIA driver found, serving the GPUs of this node"; \
+	else \
+		echo "make run: no NVIDIA driver here, serving the simulated node testdata/scenarios/dgx-a100-mixed.yaml"; \
+		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml; \
+	fi; \
+	exec bin/mig-exporter $(ARGS)
+
+.PHONY: test
+test: toolchain fmt-check vet lint test-unit test-e2e test-docs test-promql ## check everything, as CI does
+	@echo "==> make test: everything passed"
+
+.PHONY: fmt-check
+fmt-check: toolchain
+	@echo "==> formatting"
+	@files=$$(gofmt -l .) && [ -z "$$files" ] || { echo "$$files"; echo "not formatted; run: make fmt"; exit 1; }
+
+.PHONY: vet
+vet: toolchain
+	@echo "==> go vet"
+	go vet ./...
+	cd $(PROMTEST) && go vet ./...
+
+.PHONY: lint
+lint: $(LINT) ## run golangci-lint, installing the version that the project uses into .bin
+	@echo "==> golangci-lint"
+	$(LINT) run ./... || { echo "fix these, or say on the line why not: //nolint:NAME // REASON"; exit 1; }
+	cd $(PROMTEST) && $(LINT) run ./...
+
+.PHONY: test-unit
+test-unit: toolchain
+	@echo "==> unit tests, with the race detector"
+	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /cmd/)
+
+.PHONY: test-e2e
+test-e2e: toolchain
+	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
+	go test -race -timeout $(TEST_TIMEOUT) ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
+
+.PHONY: test-docs
+test-docs: toolchain
+	@echo "==> generated documentation is up to date"
+	go test -count=1 -run Docs ./collector ./cmd/... || { echo "run: make docs"; exit 1; }
+
+.PHONY: test-promql
+test-promql: toolchain
+	@echo "==> joins and sums in a real PromQL engine, on testdata/golden"
+	cd $(PROMTEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: golden
+golden: toolchain ## rewrite testdata/golden with what the program serves now
+	go test -count=1 -run Golden ./cmd/mig-exporter -update
+
+.PHONY: docs
+docs: toolchain ## rewrite the generated documentation
+	go test -count=1 -run Docs ./collector -update
+
+.PHONY: bench
+bench: toolchain ## run the benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+.PHONY: fuzz
+fuzz: toolchain ## fuzz every target for FUZZTIME each (10s)
+	@for file in $$(grep -rl --include='*_test.go' '^func Fuzz' cmd collector internal); do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$file); do \
+			echo "==> $$target in $$file"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$file) || exit 1; \
+		done; \
+	done
+
+.PHONY: fmt
+fmt: toolchain ## format the code
+	gofmt -w .
+
+.PHONY: clean
+clean: ## remove what was built, the linter included
+	rm -rf bin dist .bin
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
+		printf '%-8s %s\n' "$$target" "$$text"; done
+
+.PHONY: toolchain
+toolchain:
+	@command -v go >/dev/null || { echo "go is missing: install Go $(GO_MIN) or later from https://go.dev/dl/ and put it on PATH"; exit 1; }
+	@have=$$(go env GOVERSION | sed 's/^go//'); printf '%s\n' $(GO_MIN) "$$have" | sort -V -C || \
+		{ echo "Go $(GO_MIN) or later is needed, this is $${have:-unknown} ($$(command -v go)): see https://go.dev/dl/"; exit 1; }
+	@command -v "$$(go env CC | cut -d' ' -f1)" >/dev/null || \
+		{ echo "a C compiler is missing (the NVML binding needs cgo): on Debian, apt-get install gcc libc6-dev"; exit 1; }
+
+# Reinstalled where the version is another one.
+ifneq ($(shell $(LINT) version --short 2>/dev/null),$(LINT_VERSION))
+.PHONY: $(LINT)
+endif
+$(LINT): | toolchain
+	GOBIN=$(CURDIR)/.bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
