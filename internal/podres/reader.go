@@ -28,7 +28,7 @@ type reader struct {
 	logger   log.Logger
 	garbled  map[string]struct{} // ids that were logged
 	round    uint64
-	seen     map[assignmentKey]uint64
+	last     []gpu.Assignment // as handed out: sorted, and not to be modified
 }
 
 func newReader(opts Options) reader {
@@ -40,19 +40,8 @@ func newReader(opts Options) reader {
 	}
 }
 
-// assignmentKey tells a part of a device given to a container from all others.
-type assignmentKey struct {
-	container gpu.Container
-	device    gpu.DeviceRef
-	replica   string
-}
-
-func keyOf(a *gpu.Assignment) assignmentKey {
-	return assignmentKey{container: a.Holder.Container, device: a.Device, replica: a.Holder.Replica}
-}
-
 func (r *reader) read(reply *podresources.ListPodResourcesResponse) gpu.Assignments {
-	var out gpu.Assignments
+	out := gpu.Assignments{List: make([]gpu.Assignment, 0, len(r.last))}
 	shared := sharedClaims(reply)
 	for _, pod := range reply.GetPodResources() {
 		first := len(out.List)
@@ -65,7 +54,7 @@ func (r *reader) read(reply *podresources.ListPodResourcesResponse) gpu.Assignme
 	}
 	slices.SortFunc(out.List, compare)
 	// A device that is listed twice for one container is held once; its series may not come twice.
-	out.List = slices.CompactFunc(out.List, func(a, b gpu.Assignment) bool { return keyOf(&a) == keyOf(&b) })
+	out.List = slices.CompactFunc(out.List, func(a, b gpu.Assignment) bool { return compare(a, b) == 0 })
 	r.stamp(out.List)
 	return out
 }
@@ -151,20 +140,20 @@ func (r *reader) describe(pod []gpu.Assignment) {
 	}
 }
 
-// stamp sets Seen: the number of the List in which an assignment showed first and since which it was in every List.
+// stamp sets Seen: the number of the List since which an assignment was in every one. Both lists are sorted.
 func (r *reader) stamp(list []gpu.Assignment) {
 	r.round++
-	seen := make(map[assignmentKey]uint64, len(list))
+	last := r.last
 	for i := range list {
-		key := keyOf(&list[i])
-		first, ok := r.seen[key]
-		if !ok {
-			first = r.round
+		list[i].Seen = r.round
+		for len(last) > 0 && compare(last[0], list[i]) < 0 {
+			last = last[1:]
 		}
-		seen[key] = first
-		list[i].Seen = first
+		if len(last) > 0 && compare(last[0], list[i]) == 0 {
+			list[i].Seen = last[0].Seen
+		}
 	}
-	r.seen = seen
+	r.last = list
 }
 
 func (r *reader) logGarbled(holder gpu.Holder, id string) {

@@ -50,7 +50,9 @@ func (w *socketWatch) ensure() {
 		if !errors.Is(err, fs.ErrNotExist) {
 			w.warn(err)
 		}
+		return
 	}
+	w.renewed.Store(true) // nobody saw what was made before
 }
 
 // takeRenewed tells whether a new socket was made since the last call.
