@@ -79,7 +79,7 @@ test-e2e: toolchain
 .PHONY: test-docs
 test-docs: toolchain
 	@echo "==> generated documentation is up to date"
-	go test -count=1 -run Docs ./collector ./cmd/... || { echo "run: make docs"; exit 1; }
+	go test -count=1 -run TestDocs ./collector || { echo "run: make docs"; exit 1; }
 
 .PHONY: test-promql
 test-promql: toolchain
@@ -88,11 +88,11 @@ test-promql: toolchain
 
 .PHONY: golden
 golden: toolchain ## rewrite testdata/golden with what the program serves now
-	go test -count=1 -run Golden ./cmd/mig-exporter -update
+	go test -count=1 -run TestGolden ./cmd/mig-exporter -update
 
 .PHONY: docs
 docs: toolchain ## rewrite the generated documentation
-	go test -count=1 -run Docs ./collector -update
+	go test -count=1 -run TestDocs ./collector -update
 
 .PHONY: bench
 bench: toolchain ## run the benchmarks
