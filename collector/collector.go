@@ -17,7 +17,7 @@ import (
 // PodLabelMode says where the holder of a device is shown.
 type PodLabelMode string
 
-// The modes. Whether a device is allocated is told in all of them.
+// The modes.
 const (
 	PodLabelsSeries PodLabelMode = "series" // on every series of the device, and as info families
 	PodLabelsInfo   PodLabelMode = "info"   // as info families only: bounds cardinality and churn
@@ -80,7 +80,7 @@ func New(opts Options) (*Collector, error) {
 // have. It is called once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) { c.memory.observe(s) }
 
-// Gather returns the metrics of a Snapshot, sorted. As with every prometheus.Gatherer the families are valid and to be
+// Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the families are valid and to be
 // served even when there is an error: it tells which metrics had to be left out, and is for the log. The families
 // share memory with each other and must not be modified.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {

@@ -26,7 +26,7 @@ type FamilyInfo struct {
 	// Labels are those of the level and the family's own; labels of a pod are not among them.
 	Labels []string
 	Help   string
-	MIG    string // what the value means under MIG; empty where that is nothing special
+	MIG    string // what the value means under MIG; empty for families of the node
 	Group  string // the collector; empty for families that cannot be switched off
 }
 

@@ -8,7 +8,7 @@ import (
 
 func newPods(c *catalog) collectFunc {
 	of := []string{"namespace", "pod", "container", "workload", "resource", "sharing", "replica"}
-	const shared = "exclusive at most once; a device that containers share has one series for each, with their sharing and replica."
+	const shared = "One series at most is exclusive; a device that containers share has one for each, with their sharing and replica."
 	gpuPod := c.family("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
 		"Who holds an instance of it is told there. "+shared, of...)
 	giPod := c.family("nvidia_mig_gpu_instance_pod_info",

@@ -1,0 +1,153 @@
+package collector
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const instanceDistribution = "nvidia_mig_gpu_instance_memory_used_distribution_bytes"
+
+// watched is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much memory used by its instance.
+func watched(seconds int, used uint64, holders ...gpu.Holder) *gpu.Snapshot {
+	g := migGPU()
+	s := node(g)
+	s.Time = epoch().Add(time.Duration(seconds) * time.Second)
+	gi := &s.GPUs[0].Instances[0]
+	gi.LastRead, gi.Memory.Used, gi.Holders = s.Time, gpu.Some(used), holders
+	return s
+}
+
+func histogramOf(t *testing.T, c *Collector, s *gpu.Snapshot) *dto.Histogram {
+	t.Helper()
+	families, err := c.Gather(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := metricsOf(families, instanceDistribution)
+	if len(list) != 1 {
+		t.Fatalf("%d series of %s, want 1", len(list), instanceDistribution)
+	}
+	return list[0].GetHistogram()
+}
+
+// The histogram of the library is the oracle: the same values must give the same buckets.
+func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
+	values := []uint64{0, 1, 1 << 20, 1<<20 + 1, 3 << 20, 5 << 30, 5<<30 + 1, 39 << 30, 80 << 30, 1 << 34, 1 << 38, 190 << 30}
+	oracle := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "x", Help: "x", NativeHistogramBucketFactor: 1.1, NativeHistogramZeroThreshold: 1 << 20,
+	})
+	c := mustNew(t, fixedOptions("distribution"))
+	var last *gpu.Snapshot
+	for i, v := range values {
+		oracle.Observe(float64(v))
+		last = watched(i, v)
+		c.Observe(last)
+	}
+	var want dto.Metric
+	if err := oracle.Write(&want); err != nil {
+		t.Fatal(err)
+	}
+	got := histogramOf(t, c, last)
+	if created := got.GetCreatedTimestamp().AsTime(); !created.Equal(epoch()) {
+		t.Errorf("created %v, want that of the first Snapshot", created)
+	}
+	got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
+	if !proto.Equal(got, want.Histogram) {
+		t.Errorf("got\n%v\nwant\n%v", got, want.Histogram)
+	}
+}
+
+func TestBucketBounds(t *testing.T) {
+	for i := range 400 {
+		bound := math.Exp2(float64(i) / bucketsPerDouble)
+		if i%bucketsPerDouble == 0 && bucketOf(bound) != i {
+			t.Errorf("the upper bound of bucket %d falls into bucket %d", i, bucketOf(bound))
+		}
+		if got := bucketOf(bound * 1.0001); got != i+1 {
+			t.Errorf("just above the upper bound of bucket %d: bucket %d", i, got)
+		}
+	}
+}
+
+func TestDistributionCountsEveryReadingOnce(t *testing.T) {
+	c := mustNew(t, fixedOptions("distribution"))
+	s := watched(0, 5<<30)
+	c.Observe(s)
+	hung := watched(1, 5<<30) // the Snapshot is new, the reading is not
+	hung.GPUs[0].Instances[0].LastRead = s.Time
+	c.Observe(hung)
+	if got := histogramOf(t, c, hung).GetSampleCount(); got != 1 {
+		t.Errorf("%d readings counted, want 1", got)
+	}
+	stale := watched(2, 0)
+	stale.GPUs[0].Instances[0].Memory = gpu.Memory{}
+	c.Observe(stale)
+	expect(t, text(t, c, stale), "")
+	back := watched(3, 6<<30)
+	c.Observe(back)
+	if got := histogramOf(t, c, back).GetSampleCount(); got != 2 {
+		t.Errorf("%d readings counted, want 2", got)
+	}
+}
+
+func TestDistributionBeginsAnew(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		mode  PodLabelMode
+		next  func(*gpu.Snapshot)
+		count uint64
+		since int
+	}{
+		{"with a new instance of the same id", PodLabelsSeries, func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Generation = 2 }, 1, 1},
+		{"with a new holder", PodLabelsSeries, func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Holders[0].Pod = "next" }, 1, 1},
+		{"not with a holder that is not on the series", PodLabelsInfo,
+			func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Holders[0].Pod = "next" }, 2, 0},
+		{"not with the same holder", PodLabelsSeries, func(*gpu.Snapshot) {}, 2, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			opts := fixedOptions("distribution")
+			opts.PodLabels = test.mode
+			c := mustNew(t, opts)
+			c.Observe(watched(0, 5<<30, exclusive("first")))
+			next := watched(1, 6<<30, exclusive("first"))
+			test.next(next)
+			c.Observe(next)
+			h := histogramOf(t, c, next)
+			if h.GetSampleCount() != test.count {
+				t.Errorf("%d readings counted, want %d", h.GetSampleCount(), test.count)
+			}
+			if since := int(h.GetCreatedTimestamp().AsTime().Sub(epoch()).Seconds()); since != test.since {
+				t.Errorf("began at %d s, want %d", since, test.since)
+			}
+		})
+	}
+}
+
+func TestDistributionForgetsWhatIsGone(t *testing.T) {
+	c := mustNew(t, fixedOptions("distribution"))
+	c.Observe(richNode(4, 7))
+	small := watched(1, 5<<30)
+	c.Observe(small)
+	if g, i := len(c.memory.gpus), len(c.memory.instances); g != 1 || i != 1 {
+		t.Errorf("%d GPUs and %d instances are kept, want 1 and 1", g, i)
+	}
+	c.Observe(node())
+	expect(t, text(t, c, small), "")
+}
+
+func TestDistributionInText(t *testing.T) {
+	c := mustNew(t, fixedOptions("distribution"))
+	s := watched(0, 5<<30, exclusive("first"))
+	c.Observe(s)
+	expect(t, text(t, c, s), `# TYPE nvidia_mig_gpu_instance_memory_used_distribution_bytes histogram
+		nvidia_mig_gpu_instance_memory_used_distribution_bytes_bucket{container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",namespace="ml",pod="first",uuid="GPU-2",le="+Inf"} 1
+		nvidia_mig_gpu_instance_memory_used_distribution_bytes_sum{container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",namespace="ml",pod="first",uuid="GPU-2"} 5.36870912e+09
+		nvidia_mig_gpu_instance_memory_used_distribution_bytes_count{container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",namespace="ml",pod="first",uuid="GPU-2"} 1`)
+}

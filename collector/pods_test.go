@@ -1,0 +1,132 @@
+package collector
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// heldGPUs are a GPU that one pod has, a GPU that two share, and a GPU whose only GPU instance has two compute
+// instances of a pod each.
+func heldGPUs() *gpu.Snapshot {
+	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
+	whole.Holders = []gpu.Holder{exclusive("whole")}
+	shared.Holders = []gpu.Holder{replica("one", "0"), replica("two", "1")}
+	shared.Containers = []gpu.ContainerMemory{
+		{Container: shared.Holders[0].Container, UsedBytes: 11}, {Container: shared.Holders[1].Container, UsedBytes: 12}}
+	cut.Instances[0].Computes[0].Holders = []gpu.Holder{exclusive("left")}
+	cut.Instances[0].Computes[1].Holders = []gpu.Holder{exclusive("right")}
+	cut.Allocated, cut.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
+	cut.Instances[0].Computes[0].Allocated, cut.Instances[0].Computes[1].Allocated = gpu.Some(true), gpu.Some(true)
+	cut.Containers = []gpu.ContainerMemory{{
+		Container: gpu.Container{Namespace: "ml", Pod: "left", Name: "main"},
+		Instance:  gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0)), UsedBytes: 13}}
+	return node(whole, shared, cut)
+}
+
+const heldInfo = `# TYPE nvidia_gpu_container_memory_used_bytes gauge
+	nvidia_gpu_container_memory_used_bytes{container="main",gpu="1",namespace="ml",pod="one",uuid="GPU-1"} 11
+	nvidia_gpu_container_memory_used_bytes{container="main",gpu="1",namespace="ml",pod="two",uuid="GPU-1"} 12
+	nvidia_gpu_container_memory_used_bytes{compute_instance="0",container="main",gpu="2",gpu_instance="1",namespace="ml",pod="left",uuid="GPU-2"} 13
+	# TYPE nvidia_gpu_pod_info gauge
+	nvidia_gpu_pod_info{container="main",gpu="0",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1
+	nvidia_gpu_pod_info{container="main",gpu="1",namespace="ml",pod="one",replica="0",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
+	nvidia_gpu_pod_info{container="main",gpu="1",namespace="ml",pod="two",replica="1",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
+	`
+
+const leftInfo = `container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-2",workload="Deployment/train"`
+const rightInfo = `container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-2",workload="Deployment/train"`
+
+const heldComputes = `# TYPE nvidia_mig_compute_instance_pod_info gauge
+	nvidia_mig_compute_instance_pod_info{compute_instance="0",` + leftInfo + `} 1
+	nvidia_mig_compute_instance_pod_info{compute_instance="1",` + rightInfo + `} 1
+	# TYPE nvidia_mig_gpu_instance_allocated gauge
+	nvidia_mig_gpu_instance_allocated{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 1`
+
+const bareAllocated = `# TYPE nvidia_mig_compute_instance_allocated gauge
+	nvidia_mig_compute_instance_allocated{compute_instance="0",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",uuid="GPU-2"} 1
+	nvidia_mig_compute_instance_allocated{compute_instance="1",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",uuid="GPU-2"} 1
+	`
+
+const gpuAllocated = `# TYPE nvidia_gpu_allocated gauge
+	nvidia_gpu_allocated{gpu="2",uuid="GPU-2"} 1
+	`
+
+func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
+	for _, test := range []struct {
+		mode PodLabelMode
+		want string
+	}{
+		{PodLabelsSeries, gpuAllocated + heldInfo + `# TYPE nvidia_mig_compute_instance_allocated gauge
+			nvidia_mig_compute_instance_allocated{compute_instance="0",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",uuid="GPU-2"} 1
+			nvidia_mig_compute_instance_allocated{compute_instance="1",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",uuid="GPU-2"} 1
+			` + heldComputes},
+		{PodLabelsInfo, gpuAllocated + heldInfo + bareAllocated + heldComputes},
+		{PodLabelsOff, gpuAllocated + bareAllocated + strings.TrimSpace(heldComputes[strings.Index(heldComputes, "# TYPE nvidia_mig_gpu"):])},
+	} {
+		t.Run(string(test.mode), func(t *testing.T) {
+			opts := fixedOptions("pods")
+			opts.PodLabels = test.mode
+			expect(t, text(t, mustNew(t, opts), heldGPUs()), test.want)
+		})
+	}
+}
+
+// The holder stands on the series of the device that was given away, and on no other's.
+func TestHolderOnSeries(t *testing.T) {
+	s := heldGPUs()
+	expect(t, text(t, mustNew(t, fixedOptions("up")), s), `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
+		nvidia_gpu_last_read_timestamp_seconds{gpu="1",uuid="GPU-1"} 1.75e+09
+		nvidia_gpu_last_read_timestamp_seconds{gpu="2",uuid="GPU-2"} 1.75e+09
+		nvidia_gpu_last_read_timestamp_seconds{container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"} 1.75e+09
+		# TYPE nvidia_gpu_up gauge
+		nvidia_gpu_up{gpu="1",uuid="GPU-1"} 1
+		nvidia_gpu_up{gpu="2",uuid="GPU-2"} 1
+		nvidia_gpu_up{container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"} 1
+		# TYPE nvidia_mig_compute_instance_up gauge
+		nvidia_mig_compute_instance_up{compute_instance="0",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",uuid="GPU-2"} 1
+		nvidia_mig_compute_instance_up{compute_instance="1",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",uuid="GPU-2"} 0
+		# TYPE nvidia_mig_gpu_instance_up gauge
+		nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 1`)
+
+	same := exclusive("both")
+	same.Name = "" // two containers of one pod
+	s.GPUs[2].Instances[0].Holders = []gpu.Holder{same}
+	if got := text(t, mustNew(t, fixedOptions("up")), s); !strings.Contains(got,
+		`nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="1",mig_profile="3g.20gb",namespace="ml",pod="both",uuid="GPU-2"} 1`) {
+		t.Errorf("the pod of the whole GPU instance is not on its series:\n%s", got)
+	}
+}
+
+func TestChosenPodLabels(t *testing.T) {
+	s := node(plainGPU(0))
+	s.GPUs[0].Holders = []gpu.Holder{exclusive("whole")}
+	opts := fixedOptions("up")
+	opts.PodLabelNames = []string{"app.kubernetes.io/name", "team"}
+	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
+		nvidia_gpu_last_read_timestamp_seconds{container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",uuid="GPU-0"} 1.75e+09
+		# TYPE nvidia_gpu_up gauge
+		nvidia_gpu_up{container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",uuid="GPU-0"} 1`)
+}
+
+// The joins need one exclusive holder of a device at most: two are told by nobody, the others stay.
+func TestSeveralExclusiveHolders(t *testing.T) {
+	s := node(plainGPU(0), plainGPU(1))
+	s.GPUs[0].Holders = []gpu.Holder{exclusive("old"), exclusive("new"), replica("shared", "3")}
+	s.GPUs[1].Holders = []gpu.Holder{exclusive("other")}
+	families, err := mustNew(t, fixedOptions("pods")).Gather(s)
+	if err == nil || !strings.Contains(err.Error(), "2 exclusive holders") {
+		t.Errorf("error %v does not tell of the two holders", err)
+	}
+	if got := value(families, "mig_exporter_collector_success"); got != 0 {
+		t.Errorf("success is %v, want 0", got)
+	}
+	var pods []string
+	for _, m := range metricsOf(families, "nvidia_gpu_pod_info") {
+		pods = append(pods, labelOf(m, "pod"))
+	}
+	if got := strings.Join(pods, " "); got != "other shared" && got != "shared other" {
+		t.Errorf("pods %q, want other and shared", got)
+	}
+}

@@ -1,0 +1,191 @@
+package collector
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// epoch is the time of all Snapshots in these tests.
+func epoch() time.Time { return time.Unix(1_750_000_000, 0).UTC() }
+
+// begun is a counter that began a minute before epoch.
+func begun(value float64) gpu.Counter {
+	return gpu.Counter{Value: value, Since: epoch().Add(-time.Minute)}
+}
+
+// node makes a Snapshot of some GPUs.
+func node(gpus ...gpu.GPU) *gpu.Snapshot {
+	return &gpu.Snapshot{Generation: 7, Time: epoch(), GPUs: gpus}
+}
+
+// plainGPU is a GPU with short names and nothing to read.
+func plainGPU(index int) gpu.GPU {
+	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Up: true, LastRead: epoch()}
+}
+
+func exclusive(pod string) gpu.Holder {
+	return gpu.Holder{
+		Container: gpu.Container{Namespace: "ml", Pod: pod, Name: "main"},
+		Workload:  "Deployment/train", Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
+		Labels: []gpu.Label{{Name: "app.kubernetes.io/name", Value: "train"}, {Name: "secret", Value: "x"}},
+	}
+}
+
+func replica(pod, n string) gpu.Holder {
+	h := exclusive(pod)
+	h.Sharing, h.Replica, h.Workload, h.Labels = gpu.SharingTimeSlicing, n, "", nil
+	return h
+}
+
+// only disables every group but one.
+func only(group string) map[string]bool {
+	disabled := map[string]bool{}
+	for _, name := range Names() {
+		disabled[name] = name != group
+	}
+	return disabled
+}
+
+// fixedOptions are Options with a clock that stands still.
+func fixedOptions(group string) Options {
+	return Options{Disabled: only(group), Now: epoch}
+}
+
+func mustNew(t testing.TB, opts Options) *Collector {
+	t.Helper()
+	c, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// text gathers and returns the text exposition without help and without the report on the collectors.
+func text(t testing.TB, c *Collector, s *gpu.Snapshot) string {
+	t.Helper()
+	families, err := c.Gather(s)
+	if err != nil {
+		t.Errorf("Gather: %v", err)
+	}
+	var out bytes.Buffer
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), "mig_exporter_collector_") {
+			continue
+		}
+		if _, err := expfmt.MetricFamilyToText(&out, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var kept []string
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasPrefix(line, "# HELP ") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "")
+}
+
+// expect compares an exposition with lines that a test writes indented.
+func expect(t testing.TB, got, want string) {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(want) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line+"\n")
+		}
+	}
+	if want := strings.Join(lines, ""); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// richNode has everything that a Snapshot can have: count GPUs, each with instances GPU instances of one compute
+// instance that a pod of its own holds; the first GPU is without MIG and held by two replicas.
+func richNode(count, instances int) *gpu.Snapshot {
+	s := node()
+	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
+	s.Sources = []gpu.SourceState{
+		{Name: gpu.SourceNVML, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceKubelet, Up: true, LastSuccess: epoch()},
+	}
+	for i := range count {
+		g := richGPU(i)
+		if i == 0 {
+			g.MIG = gpu.MIGState{Enabled: gpu.Some(false), Pending: gpu.Some(false)}
+			g.Readings.Utilization, g.Readings.MemoryCopy = gpu.Some(0.5), gpu.Some(0.25)
+			g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")}
+			g.Containers = []gpu.ContainerMemory{{Container: g.Holders[0].Container, UsedBytes: 1 << 30}}
+			g.Power.UnallocatedWatts, g.Power.Method = gpu.None[float64](), gpu.PowerNotApplicable
+		} else {
+			for j := range instances {
+				g.Instances = append(g.Instances, richInstance(i, j))
+			}
+		}
+		s.GPUs = append(s.GPUs, g)
+	}
+	return s
+}
+
+func richGPU(i int) gpu.GPU {
+	bytes := gpu.Some[uint64](1 << 32)
+	g := plainGPU(i)
+	g.UUID = gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i))
+	g.Name, g.Architecture, g.PCIBusID, g.Serial, g.VBIOS = "NVIDIA A100-SXM4-40GB", "Ampere", "00000000:07:00.0", "1", "92.00.45.00.03"
+	g.Minor, g.SMs, g.Allocated = gpu.Some(i), gpu.Some(108), gpu.Some(true)
+	g.Readings = gpu.Readings{
+		Memory:     gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
+		PowerWatts: gpu.Some(250.5), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1e6),
+		TemperatureCelsius: gpu.Some(40.0), MemoryCelsius: gpu.Some(50.0),
+		ClockHertz: gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)},
+		PCIe:       gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
+		NVLink: gpu.NVLink{Errors: []gpu.NVLinkErrors{
+			{Kind: "crc_flit"}, {Kind: "crc_data"}, {Kind: "replay", Count: 2}, {Kind: "recovery"}}},
+		ECC: []gpu.ECCCount{
+			{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 1},
+			{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
+		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
+		Processes: gpu.Some([]gpu.Process{{PID: 100}, {PID: 101}, {PID: 100, Graphics: true}}),
+	}
+	g.MIG = gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true), LayoutGeneration: 1}
+	capacity := gpu.Capacity{Compute: gpu.SliceCount{Used: 5, Free: 1, Stranded: 1}, Memory: gpu.SliceCount{Used: 8}}
+	for _, name := range []string{"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"} {
+		capacity.Profiles = append(capacity.Profiles, gpu.ProfileCapacity{Name: name, Max: 7})
+	}
+	g.Capacity = gpu.Some(capacity)
+	traffic := gpu.Some(begun(1e9))
+	g.Totals = gpu.Totals{
+		XIDs: begun(1), XIDErrors: []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
+		ReadErrors:  []gpu.ErrorCount{{Reading: gpu.ReadingECC, Reason: gpu.ReasonTimeout, Counter: begun(1)}},
+		PCIeReceive: traffic, PCIeTransmit: traffic, NVLinkReceive: traffic, NVLinkTransmit: traffic,
+		LayoutChanges: begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
+	}
+	for _, r := range gpu.ClockEventReasons() {
+		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: begun(0)})
+	}
+	g.Power = gpu.PowerEstimate{Method: gpu.PowerByProcesses, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(1.5)}
+	return g
+}
+
+func richInstance(i, j int) gpu.GPUInstance {
+	bytes := gpu.Some(uint64(j+1) << 30)
+	holders := []gpu.Holder{exclusive(fmt.Sprintf("train-%d-%d", i, j))}
+	return gpu.GPUInstance{
+		ID: gpu.InstanceID(7 + j), Generation: 1, Profile: "1g.5gb", Placement: gpu.Some(gpu.Placement{Start: j, Size: 1}),
+		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: epoch(),
+		Memory:    gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
+		Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
+		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
+		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(begun(10)),
+		Computes: []gpu.ComputeInstance{{
+			ID: 0, Generation: 1, UUID: gpu.MIGUUID(fmt.Sprintf("MIG-00000000-0000-0000-%04d-%012d", i, j)), Profile: "1g.5gb",
+			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14), Up: true,
+			Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
+		}},
+	}
+}
