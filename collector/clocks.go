@@ -23,7 +23,9 @@ func newClocks(c *catalog) collectFunc {
 			}
 			for _, e := range g.Totals.ClockEvents {
 				l := g.labels.extend("reason", e.Reason)
-				k.flag(active, l, e.Active)
+				if g.Readings.ClockEvents.Present() { // the time goes on to count over a reading that failed
+					k.flag(active, l, e.Active)
+				}
 				k.count(seconds, l, e.Seconds)
 			}
 		}

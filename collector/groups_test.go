@@ -116,6 +116,7 @@ func boardCases() []groupCase {
 	return []groupCase{
 		{"clocks", func(g *gpu.GPU) {
 			g.Readings.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)}
+			g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0x4))
 			g.Totals.ClockEvents = []gpu.ReasonSeconds{
 				{Reason: "gpu_idle", Seconds: begun(0)}, {Reason: "sw_power_cap", Active: true, Seconds: begun(12.5)}}
 		}, `# TYPE nvidia_gpu_clock_event_active gauge

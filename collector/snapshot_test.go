@@ -165,6 +165,7 @@ func richGPU(i int) gpu.GPU {
 		PCIeReceive: traffic, PCIeTransmit: traffic, NVLinkReceive: traffic, NVLinkTransmit: traffic,
 		LayoutChanges: begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
 	}
+	g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0))
 	for _, r := range gpu.ClockEventReasons() {
 		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: begun(0)})
 	}

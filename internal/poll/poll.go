@@ -31,7 +31,7 @@ type Options struct {
 	Now            func() time.Time
 	Pods           Pods       // nil: nobody is asked who holds a device
 	Containers     Containers // nil: processes are not mapped to containers
-	// Observe is called with every Snapshot after it is published, and with the real time that its cycle took.
+	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger
 }
@@ -146,11 +146,11 @@ func (p *Poller) cycle(ctx context.Context) error {
 	p.pods.finish(now, expired)
 	before := p.current.Load()
 	s := p.snapshot(now)
-	p.current.Store(s)
-	p.report(before, s)
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, time.Since(began))
 	}
+	p.current.Store(s)
+	p.report(before, s)
 	return nil
 }
 
