@@ -14,9 +14,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-var (
-	idA = strings.Repeat("0123456789abcdef", 4)
-	idB = strings.Repeat("fedcba9876543210", 4)
+const (
+	idA = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	idB = "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210"
 )
 
 func TestContainerIDs(t *testing.T) {

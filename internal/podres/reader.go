@@ -12,8 +12,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
-const draDriver = "gpu.nvidia.com"
+const (
+	// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
+	draDriver = "gpu.nvidia.com"
+	// draPassthrough begins the names of GPUs that are given to virtual machines; the node's own driver has them not.
+	draPassthrough = "gpu-vfio-"
+)
 
 // Garbled ids are logged once each, the first so many of them and so much of each.
 const (
@@ -83,13 +87,14 @@ func (r *reader) readClaims(out *gpu.Assignments, holder gpu.Holder, claims []*p
 		holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
 			// The API keeps claims without a device for kinds of resources to come.
-			if resource.GetDriverName() != draDriver || resource.GetDeviceName() == "" {
+			name := resource.GetDeviceName()
+			if resource.GetDriverName() != draDriver || name == "" || strings.HasPrefix(name, draPassthrough) {
 				continue
 			}
-			ref, ok := parseDRADevice(resource.GetDeviceName())
+			ref, ok := parseDRADevice(name)
 			if !ok {
 				out.Garbled++
-				r.logGarbled(holder, resource.GetDeviceName())
+				r.logGarbled(holder, name)
 				continue
 			}
 			holder.Sharing, holder.Replica = gpu.SharingExclusive, resource.GetShareId()

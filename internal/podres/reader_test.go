@@ -182,7 +182,7 @@ func claimed(driver, device string) *podresources.ClaimResource {
 func TestReadClaims(t *testing.T) {
 	share := "d1b8"
 	alone := &podresources.ContainerResources{Name: "alone", DynamicResources: claim("ml", "train-gpu",
-		claimed(draDriver, "gpu-2-mig-1g24gb-19-0"), claimed("nic.example.com", "eth0"), claimed(draDriver, ""), claimed(draDriver, "gpu-vfio-0"))}
+		claimed(draDriver, "gpu-2-mig-1g24gb-19-0"), claimed("nic.example.com", "eth0"), claimed(draDriver, ""), claimed(draDriver, "gpu-vfio-0"), claimed(draDriver, "garbage"))}
 	one := &podresources.ContainerResources{Name: "one", DynamicResources: claim("ml", "both", claimed(draDriver, "gpu-1"))}
 	two := &podresources.ContainerResources{Name: "two", DynamicResources: claim("ml", "both", claimed(draDriver, "gpu-1"))}
 	part := &podresources.ContainerResources{Name: "part", DynamicResources: claim("ml", "part", &podresources.ClaimResource{

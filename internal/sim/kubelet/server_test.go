@@ -79,12 +79,12 @@ func serve(t *testing.T, node kubelet.Node) *kubelet.Server {
 	return s
 }
 
-// start is the time on the client's clock, which stands still: a backoff never ends by itself.
-var start = time.Unix(1_700_000_000, 0)
+// stopped is a clock that stands still: on it a backoff never ends by itself.
+func stopped() time.Time { return time.Unix(1_700_000_000, 0) }
 
 func client(t *testing.T, socket string) *podres.Client {
 	t.Helper()
-	c := podres.New(podres.Options{Socket: socket, Now: func() time.Time { return start }, Logger: log.NewNopLogger()})
+	c := podres.New(podres.Options{Socket: socket, Now: stopped, Logger: log.NewNopLogger()})
 	t.Cleanup(c.Close)
 	return c
 }
@@ -283,7 +283,7 @@ func TestClientAcceptsLargeReplies(t *testing.T) {
 	if _, err := dial(t, s.Socket()).List(within(t), &podresources.ListPodResourcesRequest{}); err == nil {
 		t.Fatal("the reply is within gRPC's own limit: nothing is tested here")
 	}
-	c := podres.New(podres.Options{Socket: s.Socket(), ResourceNames: []string{"nvidia.com/gpu.*"}, Now: func() time.Time { return start }, Logger: log.NewNopLogger()})
+	c := podres.New(podres.Options{Socket: s.Socket(), ResourceNames: []string{"nvidia.com/gpu.*"}, Now: stopped, Logger: log.NewNopLogger()})
 	defer c.Close()
 	got, err := c.List(within(t))
 	if err != nil || len(got.List) != 20_000 {
@@ -326,7 +326,7 @@ func TestProcessesLeadToContainers(t *testing.T) {
 		sim.Container{Namespace: "ml", Pod: "starting", Name: "main"})
 	s := serve(t, node)
 	containers := podres.NewContainers(podres.ContainersOptions{
-		ProcDir: s.ProcDir(), LogDir: s.LogDir(), Now: func() time.Time { return start }, Logger: log.NewNopLogger(),
+		ProcDir: s.ProcDir(), LogDir: s.LogDir(), Now: stopped, Logger: log.NewNopLogger(),
 	})
 	if err := s.Sync(); err != nil {
 		t.Fatal(err)
