@@ -28,14 +28,17 @@ type gpuView struct {
 	NoAxis    string // why there is no axis
 	Room      string // what could still be created
 	Errors    []string
-	Free      bool // no pod holds it or a part of it
+	// HasFree and HasStranded: what the legend explains.
+	HasFree, HasStranded bool
+	Unallocated          string // watts that no instance is given
+	Free                 bool   // no pod holds it or a part of it
 }
 
-// gauge is a reading, with a bar where it has an upper end.
+// gauge is a reading, with a bar where it has an upper end, which Of names.
 type gauge struct {
-	Label, Value string
-	Percent      int // of the bar
-	Bar          bool
+	Label, Value, Of string
+	Percent          int // of the bar
+	Bar              bool
 }
 
 // sharedView is one container that shares a device.
@@ -47,9 +50,11 @@ type blockView struct {
 	Class   string // "used", "idle", "down", "free", "stranded"
 	Title   string
 	Profile string
-	Holder  string
-	Gauge   *gauge
-	Parts   []partView
+	// ProfileRest is what a narrow block leaves out of the profile's name.
+	ProfileRest string
+	Holder      string
+	Gauge       *gauge
+	Parts       []partView
 }
 
 // partView is a compute instance in its GPU instance's block, as wide as its slices.
@@ -75,7 +80,7 @@ func gpuViewOf(g *gpu.GPU, now time.Time) gpuView {
 	}
 	view.Free = !g.Allocated.Or(true)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
-		view.SharedBy = fmt.Sprintf("%s (%s)", plural(len(g.Holders), "share"), g.Holders[0].Sharing)
+		view.SharedBy = fmt.Sprintf("%s (%s)", plural(len(g.Holders), "container"), g.Holders[0].Sharing)
 		view.Shared = sharedViews(g)
 	} else {
 		view.Holders = holderTexts(g.Holders)
@@ -94,23 +99,50 @@ func gpuBadges(g *gpu.GPU) []badge {
 	case !g.Up:
 		badges = append(badges, badge{Text: "down", Class: "bad"})
 	}
-	enabled, known := g.MIG.Enabled.Get()
-	pending := g.MIG.Pending.Or(enabled)
-	switch {
-	case known && pending != enabled:
-		badges = append(badges, badge{Text: "MIG pending", Class: "warn",
-			Title: fmt.Sprintf("MIG mode is %s and becomes %s with the next reset", modeName(gpu.Some(enabled)), modeName(gpu.Some(pending)))})
-	case enabled:
-		badges = append(badges, badge{Text: "MIG", Class: "plain"})
+	if mode := modeBadge(g.MIG); mode.Text != "" {
+		badges = append(badges, mode)
 	}
 	if action := g.Readings.RecoveryAction.Or(gpu.RecoveryNone); action != gpu.RecoveryNone {
-		badges = append(badges, badge{Text: "needs " + strings.ReplaceAll(string(action), "_", " "), Class: "bad"})
+		badges = append(badges, badge{Text: "needs " + words(action), Class: "bad"})
+	}
+	if rows, ok := g.Readings.RemappedRows.Get(); ok && rows.Failure {
+		badges = append(badges, badge{Text: "row remap failed", Class: "bad"})
+	} else if rows.Pending {
+		badges = append(badges, badge{Text: "row remap pending", Class: "warn", Title: "done with the next reset"})
+	}
+	for _, e := range g.Totals.ClockEvents {
+		if e.Active && slowsDown(e.Reason) {
+			badges = append(badges, badge{Text: words(e.Reason), Class: "warn", Title: "why clocks are not at their highest"})
+		}
 	}
 	if n := g.Totals.XIDs.Value; n > 0 {
 		badges = append(badges, badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
 	}
 	return badges
 }
+
+// modeBadge says that MIG is on, or will be otherwise than it is; empty for a GPU without MIG.
+func modeBadge(mode gpu.MIGState) badge {
+	enabled, known := mode.Enabled.Get()
+	pending := mode.Pending.Or(enabled)
+	switch {
+	case known && pending != enabled:
+		return badge{Text: "MIG pending", Class: "warn", Title: fmt.Sprintf("MIG mode is %s and becomes %s with the next reset",
+			modeName(gpu.Some(enabled)), modeName(gpu.Some(pending)))}
+	case enabled:
+		return badge{Text: "MIG", Class: "plain"}
+	}
+	return badge{}
+}
+
+// slowsDown tells the clock event reasons that somebody should look at from those of normal work: idleness, clocks that
+// were asked for, the power limit under full load.
+func slowsDown(reason string) bool {
+	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
+}
+
+// words makes a name of identifiers readable.
+func words[T ~string](name T) string { return strings.ReplaceAll(string(name), "_", " ") }
 
 func gpuGauges(g *gpu.GPU) []gauge {
 	r := &g.Readings
@@ -124,7 +156,7 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	if w, ok := finite(r.PowerWatts).Get(); ok {
 		power := gauge{Label: "Power", Value: wattsText(w)}
 		if limit, ok := finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
-			power.Value += " of " + wattsText(limit)
+			power.Of = "of " + wattsText(limit)
 			power.Percent, power.Bar = percent(w/limit), true
 		}
 		gauges = append(gauges, power)
@@ -142,7 +174,7 @@ func memoryGauge(m gpu.Memory) *gauge {
 	}
 	g := &gauge{Label: "Memory", Value: bytesText(used)}
 	if total, ok := m.Total.Get(); ok && total > 0 {
-		g.Value += " of " + bytesText(total)
+		g.Of = "of " + bytesText(total)
 		g.Percent, g.Bar = percent(float64(used)/float64(total)), true
 	}
 	return g
@@ -164,7 +196,7 @@ func errorTexts(errs []gpu.ReadError) []string {
 	texts := make([]string, 0, len(errs))
 	for i := range errs {
 		view := stateOfError(&errs[i])
-		texts = append(texts, fmt.Sprintf("%s: %s", strings.ReplaceAll(string(view.Reading), "_", " "), view.Message))
+		texts = append(texts, fmt.Sprintf("%s: %s", words(view.Reading), view.Message))
 	}
 	return texts
 }

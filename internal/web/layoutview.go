@@ -19,6 +19,7 @@ type instanceView struct {
 	UUID      string        // the MIG device's, where one compute instance has the whole GPU instance
 	Computes  []computeView // otherwise
 	Empty     bool          // no compute instance
+	Free      bool          // no pod holds it or a part of it
 	Errors    []string
 }
 
@@ -28,6 +29,7 @@ type computeView struct {
 	Profile string
 	UUID    string
 	Down    bool
+	Free    bool
 	Holders []string
 	Errors  []string
 }
@@ -47,6 +49,13 @@ func addLayout(view *gpuView, g *gpu.GPU) {
 	for i := range g.Instances {
 		view.Instances = append(view.Instances, instanceViewOf(&g.Instances[i]))
 	}
+	for _, s := range axis {
+		view.HasFree = view.HasFree || s.instance == nil && !s.stranded
+		view.HasStranded = view.HasStranded || s.stranded
+	}
+	if w, ok := finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
+		view.Unallocated = "≈ " + wattsText(w)
+	}
 	view.Room = roomText(g)
 }
 
@@ -56,11 +65,10 @@ func blockOf(s segment) blockView {
 	inst := s.instance
 	switch {
 	case inst == nil && s.stranded:
-		block.Class, block.Profile = "stranded", "stranded"
-		block.Title = units + " stranded: no profile that could still be created covers it"
+		block.Class, block.Title = "stranded", units+" stranded: no profile that could still be created covers it"
 		return block
 	case inst == nil:
-		block.Class, block.Profile, block.Title = "free", "free", units+" free"
+		block.Class, block.Title = "free", units+" free"
 		return block
 	case !inst.Up:
 		block.Class = "down"
@@ -70,8 +78,11 @@ func blockOf(s segment) blockView {
 		block.Class = "idle"
 	}
 	block.Profile = profileText(inst.Profile)
+	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
+		block.Profile, block.ProfileRest = slices+"g", "."+memory
+	}
 	block.Gauge = memoryGauge(inst.Memory)
-	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, block.Profile, s.Placement)
+	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, profileText(inst.Profile), s.Placement)
 	if len(inst.Holders) > 0 {
 		block.Holder = inst.Holders[0].Pod
 	}
@@ -90,7 +101,9 @@ func partsOf(inst *gpu.GPUInstance) []partView {
 		part := partView{Class: widthClass(slices), Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
 		switch {
 		case len(c.Holders) > 0:
-			part.Text = c.Holders[0].Pod
+			if len(inst.Holders) == 0 { // else the block says it
+				part.Text = c.Holders[0].Pod
+			}
 			part.Title += ", " + c.Holders[0].Namespace + "/" + c.Holders[0].Pod
 			part.Class += " used"
 		case c.Allocated.Or(false):
@@ -125,6 +138,8 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 		Memory:  memoryGauge(inst.Memory),
 		Holders: holderTexts(inst.Holders),
 		Errors:  errorTexts(inst.Errors),
+		Free:    !inst.Allocated.Or(true),
+		Empty:   len(inst.Computes) == 0,
 	}
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
@@ -132,7 +147,6 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 	if w, ok := finite(inst.PowerWatts).Get(); ok {
 		view.Power = "≈ " + wattsText(w)
 	}
-	view.Empty = len(inst.Computes) == 0
 	if len(inst.Computes) == 1 && inst.Computes[0].Profile == inst.Profile {
 		c := &inst.Computes[0]
 		view.UUID = string(c.UUID)
@@ -150,6 +164,7 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 			Profile: profileText(c.Profile),
 			UUID:    string(c.UUID),
 			Down:    !c.Up,
+			Free:    !c.Allocated.Or(true),
 			Holders: holderTexts(c.Holders),
 			Errors:  errorTexts(c.Errors),
 		})
@@ -173,8 +188,15 @@ func roomText(g *gpu.GPU) string {
 	if len(profiles) > 0 {
 		text = "Could still hold " + strings.Join(profiles, " or ") + "."
 	}
-	if c.Memory.Stranded > 0 || c.Compute.Stranded > 0 {
-		text += fmt.Sprintf(" Stranded: %s, %s.", plural(c.Memory.Stranded, "memory slice"), plural(c.Compute.Stranded, "compute slice"))
+	var stranded []string
+	if n := c.Memory.Stranded; n > 0 {
+		stranded = append(stranded, plural(n, "memory slice"))
+	}
+	if n := c.Compute.Stranded; n > 0 {
+		stranded = append(stranded, plural(n, "compute slice"))
+	}
+	if len(stranded) > 0 {
+		text += " Stranded: " + strings.Join(stranded, ", ") + "."
 	}
 	return text
 }

@@ -154,7 +154,14 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 		used += g.Readings.Memory.Used.Or(0)
 		total += g.Readings.Memory.Total.Or(0)
 	}
-	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: fmt.Sprintf("%d answer", up)}}
+	answer := "all answer"
+	switch silent := len(snap.GPUs) - up; {
+	case silent == 1:
+		answer = "1 does not answer"
+	case silent > 1:
+		answer = fmt.Sprintf("%d do not answer", silent)
+	}
+	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: answer}}
 	if known > 0 {
 		tiles = append(tiles, tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by no pod"})
 	}

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"math"
+	"strings"
 	"time"
 )
 
@@ -13,7 +14,7 @@ func bytesText(b uint64) string {
 	case g >= 100:
 		return fmt.Sprintf("%.0f GiB", g)
 	case g >= 1:
-		return fmt.Sprintf("%.1f GiB", g)
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", g), ".0") + " GiB"
 	default:
 		return fmt.Sprintf("%.0f MiB", float64(b)/mib)
 	}
