@@ -62,11 +62,11 @@ func TestClientBacksOff(t *testing.T) {
 	if !errors.Is(first, gpu.ErrUnavailable) {
 		t.Fatalf("an answer that cannot be read gives %v", first)
 	}
-	if _, err := c.List(t.Context()); err != first {
+	if _, err := c.List(t.Context()); !errors.Is(err, first) {
 		t.Errorf("at once again: %v, want the same error", err)
 	}
 	now = now.Add(firstDelay * 2)
-	if _, err := c.List(t.Context()); err == first || !errors.Is(err, gpu.ErrUnavailable) {
+	if _, err := c.List(t.Context()); errors.Is(err, first) || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("after the backoff: %v, want another attempt", err)
 	}
 	if c.backoff.delay != 2*firstDelay {

@@ -306,7 +306,7 @@ func TestClientHonoursTheContext(t *testing.T) {
 	c := client(t, s.Socket())
 	ended := make(chan error)
 	go func() {
-		_, err := c.List(context.Background())
+		_, err := c.List(t.Context())
 		ended <- err
 	}()
 	c.Close()
