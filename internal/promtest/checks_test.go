@@ -260,6 +260,7 @@ func slicesOf(model, kind string) float64 {
 }
 
 // checkFree: free GPUs by model come out of nvidia_gpu_allocated, which says that somebody holds the GPU or a device of it.
+// Where nobody can tell, as on a node without a kubelet, the family is absent.
 func checkFree(e *Engine, x exposition) error {
 	held := map[string]bool{}
 	for _, l := range levels() {
@@ -270,6 +271,9 @@ func checkFree(e *Engine, x exposition) error {
 	free := map[string]float64{}
 	for _, s := range x.of("nvidia_gpu_info") {
 		model := fmt.Sprint(map[string]string{"name": s.labels["name"]})
+		if len(x.of("nvidia_gpu_allocated", "uuid="+s.labels["uuid"])) == 0 {
+			continue
+		}
 		if !held[s.labels["uuid"]] {
 			free[model]++
 		} else {
