@@ -65,18 +65,11 @@ func settle(g *gpu.GPU, t target, claims []claim, containers Containers) []gpu.H
 			exclusive = append(exclusive, c)
 			continue
 		case gpu.SharingReplica:
-			h.Sharing = replicaSharing(g)
+			h.Sharing = replicaSharing(g, h)
 		}
 		holders = append(holders, h)
 	}
-	switch {
-	case len(exclusive) == 0:
-	case len(exclusive) > 1 && sameClaim(exclusive):
-		for _, c := range exclusive {
-			c.holder.Sharing = gpu.SharingClaim
-			holders = append(holders, c.holder)
-		}
-	default:
+	if len(exclusive) > 0 {
 		holders = append(holders, successor(g, t, exclusive, containers))
 	}
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
@@ -86,9 +79,12 @@ func settle(g *gpu.GPU, t target, claims []claim, containers Containers) []gpu.H
 	return holders
 }
 
-// replicaSharing tells time-slicing from MPS: the MPS control daemon sets the exclusive-process compute mode, and its
-// clients are listed apart.
-func replicaSharing(g *gpu.GPU) gpu.Sharing {
+// replicaSharing tells how a replica shares its GPU: by a common DRA claim, or by time-slicing or MPS, whose control
+// daemon sets the exclusive-process compute mode and whose clients are listed apart.
+func replicaSharing(g *gpu.GPU, h gpu.Holder) gpu.Sharing {
+	if strings.HasPrefix(h.Resource, "claim/") {
+		return gpu.SharingClaim
+	}
 	if g.Readings.ExclusiveComputeMode.Or(false) {
 		return gpu.SharingMPS
 	}
@@ -98,13 +94,6 @@ func replicaSharing(g *gpu.GPU) gpu.Sharing {
 		}
 	}
 	return gpu.SharingTimeSlicing
-}
-
-// sameClaim tells whether all hold the device through one DRA claim, which several containers may share.
-func sameClaim(claims []claim) bool {
-	first := claims[0].holder.Resource
-	return strings.HasPrefix(first, "claim/") &&
-		!slices.ContainsFunc(claims, func(c claim) bool { return c.holder.Resource != first })
 }
 
 // successor picks the one exclusive holder that counts.

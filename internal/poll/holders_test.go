@@ -88,7 +88,7 @@ func attachTests() []attachTest {
 	}
 	sharedClaim := func(pod string) gpu.Assignment {
 		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
-		a.Holder.Resource = "claim/ns/big"
+		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
 		return a
 	}
 	return []attachTest{
