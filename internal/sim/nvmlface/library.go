@@ -1,0 +1,99 @@
+// Package nvmlface puts the simulated node behind the driver seam of nvmlsrc, with NVML's types, return codes and
+// habits. What a comment calls unverified follows nvml.h or published captures, not a measurement.
+package nvmlface
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// New makes a simulated node look like NVML. The node stays its owner's, who closes it.
+func New(node *sim.Node) nvmlsrc.Library { return &library{node} }
+
+type library struct{ node *sim.Node }
+
+// returnOf is NVML's code for an error of the node.
+func returnOf(err error) nvml.Return {
+	if err == nil {
+		return nvml.SUCCESS
+	}
+	for _, known := range []struct {
+		err error
+		ret nvml.Return
+	}{
+		{gpu.ErrNotSupported, nvml.ERROR_NOT_SUPPORTED},
+		{gpu.ErrNoPermission, nvml.ERROR_NO_PERMISSION},
+		{gpu.ErrNotFound, nvml.ERROR_NOT_FOUND},
+		{gpu.ErrLost, nvml.ERROR_GPU_IS_LOST},
+		{gpu.ErrResetRequired, nvml.ERROR_RESET_REQUIRED},
+		{gpu.ErrTimeout, nvml.ERROR_TIMEOUT},
+		{gpu.ErrInUse, nvml.ERROR_IN_USE},
+		{gpu.ErrInsufficientResources, nvml.ERROR_INSUFFICIENT_RESOURCES},
+		{gpu.ErrInvalidArgument, nvml.ERROR_INVALID_ARGUMENT},
+		{gpu.ErrVersionMismatch, nvml.ERROR_LIB_RM_VERSION_MISMATCH},
+		{sim.ErrClosed, nvml.ERROR_UNINITIALIZED},
+	} {
+		if errors.Is(err, known.err) {
+			return known.ret
+		}
+	}
+	return nvml.ERROR_UNKNOWN
+}
+
+func (l *library) Init() nvml.Return { return returnOf(l.node.Driver()) }
+
+func (l *library) Shutdown() nvml.Return { return nvml.SUCCESS }
+
+func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
+	return l.node.Scenario().Node.Driver, returnOf(l.node.Driver())
+}
+
+func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
+	cuda, _, _ := strings.Cut(l.node.Scenario().Node.CUDA, ".")
+	return cuda + "." + l.node.Scenario().Node.Driver, returnOf(l.node.Driver())
+}
+
+func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
+	major, minor, _ := strings.Cut(l.node.Scenario().Node.CUDA, ".")
+	a, errMajor := strconv.Atoi(major)
+	b, errMinor := strconv.Atoi(minor)
+	if errMajor != nil || errMinor != nil {
+		return 0, nvml.ERROR_UNKNOWN
+	}
+	return a*1000 + b*10, returnOf(l.node.Driver())
+}
+
+func (l *library) DeviceGetCount() (int, nvml.Return) {
+	return l.node.Count(), returnOf(l.node.Driver())
+}
+
+func (l *library) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+	if _, err := l.node.Read(index, gpu.ReadingDevice); err != nil {
+		return nil, returnOf(err)
+	}
+	return &device{l.node, index}, nvml.SUCCESS
+}
+
+func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
+	if err := l.node.Driver(); err != nil {
+		return nil, returnOf(err)
+	}
+	return &eventSet{node: l.node, queue: l.node.Subscribe()}, nvml.SUCCESS
+}
+
+// driverBranch is the release branch of the simulated driver, which decides what it knows.
+func driverBranch(node *sim.Node) int {
+	major, _, _ := strings.Cut(node.Scenario().Node.Driver, ".")
+	branch, err := strconv.Atoi(major)
+	if err != nil {
+		return 0
+	}
+	return branch
+}
