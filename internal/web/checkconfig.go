@@ -23,6 +23,9 @@ func CheckConfig(file string) error {
 	if text, many := strings.CutPrefix(err.Error(), "yaml: unmarshal errors:\n"); many {
 		return fmt.Errorf("web config %s: %s", file, joinLines(text))
 	}
+	if strings.HasPrefix(err.Error(), "crypto/bcrypt: ") { // the toolkit does not say where
+		err = fmt.Errorf("basic_auth_users: expected bcrypt hashes of the passwords: %w", err)
+	}
 	return fmt.Errorf("web config %s: %w", file, err)
 }
 

@@ -1,0 +1,90 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded room.
+func draw(g *gpu.GPU) string {
+	var b strings.Builder
+	for _, s := range axisOf(g) {
+		letter := "."
+		if s.stranded {
+			letter = "x"
+		}
+		for i := range g.Instances {
+			if s.instance == &g.Instances[i] {
+				letter = string(rune('a' + i))
+			}
+		}
+		b.WriteString(strings.Repeat(letter, s.Size) + "|")
+	}
+	return b.String()
+}
+
+func TestAxis(t *testing.T) {
+	place := func(g gpu.GPU, at ...gpu.Placement) gpu.GPU {
+		g.Instances = nil
+		for _, p := range at {
+			g.Instances = append(g.Instances, gpu.GPUInstance{Placement: gpu.Some(p)})
+		}
+		g.Capacity = gpu.None[gpu.Capacity]()
+		return g
+	}
+	empty := migGPU(0, 7, 1, 7, 3, 2)
+	twelve := gpu.GPU{Facts: gpu.Facts{Profiles: []gpu.Profile{{Name: "1g.24gb", Placements: []gpu.Placement{{Start: 0, Size: 3}, {Start: 9, Size: 3}}}}}}
+	noProfiles := gpu.GPU{Capacity: gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Used: 2, Free: 2}})}
+	noProfiles.Instances = []gpu.GPUInstance{{Placement: gpu.Some(gpu.Placement{Start: 2, Size: 2})}}
+	exhausted := place(migGPU(0, 0, 0, 0, 0, 0), gpu.Placement{Start: 0, Size: 4})
+	exhausted.Capacity = gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Used: 4, Stranded: 4},
+		Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb"}, {Name: "2g.10gb"}, {Name: "3g.20gb"}}})
+	for name, test := range map[string]struct {
+		gpu  gpu.GPU
+		want string
+	}{
+		"mixed, with the unit that no 1g reaches": {mixedGPU(0), "a|.|bb|cc|.|x|"},
+		"full":                                  {splitGPU(0), "aaaa|bbbb|"},
+		"empty: 3g.20gb covers the last unit":   {place(empty), "........|"},
+		"adjacent instances stay apart":         {place(empty, gpu.Placement{Start: 0, Size: 1}, gpu.Placement{Start: 1, Size: 1}), "a|b|......|"},
+		"12 units":                              {place(twelve, gpu.Placement{Start: 0, Size: 3}), "aaa|xxxxxx|...|"},
+		"profiles withheld: nothing stranded":   {noProfiles, "..|a" + "a|"},
+		"free room that no profile can use":     {exhausted, "aaaa|xxxx|"},
+		"placement withheld":                    {unprivilegedGPU(0), ""},
+		"no MIG":                                {wholeGPU(0), ""},
+		"placements overlap":                    {place(empty, gpu.Placement{Start: 0, Size: 4}, gpu.Placement{Start: 3, Size: 2}), ""},
+		"placement beyond the axis":             {place(empty, gpu.Placement{Start: 7, Size: 2}), ""},
+		"placement before the axis":             {place(empty, gpu.Placement{Start: -1, Size: 2}), ""},
+		"an axis longer than any that there is": {gpu.GPU{Capacity: gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Free: 1 << 20}})}, ""},
+	} {
+		if got := draw(&test.gpu); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestParts(t *testing.T) {
+	split, orphan := splitGPU(0).Instances[0], splitGPU(0).Instances[1]
+	half := split
+	half.Computes = split.Computes[:1]
+	for name, test := range map[string]struct {
+		inst gpu.GPUInstance
+		want string
+	}{
+		"two compute instances": {split, "[w1 used:embed-0] [w2 used:train-0]"},
+		"slices left over":      {half, "[w1 used:embed-0] [w2 none:]"},
+		"no compute instance":   {orphan, "[w3 none:]"},
+		"all of it, said above": {mixedGPU(0).Instances[0], "[w1 used:]"},
+	} {
+		var got []string
+		for _, p := range partsOf(&test.inst) {
+			got = append(got, fmt.Sprintf("[%s:%s]", p.Class, p.Text))
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}

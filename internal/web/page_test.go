@@ -1,0 +1,158 @@
+package web
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// pageText is a page without style, script and tags, its white space collapsed.
+func pageText(page string) string {
+	page = regexp.MustCompile(`(?s)<(style|script|head)\b.*?</(style|script|head)>`).ReplaceAllString(page, " ")
+	page = regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")
+	return strings.Join(strings.Fields(page), " ")
+}
+
+func showPage(t *testing.T, opts Options, snap *gpu.Snapshot) string {
+	t.Helper()
+	w := get(testHandler(opts, publish(snap), nil, prometheus.NewRegistry()), "/")
+	if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Fatalf("got %d %v", w.Code, w.Header())
+	}
+	return w.Body.String()
+}
+
+func TestPageShowsTheNode(t *testing.T) {
+	page := showPage(t, Options{State: true, Simulated: true, Version: "1.2.3"}, nodeFixture())
+	text := pageText(page)
+	for _, want := range []string{
+		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale", "Read 1 s ago",
+		"GPUs 8 1 does not answer", "Free 2 held by no pod",
+		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "Memory 31 GiB of 40 GiB 78 %", "Utilization 87 %", "Power 318 W of 400 W",
+		"Temperature 61 °C", "Held by vision/resnet-0",
+		"Free: no pod holds it",
+		"1g.5gb GI 7 at 0:1", "ml/notebook-7d9c", "not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
+		"1c.3g.20gb CI 0 ml/embed-0", "2c.3g.20gb CI 1 ml/train-0", "no compute instance", "Nothing more fits.",
+		"lost", "It answered last 96 s ago. Its readings are dropped.", "device: get handle: GPU is lost",
+		"Shared by 2 containers (time-slicing)", "hub/jupyter-ben notebook (1) 13 GiB",
+		"MIG pending", "needs reset", "row remap: get remapped rows: no permission",
+		"Where the instances lie on the GPU is not known",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`,
+		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("no %s in the page", want)
+		}
+	}
+}
+
+// TestPageEscapes: names come from drivers and clusters and may hold anything.
+func TestPageEscapes(t *testing.T) {
+	const evil = "\"><script>alert(1)</script>'\xff\n<img src=x onerror=alert(2)>{{.}}"
+	snap := nodeFixture()
+	snap.Hostname = evil
+	snap.Driver = gpu.Some(gpu.Driver{Version: evil, CUDA: evil})
+	for i := range snap.GPUs {
+		g := &snap.GPUs[i]
+		g.Name, g.UUID, g.PCIBusID = evil, gpu.UUID(evil), evil
+		g.Holders = holder(evil, evil, evil)
+		g.Errors = []gpu.ReadError{{Reading: gpu.Reading(evil), Err: gpu.ErrDriver}}
+		for j := range g.Instances {
+			g.Instances[j].Profile = evil
+			g.Instances[j].Holders = holder(evil, evil, evil)
+			for k := range g.Instances[j].Computes {
+				g.Instances[j].Computes[k].Profile, g.Instances[j].Computes[k].UUID = evil, evil
+			}
+		}
+	}
+	page := showPage(t, Options{State: true, Version: evil}, snap)
+	if n := strings.Count(page, "<script>"); n != 1 {
+		t.Errorf("%d scripts, not the page's one", n)
+	}
+	if strings.Contains(page, "<img") || strings.Contains(page, `"">`) {
+		t.Error("a name broke out of its place")
+	}
+}
+
+// TestPagePolicy: the policy allows the page's own style and script, by their hashes, and nothing from elsewhere.
+func TestPagePolicy(t *testing.T) {
+	w := get(testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry()), "/")
+	policy, page := w.Header().Get("Content-Security-Policy"), w.Body.String()
+	for _, tag := range []string{"style", "script"} {
+		inline := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(page, -1)
+		if len(inline) != 1 {
+			t.Fatalf("%d %s elements", len(inline), tag)
+		}
+		sum := sha256.Sum256([]byte(inline[0][1]))
+		if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; !strings.Contains(policy, want) {
+			t.Errorf("the policy %q has no %s", policy, want)
+		}
+	}
+	if !strings.HasPrefix(policy, "default-src 'none'; ") || strings.Contains(policy, "unsafe") {
+		t.Errorf("policy %q", policy)
+	}
+	if found := regexp.MustCompile(`(?:src|href)="(?:https?:)?//|style="|\son\w+="|url\(`).FindString(page); found != "" {
+		t.Errorf("the page loads or runs %q, which the policy forbids", found)
+	}
+}
+
+func TestPageWithoutDriver(t *testing.T) {
+	snap := &gpu.Snapshot{Time: fixtureTime, Hostname: "laptop", Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}}
+	text := pageText(showPage(t, Options{State: true}, snap))
+	for _, want := range []string{"No NVIDIA driver answers on this node", "nvml down",
+		"To look around without a GPU, start the simulated node: mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestPageNotices(t *testing.T) {
+	up := []gpu.SourceState{{Name: gpu.SourceNVML, Up: true}}
+	lost := nodeFixture()
+	lost.Sources = []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}
+	for want, snap := range map[string]*gpu.Snapshot{
+		"Reading the node for the first time":                                                         nil,
+		"The driver answers, but lists no GPU":                                                        {Time: fixtureTime, Sources: up},
+		"Readings have stalled What is shown here is 2 min old.":                                      {Time: fixtureTime.Add(-2 * time.Minute), Sources: up},
+		"The NVIDIA driver does not answer any more driver and library version mismatch The exporter": lost,
+	} {
+		if text := pageText(showPage(t, Options{State: true, ReadyMaxAge: 15 * time.Second}, snap)); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestPageWithoutState shows links and nothing of the node.
+func TestPageWithoutState(t *testing.T) {
+	page := showPage(t, Options{TelemetryPath: "/gpu/metrics", Pprof: true}, nodeFixture())
+	for _, href := range []string{"gpu/metrics", "-/ready", "-/healthy", "debug/pprof/"} {
+		if !strings.Contains(page, `href="`+href+`"`) {
+			t.Errorf("no link to %s", href)
+		}
+	}
+	for _, secret := range []string{"dgx-a100", "A100", "resnet", "api/v1/node", "<script>"} {
+		if strings.Contains(page, secret) {
+			t.Errorf("%q is on the page", secret)
+		}
+	}
+}
+
+func TestPageGzip(t *testing.T) {
+	h := testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry())
+	plain, packed := get(h, "/"), get(h, "/", "Accept-Encoding", "gzip")
+	if packed.Header().Get("Content-Encoding") != "gzip" || string(gunzip(t, packed.Body.Bytes())) != plain.Body.String() {
+		t.Error("the gzip coding differs from the plain page")
+	}
+}

@@ -1,0 +1,270 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+)
+
+// served is a server that a test has started.
+type served struct {
+	addrs []net.Addr
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// start serves on free ports of the loopback until the test ends.
+func start(t *testing.T, opts ServerOptions, h http.Handler, logger log.Logger) *served {
+	t.Helper()
+	if opts.Addresses == nil {
+		opts.Addresses = []string{"127.0.0.1:0"}
+	}
+	listening := make(chan []net.Addr, 1)
+	opts.Listening = func(addrs []net.Addr) { listening <- addrs }
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &served{stop: cancel, ended: make(chan error, 1)}
+	go func() { s.ended <- Serve(ctx, opts, h, logger) }()
+	select {
+	case s.addrs = <-listening:
+	case err := <-s.ended:
+		t.Fatalf("Serve: %v", err)
+	}
+	return s
+}
+
+// end stops the server and gives what Serve returned.
+func (s *served) end() error {
+	s.stop()
+	return <-s.ended
+}
+
+func hello(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK, "hello\n") }
+
+func fetch(t *testing.T, client *http.Client, method, url string) (int, string, http.Header) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(body), answer.Header
+}
+
+func TestServeOnSeveralAddresses(t *testing.T) {
+	var lines logged
+	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "localhost:0"}, ShutdownTimeout: time.Minute}, http.HandlerFunc(hello), &lines)
+	for _, addr := range s.addrs {
+		if code, body, _ := fetch(t, http.DefaultClient, "GET", "http://"+addr.String()); code != 200 || body != "hello\n" {
+			t.Errorf("%s: got %d %q", addr, code, body)
+		}
+		var said int
+		lines.mu.Lock()
+		for _, line := range lines.lines {
+			if strings.Contains(line, "Listening") && strings.Contains(line, addr.String()) {
+				said++
+			}
+		}
+		lines.mu.Unlock()
+		if said != 1 {
+			t.Errorf("%s: said %d times in %q", addr, said, lines.lines)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if err := s.end(); err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	for _, addr := range s.addrs {
+		if conn, err := net.Dial("tcp", addr.String()); err == nil {
+			_ = conn.Close()
+			t.Errorf("%s still answers", addr)
+		}
+	}
+}
+
+func TestServeHead(t *testing.T) {
+	s := start(t, ServerOptions{}, testHandler(Options{State: true}, publish(nodeFixture()), newRegistry(t), freshRegistry()), log.NewNopLogger())
+	for _, path := range []string{"/metrics", "/", "/api/v1/node", "/-/ready"} {
+		url := "http://" + s.addrs[0].String() + path
+		code, body, header := fetch(t, &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}, "HEAD", url)
+		if code != 200 || body != "" || header.Get("Content-Type") == "" {
+			t.Errorf("HEAD %s: got %d %q %v", path, code, body, header)
+		}
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestListenErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	in := taken.Addr().String()
+	for _, test := range []struct {
+		opts ServerOptions
+		want string
+	}{
+		{ServerOptions{Addresses: []string{"127.0.0.1:0", in}}, "listen on " + in + ": address already in use"},
+		{ServerOptions{Addresses: []string{"9401"}}, "listen on 9401: missing port in address"},
+		{ServerOptions{Addresses: []string{"127.0.0.1:99999"}}, "listen on 127.0.0.1:99999: invalid port"},
+		{ServerOptions{}, "no address to listen on"},
+		{ServerOptions{Addresses: []string{in}, ConfigFile: "testdata/unknown-key.bad.yml"},
+			"web config testdata/unknown-key.bad.yml: line 2: field cert_fil not found in type web.TLSConfig"},
+		{ServerOptions{SystemdSocket: true}, "serve: no socket activation file descriptors found"},
+	} {
+		err := Serve(t.Context(), test.opts, http.NotFoundHandler(), log.NewNopLogger())
+		if err == nil || err.Error() != test.want {
+			t.Errorf("%v: got %v, want %s", test.opts.Addresses, err, test.want)
+		}
+		if strings.Contains(test.want, "in use") && !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("%v is not EADDRINUSE", err)
+		}
+	}
+}
+
+// hanging answers only when it is released or its client is gone.
+type hanging struct {
+	began, release chan struct{}
+}
+
+func (h *hanging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	close(h.began)
+	select {
+	case <-h.release:
+		hello(w, r)
+	case <-r.Context().Done():
+	}
+}
+
+func TestShutdownWaitsForRequests(t *testing.T) {
+	h := &hanging{began: make(chan struct{}), release: make(chan struct{})}
+	s := start(t, ServerOptions{ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
+	answer := make(chan string, 1)
+	go func() {
+		r, err := http.Get("http://" + s.addrs[0].String())
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		answer <- string(body)
+	}()
+	<-h.began
+	s.stop()
+	// The listener closes while the request is still served.
+	for {
+		conn, err := net.Dial("tcp", s.addrs[0].String())
+		if err != nil {
+			break
+		}
+		_ = conn.Close()
+	}
+	close(h.release)
+	if got := <-answer; got != "hello\n" {
+		t.Errorf("the request in flight got %q", got)
+	}
+	if err := <-s.ended; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+func TestShutdownCutsOffAtTheDeadline(t *testing.T) {
+	var lines logged
+	h := &hanging{began: make(chan struct{}), release: make(chan struct{})}
+	s := start(t, ServerOptions{ShutdownTimeout: 20 * time.Millisecond}, h, &lines)
+	failed := make(chan error, 1)
+	go func() {
+		r, err := http.Get("http://" + s.addrs[0].String())
+		if err == nil {
+			_ = r.Body.Close()
+		}
+		failed <- err
+	}()
+	<-h.began
+	if err := s.end(); err != nil { // hangs, and the test with it, if the deadline does not hold
+		t.Errorf("Serve: %v", err)
+	}
+	if err := <-failed; err == nil {
+		t.Error("the hanging request was answered")
+	}
+	if last := lines.lines[lines.count()-1]; !strings.Contains(last, "cut off") {
+		t.Errorf("not in the log: %q", lines.lines)
+	}
+}
+
+// TestMain is the child of TestSystemdSocket where the environment says so.
+func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) == "" {
+		os.Exit(m.Run())
+	}
+	if err := serveSystemdSocket(); err != nil {
+		_, _ = io.WriteString(os.Stderr, err.Error())
+		os.Exit(1)
+	}
+}
+
+const childVariable = "MIG_EXPORTER_TEST_SYSTEMD"
+
+// serveSystemdSocket serves on the socket that was passed, until it is asked to stop.
+func serveSystemdSocket() error {
+	if err := os.Setenv("LISTEN_PID", itoa(os.Getpid())); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /", hello)
+	mux.HandleFunc("POST /stop", func(http.ResponseWriter, *http.Request) { cancel() })
+	return Serve(ctx, ServerOptions{SystemdSocket: true, ShutdownTimeout: time.Minute}, mux, log.NewNopLogger())
+}
+
+func TestSystemdSocket(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "http://" + l.Addr().String()
+	_ = l.Close()
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), childVariable+"=1", "LISTEN_FDS=1")
+	child.ExtraFiles = []*os.File{socket} // descriptor 3, where systemd puts the first
+	var said strings.Builder
+	child.Stderr = &said
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = socket.Close()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	if code, body, _ := fetch(t, client, "GET", url); code != 200 || body != "hello\n" {
+		t.Errorf("got %d %q", code, body)
+	}
+	fetch(t, client, "POST", url+"/stop")
+	if err := child.Wait(); err != nil {
+		t.Errorf("child: %v: %s", err, said.String())
+	}
+}
