@@ -83,6 +83,9 @@ func blockOf(s segment) blockView {
 	}
 	block.Gauge = memoryGauge(inst.Memory)
 	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, profileText(inst.Profile), s.Placement)
+	if w, ok := finite(inst.PowerWatts).Get(); ok {
+		block.Title += ", about " + wattsText(w)
+	}
 	if len(inst.Holders) > 0 {
 		block.Holder = inst.Holders[0].Pod
 	}

@@ -49,7 +49,7 @@ func TestPageShowsTheNode(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`,
+	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`, `title="GPU instance 7, 1g.5gb at 0:1, about 20 W"`,
 		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the page", want)
