@@ -26,7 +26,7 @@ func (n *Node) useSMs(b *board) {
 		if t.workload == nil {
 			return 0
 		}
-		return t.workload.SM.At(n.at.Sub(t.started))
+		return t.now(n, t.workload.SM)
 	}
 	for _, t := range b.tasks {
 		wanted[t.on] += demand(t)
@@ -47,7 +47,7 @@ func (n *Node) useSMs(b *board) {
 		if t.workload == nil {
 			continue
 		}
-		tensor, dram := t.workload.Tensor.At(n.at.Sub(t.started)), t.workload.DRAM.At(n.at.Sub(t.started))
+		tensor, dram := t.now(n, t.workload.Tensor), t.now(n, t.workload.DRAM)
 		share := 1.0
 		if i := t.on.instance; i != nil {
 			t.on.compute.activity = t.on.compute.activity.add(t.sms, float64(t.on.compute.sms), tensor, dram)

@@ -40,6 +40,8 @@ type boardModel struct {
 	pcieGen     int
 	nvlinks     int
 	memoryTemp  bool // tells its memory's temperature
+
+	mig mig.Model // its geometry, out of the table of known models; filled in by findBoard
 }
 
 // boardModels lists the boards that can be simulated.
@@ -102,7 +104,9 @@ func findBoard(name string) (boardModel, bool) {
 	for _, m := range boardModels() {
 		for _, known := range append([]string{m.key}, m.aliases...) {
 			if strings.EqualFold(known, name) {
-				return m, true
+				var ok bool
+				m.mig, ok = mig.FindModel(m.geometry)
+				return m, ok
 			}
 		}
 	}
@@ -116,13 +120,4 @@ func boardKeys() string {
 		keys = append(keys, m.key)
 	}
 	return strings.Join(keys, ", ")
-}
-
-// migModel is the board's geometry, out of the table of known models.
-func (m boardModel) migModel() mig.Model {
-	model, ok := mig.FindModel(m.geometry)
-	if !ok {
-		panic("sim: no MIG model " + m.geometry) // both tables are part of the program, and tested together
-	}
-	return model
 }

@@ -62,3 +62,6 @@ func (n *Node) newPID(of ...any) uint32 {
 	n.pids[pid] = true
 	return pid
 }
+
+// phaseOf is where in its swing a process begins, 0-1.
+func phaseOf(pid uint32) float64 { return float64(hash("phase", pid)%1000) / 1000 }

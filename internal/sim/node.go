@@ -92,7 +92,7 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *board {
 	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
 	b := &board{
 		model:      spec.board,
-		mig:        spec.board.migModel(),
+		mig:        spec.board.mig,
 		index:      index,
 		minor:      spec.Minor.Or(index),
 		uuid:       uuid,

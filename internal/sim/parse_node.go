@@ -64,7 +64,7 @@ func (p *parser) gpus(top object, s *Scenario) {
 		o := p.object(item.node, item.key, "model", "count", "minor", "mig", "layout", "sharing")
 		spec := GPUSpec{Model: o.required("model")}
 		count := o.integer("count", 1, 1, maxGPUs)
-		board, ok := findBoard(spec.Model)
+		board, ok := p.board(spec.Model)
 		if !ok {
 			if spec.Model != "" {
 				p.fail(o.at("model"), o.sub("model"), "is %q, which cannot be simulated; expected one of %s", spec.Model, boardKeys())
@@ -94,6 +94,18 @@ func (p *parser) gpus(top object, s *Scenario) {
 			s.GPUs = append(s.GPUs, spec)
 		}
 	}
+}
+
+// board finds a board and keeps it for the next GPU of its kind: the table of models is large.
+func (p *parser) board(name string) (boardModel, bool) {
+	if b, ok := p.boards[name]; ok {
+		return b, true
+	}
+	b, ok := findBoard(name)
+	if ok {
+		p.boards[name] = b
+	}
+	return b, ok
 }
 
 // migMode reads "mig: true | false | pending".
@@ -133,7 +145,7 @@ func (p *parser) sharing(parent object) SharingSpec {
 // the one that takes it whole.
 func (p *parser) layout(n *yaml.Node, key string, board boardModel) []LayoutSpec {
 	var layout []LayoutSpec
-	model := board.migModel()
+	model := board.mig
 	for _, item := range p.list(n, key) {
 		text, computes := item.node, []element(nil)
 		whole := true

@@ -61,7 +61,7 @@ func (n *Node) sampleAll(passed time.Duration) {
 	}
 	for _, b := range n.boards {
 		n.useSMs(b)
-		b.useTraffic(n.at)
+		n.useTraffic(b)
 		n.usePower(b, passed)
 	}
 }
@@ -98,15 +98,15 @@ func (n *Node) usePower(b *board, passed time.Duration) {
 func (b *board) restingTemperature() float64 { return 34 + float64(b.noise%5) }
 
 // useTraffic adds up what the tasks send over PCIe and NVLink; NVLink is off while MIG is on.
-func (b *board) useTraffic(at time.Time) {
+func (n *Node) useTraffic(b *board) {
 	b.sample.pcie, b.sample.nvlink = idlePCIe, 0
 	for _, t := range b.tasks {
 		if t.workload == nil {
 			continue
 		}
-		b.sample.pcie += t.workload.PCIe.At(at.Sub(t.started)) * t.speed
+		b.sample.pcie += t.now(n, t.workload.PCIe) * t.speed
 		if !b.migOn && b.model.nvlinks > 0 {
-			b.sample.nvlink += t.workload.NVLink.At(at.Sub(t.started)) * t.speed
+			b.sample.nvlink += t.now(n, t.workload.NVLink) * t.speed
 		}
 	}
 }

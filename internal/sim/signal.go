@@ -13,7 +13,7 @@ type Signal struct {
 	repeat   time.Duration
 }
 
-// sineWave swings between min and max, starting in the middle, upwards.
+// sineWave swings between min and max.
 type sineWave struct {
 	min, max float64
 	period   time.Duration
@@ -27,12 +27,13 @@ type point struct {
 // Constant is a signal that does not change.
 func Constant(v float64) Signal { return Signal{constant: v} }
 
-// At is the value after a time. Before the first point of steps or a trace it is zero.
-func (s Signal) At(t time.Duration) float64 {
+// At is the value after a time. A phase from 0 to 1 shifts a sine, so that the pods of one workload do not swing in
+// step; without one it starts in the middle, upwards. Before the first point of steps or a trace the value is zero.
+func (s Signal) At(t time.Duration, phase float64) float64 {
 	switch {
 	case s.sine != nil:
-		phase := 2 * math.Pi * float64(t%s.sine.period) / float64(s.sine.period)
-		return s.sine.min + (s.sine.max-s.sine.min)*(1+math.Sin(phase))/2
+		turn := phase + float64(t%s.sine.period)/float64(s.sine.period)
+		return s.sine.min + (s.sine.max-s.sine.min)*(1+math.Sin(2*math.Pi*turn))/2
 	case s.points != nil:
 		if s.repeat > 0 {
 			t %= s.repeat

@@ -28,6 +28,7 @@ type task struct {
 	on       place
 	workload *Workload // nil: it has the device and does nothing
 	started  time.Time
+	phase    float64 // of its swings, 0-1
 	share    float64 // of the device's memory that it may use; 1 without MPS
 
 	memory uint64  // as of the running cell
@@ -35,10 +36,13 @@ type task struct {
 	speed  float64 // of what it could do on a device large enough, 0-1
 }
 
+// now is the value of a signal of its workload.
+func (t *task) now(n *Node, s Signal) float64 { return s.At(n.at.Sub(t.started), t.phase) }
+
 // run starts a process on devices.
 func (n *Node) run(p *process, w *Workload, places []place) {
 	for _, on := range places {
-		t := &task{proc: p, on: on, workload: w, started: n.at, share: 1}
+		t := &task{proc: p, on: on, workload: w, started: n.at, share: 1, phase: phaseOf(p.pid)}
 		if on.board.sharing.Kind == gpu.SharingMPS && p.pod != "" {
 			t.share = 1 / float64(on.board.sharing.Replicas)
 		}
@@ -114,7 +118,7 @@ func (n *Node) useMemory(b *board) {
 		size := domain.usable()
 		t.memory = 0
 		if t.workload != nil {
-			t.memory = uint64(t.workload.Memory.At(n.at.Sub(t.started)))
+			t.memory = uint64(t.now(n, t.workload.Memory))
 		}
 		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
 			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", b.index, t.memory>>20, size>>20))

@@ -1,0 +1,185 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each bad scenario is a good one with one thing wrong; the error names file, line, key and what was expected.
+func TestBadScenarios(t *testing.T) {
+	const head = "version: 1\ngpus:\n  - {model: A100-40GB, count: 2}\n"
+	for _, tc := range []struct {
+		name, text, want string
+	}{
+		{"empty", "", "bad.yaml:1: is empty"},
+		{"no YAML", "version: [1\n", "bad.yaml:"},
+		{"a list", "- 1\n", "bad.yaml:1: is a list; expected a mapping"},
+		{"two documents", head + "---\nversion: 1\n", "bad.yaml:4: a second document"},
+		{"no version", "gpus: []\n", "bad.yaml:1: version: expected 1"},
+		{"no gpus", "version: 1\n", "bad.yaml:1: gpus: is missing"},
+		{"unknown key", head + "pod: []\n", "bad.yaml:4: pod: is not known here; expected one of version, node, seed, gpus, workloads, pods"},
+		{"twice", head + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: stands here twice"},
+		{"alias", "version: 1\ngpus: &g\n  - {model: A30}\npods: *g\n", "bad.yaml:4: pods: is an alias"},
+		{"unquoted driver", head + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is "580.95"; expected text (in quotes`},
+		{"driver", head + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
+		{"allocator", head + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
+		{"unknown model", "version: 1\ngpus:\n  - {model: B200}\n", `bad.yaml:3: gpus[0].model: is "B200", which cannot be simulated; expected one of A30-24GB, A100-40GB`},
+		{"count", "version: 1\ngpus:\n  - {model: A30, count: 0}\n", `gpus[0].count: is "0"; expected a whole number from 1`},
+		{"layout without MIG", "version: 1\ngpus:\n  - {model: A30, layout: []}\n", "bad.yaml:3: gpus[0].layout: is given without mig: true"},
+		{"unknown profile", "version: 1\ngpus:\n  - {model: A30, mig: true, layout: [\"3g.20gb@0\"]}\n",
+			`gpus[0].layout[0]: is "3g.20gb@0"; expected one of the model's profiles (1g.6gb, `},
+		{"bad start", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [\"3g.20gb@2\"]}\n",
+			`gpus[0].layout[0]: is "3g.20gb@2"; expected 3g.20gb at one of its placements, @0 @4`},
+		{"no start", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [\"3g.20gb\"]}\n", "at one of its placements"},
+		{"overlap", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [\"3g.20gb@0\", \"1g.5gb@2\"]}\n",
+			"gpus[0].layout[1]: 1g.5gb@2:1 overlaps 3g.20gb@0:4"},
+		{"two media extensions", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [\"1g.5gb+me@0\", \"1g.5gb+me@2\"]}\n",
+			"gpus[0].layout[1]: a second profile with media extensions"},
+		{"too many compute slices", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [{gi: \"3g.20gb@0\", ci: [2c, 2c]}]}\n",
+			"gpus[0].layout[0]: its compute instances take 4 slices of 3"},
+		{"bad compute instance", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [{gi: \"3g.20gb@0\", ci: [4c]}]}\n",
+			`gpus[0].layout[0].ci[0]: is "4c"; expected a compute instance of 3g.20gb`},
+		{"sharing", "version: 1\ngpus:\n  - {model: A30, sharing: {kind: luck}}\n", "gpus[0].sharing.kind: is \"luck\"; expected one of time-slicing, mps"},
+		{"minor of many", "version: 1\ngpus:\n  - {model: A30, count: 2, minor: 3}\n", "gpus[0].minor: is given for 2 GPUs"},
+		{"bad size", head + "workloads:\n  - {name: w, memory: 6GB}\n", `bad.yaml:5: workloads[0].memory: is "6GB"; expected a size such as 512MiB`},
+		{"bad share", head + "workloads:\n  - {name: w, dram: 1.5}\n", `workloads[0].dram: is "1.5"; expected a number from 0 to 1`},
+		{"no shape", head + "workloads:\n  - {name: w, sm: {repeat: 1m}}\n", "workloads[0].sm: has 0 shapes; expected exactly one of sine, steps or trace"},
+		{"bad sine", head + "workloads:\n  - {name: w, sm: {sine: {min: 4, max: 2, period: 1m}}}\n", "workloads[0].sm.sine.max: is below min"},
+		{"no period", head + "workloads:\n  - {name: w, sm: {sine: {min: 1, max: 2}}}\n", "workloads[0].sm.sine.period: is missing"},
+		{"steps back", head + "workloads:\n  - {name: w, sm: {steps: [{at: 2m, value: 1}, {at: 1m, value: 2}]}}\n",
+			"workloads[0].sm.steps[1].at: is 1m0s; expected a time after the step before"},
+		{"trace outside", head + "workloads:\n  - {name: w, sm: {trace: ../x.csv}}\n", "workloads[0].sm.trace: is \"../x.csv\"; expected a file below"},
+		{"workload twice", head + "workloads:\n  - {name: w}\n  - {name: w}\n", "bad.yaml:6: workloads[1].name"},
+		{"unknown workload", head + "pods:\n  - {name: p, resource: nvidia.com/gpu, workload: w}\n",
+			`bad.yaml:5: pods[0].workload: is "w"; expected the name of one of the workloads`},
+		{"no resource", head + "workloads: [{name: w}]\npods:\n  - {name: p, workload: w}\n", "pods[0].resource: is missing"},
+		{"bad duration", head + "pods:\n  - {name: p, at: soon}\n", `pods[0].at: is "soon"; expected a duration such as 30s`},
+		{"name twice", head + "pods:\n  - {name: p}\n  - {name: p, at: 1m}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},
+		{"no such GPU", head + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is "7"; expected a GPU's index from 0 to 1`},
+		{"container beside containers", head + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: stands beside containers"},
+		{"label", head + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is "1"; expected text`},
+		{"pods without Kubernetes", head + "node: {kubernetes: false}\npods:\n  - {name: p}\n", "pods: the node has kubernetes: false"},
+		{"process nowhere", head + "workloads: [{name: w}]\nprocesses:\n  - {workload: w}\n", "processes[0]: expected either gpu"},
+		{"fault kind", head + "faults:\n  - {kind: fire}\n", `faults[0].kind: is "fire"; expected one of driver-lock, external-reconfigure, hang, lost`},
+		{"fault's key", head + "faults:\n  - {kind: hang, gpu: 1, xid: 3}\n", "faults[0].xid: has no meaning for a hang fault"},
+		{"fault without xid", head + "faults:\n  - {kind: xid, gpu: 1}\n", "faults[0].xid: is missing"},
+		{"fault's GPU", head + "faults:\n  - {kind: hang, gpu: 2}\n", `faults[0].gpu: is "2"; expected a whole number from 0 to 1`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Parse("bad.yaml", []byte(tc.text))
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("error %v, want one with %q", err, tc.want)
+			}
+			var parseError *ParseError
+			if !errors.As(err, &parseError) || parseError.Line < 1 {
+				t.Errorf("%#v has no line", err)
+			}
+		})
+	}
+}
+
+func TestAllErrorsAreTold(t *testing.T) {
+	_, err := Parse("bad.yaml", []byte("version: 2\ngpus:\n  - {model: X}\n  - {model: Y}\n"))
+	if err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("got %v, want three errors", err)
+	}
+}
+
+func TestLoadNamesTheFile(t *testing.T) {
+	if _, err := Load("no/such.yaml"); err == nil || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTrace(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("load.csv", "seconds, sm\n0, 4\n60, 20\n120, 8\n")
+	write("bad.csv", "0, 4\n60, many\n")
+	const text = "version: 1\ngpus: [{model: A30}]\nworkloads: [{name: w, sm: {trace: %s, repeat: 3m}}]\n" +
+		"pods: [{name: p, resource: nvidia.com/gpu, workload: w}]\n"
+	s, err := Load(write("s.yaml", fmt.Sprintf(text, "load.csv")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sm := s.Pods[0].Containers[0].Workload.SM
+	for at, want := range map[time.Duration]float64{0: 4, 59 * time.Second: 4, time.Minute: 20, 2 * time.Minute: 8, 4 * time.Minute: 20} {
+		if got := sm.At(at, 0); got != want {
+			t.Errorf("after %s: %g, want %g", at, got, want)
+		}
+	}
+	if _, err := Load(write("b.yaml", fmt.Sprintf(text, "bad.csv"))); err == nil || !strings.Contains(err.Error(), `workloads[0].sm.trace: line 2: is "many"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEveryBoardHasAGeometry(t *testing.T) {
+	for _, b := range boardModels() {
+		found, ok := findBoard(b.key)
+		if !ok {
+			t.Errorf("%s: no geometry %s", b.key, b.geometry)
+			continue
+		}
+		m := found.mig
+		if !m.PlacementsKnown() || m.Architecture != string(b.arch) {
+			t.Errorf("%s: geometry %s of %s", b.key, m.Name, m.Architecture)
+		}
+		total := uint64(0)
+		for _, f := range m.Profiles {
+			total = max(total, f.MemoryBytes>>20)
+		}
+		if total == 0 || total > b.memoryMiB || b.sms < m.SMs {
+			t.Errorf("%s: largest profile %d MiB and %d SMs of %d MiB and %d SMs", b.key, total, m.SMs, b.memoryMiB, b.sms)
+		}
+	}
+}
+
+// Whatever a file says, it is refused or it makes a node that runs.
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob(filepath.Join(scenarioFolder, "*.yaml"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte("version: 1\ngpus: [{model: A30, mig: true, layout: [{gi: \"2g.12gb@0\", ci: [1c, 1c]}]}]\nfaults: [{kind: lost}]\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		s, err := Parse("fuzz.yaml", text)
+		if err != nil {
+			var parseError *ParseError
+			if !errors.As(err, &parseError) {
+				t.Errorf("error %v names no place", err)
+			}
+			return
+		}
+		if len(s.GPUs) > 16 || len(s.Pods) > 64 {
+			return // costs time and shows nothing more
+		}
+		n, err := New(s, NewClock(ClockStep))
+		if err != nil {
+			t.Fatalf("accepted, but: %v", err)
+		}
+		defer n.Close()
+		if err := n.Advance(10 * time.Second); err != nil {
+			t.Fatal(err)
+		}
+		n.Containers()
+		n.Allocatable()
+	})
+}
