@@ -1,0 +1,86 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/web"
+)
+
+// The drivers.
+const (
+	driverNVML = "nvml"
+	driverSim  = "sim"
+)
+
+// Config is everything that the command line and the environment say.
+type Config struct {
+	Driver       string
+	NVMLLibrary  string // empty: libnvidia-ml.so.1 by the dynamic linker's rules
+	SimScenario  string
+	SimClock     sim.ClockMode
+	PollInterval time.Duration
+	PollTimeout  time.Duration
+	StaleAfter   int // intervals
+
+	Addresses     []string
+	WebConfigFile string
+	SystemdSocket bool
+	TelemetryPath string
+	MaxScrapes    int
+	ReadyMaxAge   time.Duration
+	State         bool
+	Pprof         bool
+
+	KubeletSocket  string
+	PodLabels      collector.PodLabelMode
+	PodsStaleAfter time.Duration
+	ResourceNames  []string
+	PodLabelNames  []string
+	NodeName       string // empty: the API server is not asked for owners and labels
+	ContainerLogs  string
+	ProcDir        string
+
+	Disabled map[string]bool // collectors that are switched off
+}
+
+// Validate checks what a flag's own type cannot. Files are read when they are used.
+func (c *Config) Validate() error {
+	var errs []error
+	add := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	add(c.Driver != driverSim || c.SimScenario != "", "--driver=sim: expected --sim.scenario=FILE with the node to simulate")
+	add(c.PollInterval >= minInterval, "--poll.interval=%s: expected %s or more", c.PollInterval, minInterval)
+	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
+	add(c.StaleAfter >= 1, "--poll.stale-after=%d: expected a number of intervals, 1 or more", c.StaleAfter)
+	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
+	add(c.ReadyMaxAge >= 0, "--web.ready-max-age=%s: expected 0s (no limit) or more", c.ReadyMaxAge)
+	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
+	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
+		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
+	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
+		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// minInterval keeps a slip of the pen from asking the driver all the time.
+const minInterval = 50 * time.Millisecond
+
+// speed is by how much the clock of the configuration runs faster than real time: the limits that are measured by it
+// grow with it.
+func (c *Config) speed() time.Duration {
+	if c.Driver == driverSim && c.SimClock == sim.ClockX60 {
+		return 60
+	}
+	return 1
+}
+
+// stepped tells whether time only moves by /-/sim/advance.
+func (c *Config) stepped() bool { return c.Driver == driverSim && c.SimClock == sim.ClockStep }

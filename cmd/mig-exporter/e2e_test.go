@@ -1,0 +1,208 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The end-to-end tests start the built binary as a user would and read what it serves.
+
+var update = flag.Bool("update", false, "rewrite the golden files of testdata/golden")
+
+// binary is the path of the built program.
+var binary string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "mig-exporter-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "mig-exporter")
+	args := []string{"build", "-o", binary}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// patience bounds what a test waits for an external process; nothing depends on how fast it is.
+const patience = 2 * time.Minute
+
+// program is a running mig-exporter.
+type program struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	url  string
+	done chan error
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
+
+// launch starts the program on a free port and waits until it listens.
+func launch(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := launchAnyhow(t, append([]string{"--web.listen-address=127.0.0.1:0"}, args...)...)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	lines := p.lines()
+	for {
+		select {
+		case line := <-lines:
+			if m := listening.FindStringSubmatch(line); m != nil {
+				p.url = "http://" + m[1]
+				go func() { // the log goes on; nobody may block on it
+					for range lines {
+					}
+				}()
+				return p
+			}
+		case err := <-p.done:
+			t.Fatalf("the program ended before it listened: %v\n%s", err, p.logText())
+		case <-ctx.Done():
+			t.Fatalf("the program does not listen:\n%s", p.logText())
+		}
+	}
+}
+
+// launchAnyhow starts the program, which may end at once.
+func launchAnyhow(t *testing.T, args ...string) *program {
+	t.Helper()
+	p := &program{t: t, done: make(chan error, 1)}
+	p.cmd = exec.Command(binary, args...)
+	p.cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	return p
+}
+
+// lines starts the process and delivers its log line by line.
+func (p *program) lines() <-chan string {
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	lines := make(chan string, 1000)
+	go func() {
+		defer close(lines)
+		scanner := bufio.NewScanner(stderr)
+		scanner.Buffer(nil, 1<<20)
+		for scanner.Scan() {
+			p.mu.Lock()
+			fmt.Fprintln(&p.log, scanner.Text())
+			p.mu.Unlock()
+			lines <- scanner.Text()
+		}
+		p.done <- p.cmd.Wait()
+	}()
+	p.t.Cleanup(func() {
+		p.cmd.Process.Kill()
+		if strings.Contains(p.logText(), "DATA RACE") {
+			p.t.Errorf("data race in the program:\n%s", p.logText())
+		}
+	})
+	return lines
+}
+
+func (p *program) logText() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// stop asks the program to stop as an operator does, and returns its exit code.
+func (p *program) stop() int {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.exitCode()
+}
+
+func (p *program) exitCode() int {
+	p.t.Helper()
+	select {
+	case <-p.done:
+		return p.cmd.ProcessState.ExitCode()
+	case <-time.After(patience):
+		p.t.Fatalf("the program does not end:\n%s", p.logText())
+		return -1
+	}
+}
+
+// response is an answer that has been read whole.
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (p *program) request(method, path string, header map[string]string) response {
+	p.t.Helper()
+	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for k, v := range header {
+		req.Header.Set(k, v)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatalf("%s %s: %v\n%s", method, path, err, p.logText())
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	return response{resp.StatusCode, resp.Header, body}
+}
+
+func (p *program) get(path string) response {
+	p.t.Helper()
+	return p.request(http.MethodGet, path, nil)
+}
+
+// advance moves the stepped clock.
+func (p *program) advance(by time.Duration) {
+	p.t.Helper()
+	if r := p.request(http.MethodPost, "/-/sim/advance?by="+by.String(), nil); r.status != http.StatusOK {
+		p.t.Fatalf("advance by %s: %d %s", by, r.status, r.body)
+	}
+}
+
+// simulate launches a shipped scenario on a stepped clock.
+func simulate(t *testing.T, scenario string, args ...string) *program {
+	t.Helper()
+	return launch(t, append([]string{
+		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + filepath.Join("../../testdata/scenarios", scenario+".yaml"),
+	}, args...)...)
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/web"
+)
+
+// The commands.
+const (
+	commandServe = "serve"
+	commandCheck = "check-config"
+)
+
+// logOptions say how to log.
+type logOptions struct {
+	Level, Format string
+}
+
+// invocation is what a command line asks for.
+type invocation struct {
+	Command string
+	Config  Config
+	Log     logOptions
+}
+
+// parse reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's name in upper
+// case with dots and dashes as underscores.
+func parse(args []string) (invocation, error) {
+	app := newApp()
+	inv := invocation{Config: Config{Disabled: map[string]bool{}}}
+	cfg := &inv.Config
+	sourceFlags(app, cfg)
+	webFlags(app, cfg)
+	kubernetesFlags(app, cfg)
+	app.Flag("log.level", "Least important messages to log: debug, info, warn or error.").Default("info").
+		EnumVar(&inv.Log.Level, "debug", "info", "warn", "error")
+	app.Flag("log.format", "Form of the log on standard error: logfmt or json.").Default("logfmt").
+		EnumVar(&inv.Log.Format, "logfmt", "json")
+	enabled := collectorFlags(app)
+	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
+	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
+	command, err := app.Parse(args)
+	if err != nil {
+		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
+	}
+	inv.Command = command
+	for name, on := range enabled {
+		if !*on {
+			cfg.Disabled[name] = true
+		}
+	}
+	if err := cfg.Validate(); err != nil {
+		return invocation{}, err
+	}
+	return inv, nil
+}
+
+func newApp() *kingpin.Application {
+	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG).")
+	app.Version(version.Print("mig-exporter"))
+	app.HelpFlag.Short('h')
+	app.DefaultEnvars()
+	return app
+}
+
+func sourceFlags(app *kingpin.Application, cfg *Config) {
+	app.Flag("driver", "Where GPUs come from: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.").
+		Default(driverNVML).EnumVar(&cfg.Driver, driverNVML, driverSim)
+	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
+		StringVar(&cfg.NVMLLibrary)
+	app.Flag("sim.scenario", "Scenario file of the simulated node.").StringVar(&cfg.SimScenario)
+	clock := app.Flag("sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.").
+		Default(string(sim.ClockReal))
+	clock.EnumVar((*string)(&cfg.SimClock), string(sim.ClockReal), string(sim.ClockStep), string(sim.ClockX60))
+	app.Flag("poll.interval", "Time between two readings of all GPUs.").Default("1s").DurationVar(&cfg.PollInterval)
+	app.Flag("poll.timeout", "Time after which a GPU that does not answer counts as down.").Default("5s").
+		DurationVar(&cfg.PollTimeout)
+	app.Flag("poll.stale-after", "Number of intervals after which the readings of a GPU that does not answer are dropped.").
+		Default("3").IntVar(&cfg.StaleAfter)
+	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
+		StringVar(&cfg.ProcDir)
+}
+
+func webFlags(app *kingpin.Application, cfg *Config) {
+	app.Flag("web.listen-address", "Address to serve on; repeatable.").Default(":9401").StringsVar(&cfg.Addresses)
+	app.Flag("web.config.file", "Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.").
+		StringVar(&cfg.WebConfigFile)
+	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of --web.listen-address.").
+		BoolVar(&cfg.SystemdSocket)
+	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
+	app.Flag("web.max-scrapes", "Scrapes served at the same time; those beyond it get 503. 0 is no limit.").Default("40").
+		IntVar(&cfg.MaxScrapes)
+	app.Flag("web.ready-max-age", "Age of the last reading of the node from which /-/ready says no.").Default("15s").
+		DurationVar(&cfg.ReadyMaxAge)
+	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
+		BoolVar(&cfg.State)
+	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
+}
+
+func kubernetesFlags(app *kingpin.Application, cfg *Config) {
+	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket; it need not exist.").Default(podres.DefaultSocket).
+		StringVar(&cfg.KubeletSocket)
+	labels := app.Flag("kubernetes.labels", "Where pods are named: series (on the series of what they hold, and in the "+
+		"info families), info (in the info families only), off.").Default(string(collector.PodLabelsSeries))
+	labels.EnumVar((*string)(&cfg.PodLabels),
+		string(collector.PodLabelsSeries), string(collector.PodLabelsInfo), string(collector.PodLabelsOff))
+	app.Flag("kubernetes.stale-after", "Time for which pods are still named after the kubelet has stopped answering.").
+		Default("5m").DurationVar(&cfg.PodsStaleAfter)
+	app.Flag("kubernetes.resource-name", "Resource name that stands for NVIDIA devices beside nvidia.com/gpu, "+
+		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
+	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME where a pod is named; needs "+
+		"--kubernetes.node-name; repeatable.").StringsVar(&cfg.PodLabelNames)
+	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked for the owners and labels "+
+		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)
+	app.Flag("kubernetes.container-logs", "The kubelet's links to container logs, to find the containers that share a GPU.").
+		Default(podres.DefaultLogDir).StringVar(&cfg.ContainerLogs)
+}
+
+// collectorFlags declares --collector.NAME and --no-collector.NAME for every collector.
+func collectorFlags(app *kingpin.Application) map[string]*bool {
+	enabled := map[string]*bool{}
+	for _, g := range collector.Groups() {
+		enabled[g.Name] = app.Flag("collector."+g.Name, g.Help).Default("true").Bool()
+	}
+	return enabled
+}

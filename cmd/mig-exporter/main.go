@@ -1,0 +1,70 @@
+// mig-exporter serves metrics of a node's NVIDIA GPUs, GPU instances and compute instances to Prometheus.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// The exit codes.
+const (
+	exitOK       = 0 // asked to stop
+	exitFailure  = 1 // cannot start: configuration, port
+	exitUsage    = 2
+	exitMismatch = 3 // driver and library do not match: restart this process
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// execute runs one command line to its end and returns the exit code.
+func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
+	inv, err := parse(args)
+	if err != nil {
+		fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+		return exitUsage
+	}
+	logger := newLogger(errOut, inv.Log)
+	if inv.Command == commandCheck {
+		if err := checkConfig(&inv.Config); err != nil {
+			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+			return exitFailure
+		}
+		fmt.Fprintln(out, "The configuration is good.")
+		return exitOK
+	}
+	err = run(ctx, &inv.Config, logger)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, gpu.ErrVersionMismatch):
+		level.Error(logger).Log("msg", "The NVIDIA driver was replaced under this process; it must be restarted", "err", err)
+		return exitMismatch
+	}
+	level.Error(logger).Log("msg", "Cannot go on", "err", err)
+	return exitFailure
+}
+
+func newLogger(w io.Writer, opts logOptions) log.Logger {
+	w = log.NewSyncWriter(w)
+	logger := log.NewLogfmtLogger(w)
+	if opts.Format == "json" {
+		logger = log.NewJSONLogger(w)
+	}
+	logger = level.NewFilter(logger, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
+	return log.With(logger, "ts", log.DefaultTimestampUTC)
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/podmeta"
+	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
+	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+)
+
+// node is what the program reads: this machine, or a simulated one behind the same interfaces.
+type node struct {
+	hostname   string
+	now        func() time.Time
+	library    nvmlsrc.Library
+	pods       poll.Pods       // nil: nobody tells who holds a device
+	containers poll.Containers // nil with it
+	simulated  *sim.Node       // nil for this machine
+	closers    []func() error
+	logger     log.Logger
+}
+
+func openNode(cfg *Config, logger log.Logger) (*node, error) {
+	if cfg.Driver == driverSim {
+		return openSimulated(cfg, logger)
+	}
+	if cfg.SimScenario != "" {
+		return nil, fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("host name: %w", err)
+	}
+	n := &node{hostname: name, now: time.Now, library: nvmlsrc.Open(cfg.NVMLLibrary), logger: logger}
+	var metadata podres.Metadata
+	if cfg.NodeName != "" {
+		server, err := podmeta.InClusterServer(os.Getenv)
+		if err != nil {
+			return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+		}
+		m, err := podmeta.New(podmeta.Options{
+			Server: server, CredentialsDir: podmeta.DefaultCredentialsDir, Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: logger,
+		})
+		if err != nil {
+			return nil, err
+		}
+		n.onClose(m.Close)
+		metadata = m
+	}
+	n.askKubelet(cfg, cfg.KubeletSocket, metadata)
+	n.containers = podres.NewContainers(podres.ContainersOptions{
+		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: logger,
+	})
+	return n, nil
+}
+
+// openSimulated starts the simulated node of a scenario, with its kubelet where it has one.
+func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
+	scenario, err := sim.Load(cfg.SimScenario)
+	if err != nil {
+		return nil, err
+	}
+	simulated, err := sim.New(scenario, sim.NewClock(cfg.SimClock))
+	if err != nil {
+		return nil, err
+	}
+	n := &node{
+		hostname:  scenario.Node.Hostname,
+		now:       simulated.Now,
+		library:   nvmlface.New(simulated),
+		simulated: simulated,
+		closers:   []func() error{simulated.Close},
+		logger:    logger,
+	}
+	level.Info(logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario", cfg.SimScenario)
+	if !scenario.Node.Kubernetes {
+		return n, nil
+	}
+	if err := n.startKubelet(cfg); err != nil {
+		n.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// startKubelet runs the simulated kubelet on a socket of its own and asks it instead of this machine's.
+func (n *node) startKubelet(cfg *Config) error {
+	dir, err := os.MkdirTemp("", "mig-exporter-sim-")
+	if err != nil {
+		return fmt.Errorf("simulated kubelet: %w", err)
+	}
+	n.closers = append(n.closers, func() error { return os.RemoveAll(dir) })
+	server, err := kubelet.New(n.simulated, dir, n.logger)
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, server.Close)
+	n.askKubelet(cfg, server.Socket(), simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames})
+	n.containers = podres.NewContainers(podres.ContainersOptions{
+		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
+	})
+	return nil
+}
+
+func (n *node) askKubelet(cfg *Config, socket string, metadata podres.Metadata) {
+	client := podres.New(podres.Options{
+		Socket: socket, ResourceNames: cfg.ResourceNames, Metadata: metadata, Now: time.Now, Logger: n.logger,
+	})
+	n.onClose(client.Close)
+	n.pods = client
+}
+
+// onClose notes what has nothing to say when it is closed.
+func (n *node) onClose(f func()) {
+	n.closers = append(n.closers, func() error {
+		f()
+		return nil
+	})
+}
+
+// close ends what the node started, the last first.
+func (n *node) close() {
+	var errs []error
+	for i := len(n.closers) - 1; i >= 0; i-- {
+		errs = append(errs, n.closers[i]())
+	}
+	if err := errors.Join(errs...); err != nil {
+		level.Warn(n.logger).Log("msg", "Closing", "err", err)
+	}
+}
+
+// handlers are those that only a simulated node has.
+func (n *node) handlers(poller *poll.Poller) map[string]http.Handler {
+	if n.simulated == nil {
+		return nil
+	}
+	return map[string]http.Handler{"POST /-/sim/advance": advance(n.simulated, poller)}
+}

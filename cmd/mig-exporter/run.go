@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
+	"github.com/mig-exporter/mig-exporter/internal/web"
+)
+
+// shutdownTimeout bounds each part of the way down: requests in flight, driver calls under way.
+const shutdownTimeout = 5 * time.Second
+
+// run serves until ctx ends. It returns nil then, or why it could not start or go on.
+func run(ctx context.Context, cfg *Config, logger log.Logger) error {
+	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
+	node, err := openNode(cfg, logger)
+	if err != nil {
+		return err
+	}
+	defer node.close()
+	source := nvmlsrc.New(node.library, nvmlsrc.Options{Now: node.now, Logger: logger})
+	defer closeSource(source, logger)
+	metrics, err := collector.New(collector.Options{
+		PodLabels:     cfg.PodLabels,
+		PodLabelNames: cfg.PodLabelNames,
+		Disabled:      cfg.Disabled,
+		DriverCalls:   source.DriverCalls,
+		Now:           time.Now,
+	})
+	if err != nil {
+		return err
+	}
+	fresh, pollSeconds := freshRegistry()
+	poller := poll.New(source, pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
+		metrics.Observe(s)
+		pollSeconds.Observe(took.Seconds())
+	}))
+	handler := web.NewHandler(web.Options{
+		TelemetryPath: cfg.TelemetryPath,
+		MaxScrapes:    cfg.MaxScrapes,
+		ReadyMaxAge:   cfg.ReadyMaxAge * cfg.speed(),
+		State:         cfg.State,
+		Pprof:         cfg.Pprof,
+		Simulated:     cfg.Driver == driverSim,
+		Version:       version.Version,
+		Now:           node.now,
+		Register:      fresh,
+		Extra:         node.handlers(poller),
+	}, poller, metrics, fresh, logger)
+	return serve(ctx, poller, func(ctx context.Context) error {
+		return web.Serve(ctx, web.ServerOptions{
+			Addresses:       cfg.Addresses,
+			ConfigFile:      cfg.WebConfigFile,
+			SystemdSocket:   cfg.SystemdSocket,
+			ShutdownTimeout: shutdownTimeout,
+		}, handler, logger)
+	})
+}
+
+// serve runs the loop and the server side by side; the first that fails ends both.
+func serve(ctx context.Context, poller *poll.Poller, server func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ends := make(chan error, 2)
+	for _, part := range []func(context.Context) error{server, poller.Run} {
+		go func() {
+			defer cancel()
+			ends <- part(ctx)
+		}()
+	}
+	return errors.Join(<-ends, <-ends)
+}
+
+func pollOptions(cfg *Config, node *node, logger log.Logger, observe func(*gpu.Snapshot, time.Duration)) poll.Options {
+	opts := poll.Options{
+		Hostname:       node.hostname,
+		Interval:       cfg.PollInterval,
+		Grace:          min(cfg.PollInterval, cfg.PollTimeout),
+		Timeout:        cfg.PollTimeout * cfg.speed(),
+		StaleAfter:     time.Duration(cfg.StaleAfter) * cfg.PollInterval * cfg.speed(),
+		PodsStaleAfter: cfg.PodsStaleAfter * cfg.speed(),
+		Now:            node.now,
+		Observe:        observe,
+		Logger:         logger,
+	}
+	if cfg.stepped() {
+		opts.Interval = 0
+	}
+	if cfg.PodLabels != collector.PodLabelsOff {
+		opts.Pods, opts.Containers = node.pods, node.containers
+	}
+	return opts
+}
+
+// freshRegistry holds what is gathered anew with every scrape: the process itself.
+func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
+	took := prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "mig_exporter_poll_duration_seconds",
+		Help:    "Time from the beginning of a reading of all GPUs until its result was published.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+
+		NativeHistogramBucketFactor: 1.1,
+	})
+	r := prometheus.NewRegistry()
+	r.MustRegister(
+		took,
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		versioncollector.NewCollector("mig_exporter"),
+	)
+	return r, took
+}
+
+// closeSource gives the driver time to finish; a call that hangs is abandoned.
+func closeSource(source *nvmlsrc.Source, logger log.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+	defer cancel()
+	if err := source.Close(ctx); err != nil {
+		level.Warn(logger).Log("msg", "NVML was not shut down", "err", err)
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// simulatedMetadata is the API server of a simulated node.
+type simulatedMetadata struct {
+	node   *sim.Node
+	labels []string
+}
+
+// PodMetadata finds a pod's owner and the chosen ones of its labels.
+func (m simulatedMetadata) PodMetadata(namespace, pod string) (workload string, labels []gpu.Label, ok bool) {
+	for _, c := range m.node.Containers() {
+		if c.Namespace != namespace || c.Pod != pod {
+			continue
+		}
+		for _, name := range m.labels {
+			if value, has := c.Labels[name]; has {
+				labels = append(labels, gpu.Label{Name: name, Value: value})
+			}
+		}
+		return c.Owner, labels, true
+	}
+	return "", nil, false
+}
+
+// stepper is the loop that is asked for a Snapshot after the clock moved.
+type stepper interface {
+	Poll(ctx context.Context) error
+	Current() *gpu.Snapshot
+}
+
+// advance answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of the new time
+// is published.
+func advance(node *sim.Node, loop stepper) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		by, err := time.ParseDuration(r.URL.Query().Get("by"))
+		if err != nil || by < 0 {
+			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")), http.StatusBadRequest)
+			return
+		}
+		if err := node.Advance(by); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		if err := loop.Poll(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		s := loop.Current()
+		fmt.Fprintf(w, "generation %d at %s\n", s.Generation, s.Time.UTC().Format(time.RFC3339Nano))
+	})
+}
