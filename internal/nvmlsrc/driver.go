@@ -6,7 +6,7 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
 // through internal/sim/nvmlface.
 
-// Library is NVML as a whole.
+// Library is NVML as a whole. A Library may also have a method LoadError() error, which says why Init found no library.
 type Library interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
@@ -46,7 +46,7 @@ type Entity interface {
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 }
 
-// Device is a physical GPU.
+// Device is a physical GPU. Its values are comparable: handles of the same GPU are equal.
 type Device interface {
 	Entity
 	GetArchitecture() (nvml.DeviceArchitecture, nvml.Return)
@@ -73,7 +73,6 @@ type Device interface {
 	GetComputeMode() (nvml.ComputeMode, nvml.Return)
 	GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
-	GetSupportedEventTypes() (uint64, nvml.Return)
 	RegisterEvents(types uint64, set EventSet) nvml.Return
 
 	GetMigMode() (current, pending int, ret nvml.Return)

@@ -1,0 +1,135 @@
+package nvmlsrc
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// board is one physical GPU behind one handle. When the GPU is lost and found again it gets a new board: a call that
+// hangs in the old one touches nothing that is in use.
+type board struct {
+	uuid   gpu.UUID
+	handle Device
+	index  atomic.Int64
+	lost   atomic.Bool // a reading has failed as a whole; the next Discover looks the GPU up again
+
+	// reading is held by the Read under way; the rest belongs to it.
+	reading sync.Mutex
+	known   bool // mode has been read
+	mode    migMode
+	answers answers
+	facts   gpu.Facts // with profiles
+	static  static
+	tree    tree
+	values  []nvml.FieldValue // reused by every Read
+	chosen  []*field
+	fields  []field
+	ecc     []eccCounter
+	slow    slowReadings
+	slowAt  time.Time // zero: the slow tier is due
+}
+
+// migMode is what nvmlDeviceGetMigMode says; both absent where the GPU has no MIG.
+type migMode struct {
+	enabled, pending gpu.Opt[bool]
+}
+
+// static says how far the facts have been read.
+type static struct {
+	have      bool
+	again     bool // something failed: try again with the slow tier
+	errs      []gpu.ReadError
+	profiles  []profileEntry
+	mostMIG   int // how many MIG devices the GPU can have
+	mostKnown bool
+}
+
+func newBoard(uuid gpu.UUID, h Device, index int) *board {
+	b := &board{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters()}
+	b.index.Store(int64(index))
+	return b
+}
+
+// forget makes the next questions new ones, after a change of what the GPU can answer.
+func (b *board) forget() {
+	b.answers = newAnswers()
+	b.slowAt = time.Time{}
+}
+
+// round is one reading of one GPU.
+type round struct {
+	asker
+	board *board
+	dev   Device
+	now   time.Time
+	slow  bool // the slow tier is due
+	// moved: somebody re-cuts the GPU while it is read; rescanned: its tree has been read again for that.
+	moved, rescanned bool
+	out              gpu.GPU
+}
+
+func newRound(s *Source, b *board) *round {
+	r := &round{board: b, dev: b.handle, now: s.opts.Now()}
+	r.asker = asker{source: s, answers: b.answers}
+	since := r.now.Sub(b.slowAt)
+	r.slow = b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery
+	r.retry = r.slow
+	return r
+}
+
+// read reads everything. Whether the GPU answers at all shows in any of the questions.
+func (r *round) read() (gpu.GPU, error) {
+	r.readMode()
+	r.readFacts()
+	r.readTree()
+	r.readFast()
+	r.readSlow()
+	r.readInstances()
+	if r.fatal != nil {
+		return gpu.GPU{}, r.fatal
+	}
+	r.out.Facts = r.board.facts
+	r.out.UUID = r.board.uuid
+	r.out.Index = int(r.board.index.Load())
+	r.out.Up = true
+	r.out.Errors = append(r.errs, r.board.static.errs...)
+	r.out.Errors = append(r.out.Errors, r.board.slow.errs...)
+	return r.out, nil
+}
+
+// again starts over what is remembered about the GPU, in the middle of a round.
+func (r *round) again() {
+	r.board.forget()
+	r.answers = r.board.answers
+	r.slow, r.retry = true, true
+}
+
+// readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the
+// minor number may change (nvml.h).
+func (r *round) readMode() {
+	const question = "nvmlDeviceGetMigMode"
+	if !r.may(question, gpu.ReadingMIG) {
+		r.out.MIG.Enabled, r.out.MIG.Pending = r.board.mode.enabled, r.board.mode.pending
+		return
+	}
+	current, pending, ret := r.dev.GetMigMode()
+	var mode migMode
+	if r.took(question, gpu.ReadingMIG, ret) {
+		mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
+		mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
+	} else if r.fatal != nil || !r.unsupported[question] {
+		mode = r.board.mode // the last known one stays through an error
+	}
+	if r.board.known && mode.enabled != r.board.mode.enabled {
+		r.again()
+		r.board.static = static{}
+		r.board.tree = tree{}
+	}
+	r.board.known, r.board.mode = true, mode
+	r.out.MIG.Enabled, r.out.MIG.Pending = mode.enabled, mode.pending
+}

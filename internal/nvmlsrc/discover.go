@@ -1,0 +1,153 @@
+package nvmlsrc
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// slot is what the driver has at one index: a GPU, or why there is none.
+type slot struct {
+	board *board
+	err   error
+}
+
+// usable tells whether the GPU there needs no new lookup.
+func (s slot) usable() bool { return s.board != nil && !s.board.lost.Load() }
+
+// Discover lists the GPUs that can be read now. It initialises NVML where that has not succeeded yet, and looks up GPUs
+// again that were lost. While nothing changes it costs one driver call.
+func (s *Source) Discover() (gpu.Inventory, error) {
+	if err := s.enter(); err != nil {
+		return gpu.Inventory{}, err
+	}
+	defer s.leave()
+	s.discovering.Lock()
+	defer s.discovering.Unlock()
+	if err := s.initialise(); err != nil {
+		return gpu.Inventory{}, err
+	}
+	if err := s.enumerate(); err != nil {
+		if errors.Is(err, gpu.ErrNoDriver) { // it went away: all handles are void
+			s.initialised = false
+			s.keep(nil)
+		}
+		return gpu.Inventory{}, fmt.Errorf("discover GPUs: %w", err)
+	}
+	return s.inventory, nil
+}
+
+// initialise calls nvmlInit, once: NVML counts the calls. The versions are read with it; one that is unknown stays empty.
+func (s *Source) initialise() error {
+	if s.initialised {
+		return nil
+	}
+	if err := s.check("nvmlInit", s.lib.Init()); err != nil {
+		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
+			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
+		}
+		return err
+	}
+	s.mu.Lock()
+	s.loaded = true
+	s.mu.Unlock()
+	s.driver = gpu.Driver{}
+	version, ret := s.lib.SystemGetDriverVersion()
+	if err := s.check("nvmlSystemGetDriverVersion", ret); err == nil {
+		s.driver.Version = text(version)
+	} else if losesDevice(err) {
+		return err
+	}
+	if version, ret = s.lib.SystemGetNVMLVersion(); s.check("nvmlSystemGetNVMLVersion", ret) == nil {
+		s.driver.NVML = text(version)
+	}
+	cuda, ret := s.lib.SystemGetCudaDriverVersion()
+	if s.check("nvmlSystemGetCudaDriverVersion", ret) == nil {
+		s.driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
+	}
+	s.initialised = true
+	return nil
+}
+
+// enumerate looks up what is not known: everything where the number of GPUs has changed, else what is missing or lost.
+func (s *Source) enumerate() error {
+	count, ret := s.lib.DeviceGetCount()
+	if err := s.check("nvmlDeviceGetCount", ret); err != nil {
+		return err
+	}
+	same := count == len(s.slots)
+	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.usable() }) {
+		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
+			s.keep(s.slots)
+		}
+		return nil
+	}
+	next := make([]slot, count)
+	for i := range next {
+		if same && s.slots[i].usable() {
+			next[i] = s.slots[i]
+			continue
+		}
+		next[i] = s.lookUp(i)
+		if errors.Is(next[i].err, gpu.ErrVersionMismatch) || errors.Is(next[i].err, gpu.ErrNoDriver) {
+			return next[i].err
+		}
+	}
+	s.keep(next)
+	return nil
+}
+
+// lookUp asks for the GPU at an index. One that is known and not lost stays as it is, whatever its index was: a reading
+// of it may be under way.
+func (s *Source) lookUp(index int) slot {
+	h, ret := s.lib.DeviceGetHandleByIndex(index)
+	if err := s.check("nvmlDeviceGetHandleByIndex", ret); err != nil {
+		return slot{err: fmt.Errorf("GPU %d: %w", index, err)}
+	}
+	for _, at := range s.slots {
+		if at.usable() && at.board.handle == h {
+			at.board.index.Store(int64(index))
+			return at
+		}
+	}
+	uuid, ret := h.GetUUID()
+	if err := s.check("nvmlDeviceGetUUID", ret); err != nil {
+		return slot{err: fmt.Errorf("GPU %d: %w", index, err)}
+	}
+	b := newBoard(gpu.UUID(text(uuid)), h, index)
+	for _, at := range s.slots {
+		if at.usable() && at.board.uuid == b.uuid {
+			b = at.board
+			b.index.Store(int64(index))
+		}
+	}
+	return slot{board: b}
+}
+
+// keep makes a list of slots the inventory, which is not modified after that, and listens to the events of its GPUs.
+func (s *Source) keep(next []slot) {
+	s.slots = next
+	s.inventory = gpu.Inventory{Driver: s.driver}
+	boards := make(map[gpu.UUID]*board, len(next))
+	var list []*board
+	for i, at := range next {
+		if at.board == nil {
+			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: at.err})
+			continue
+		}
+		if boards[at.board.uuid] != nil {
+			err := fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)
+			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: err})
+			continue
+		}
+		boards[at.board.uuid] = at.board
+		list = append(list, at.board)
+		s.inventory.GPUs = append(s.inventory.GPUs, at.board.uuid)
+	}
+	s.mu.Lock()
+	s.boards = boards
+	s.mu.Unlock()
+	s.queue.listen(list)
+}

@@ -1,0 +1,254 @@
+package nvmlsrc
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// How long the queue waits in the driver at a time, which Close may have to wait for; how many events may be waiting to
+// be read; and the pauses before a failed queue is set up anew.
+const (
+	waitMillis  = 250
+	eventBuffer = 256
+	minBackoff  = 250 * time.Millisecond
+	maxBackoff  = 30 * time.Second
+)
+
+// eventQueue receives what the driver reports, in a goroutine of its own that starts with the first GPU.
+type eventQueue struct {
+	lib   Library
+	opts  Options
+	out   chan gpu.Event
+	quit  chan struct{}
+	ended chan struct{} // closed when the goroutine has ended, or never started and never will
+
+	// mu is held while the set is changed, not while it is waited on.
+	mu         sync.Mutex
+	running    bool
+	stopped    bool
+	set        EventSet // nil until there is a GPU, and after a failure
+	boards     []*board
+	registered map[*board]bool // in set
+	refused    map[*board]bool // the set broke over them
+	spoilt     bool            // the set must not be waited on again; it may be, at the moment
+
+	overflow bool // events were dropped and nobody was told yet; of the goroutine
+}
+
+func newEventQueue(lib Library, opts Options) eventQueue {
+	return eventQueue{
+		lib: lib, opts: opts,
+		out:        make(chan gpu.Event, eventBuffer),
+		quit:       make(chan struct{}),
+		ended:      make(chan struct{}),
+		registered: map[*board]bool{},
+		refused:    map[*board]bool{},
+	}
+}
+
+// listen makes these the GPUs whose events are received. Events before it are lost. One that is gone stays registered
+// until the queue is set up anew: NVML cannot take it out.
+func (q *eventQueue) listen(boards []*board) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.boards = boards
+	if q.stopped || len(boards) == 0 {
+		return
+	}
+	if !q.running {
+		q.running = true
+		if ret := q.renew(); ret != nvml.SUCCESS {
+			level.Warn(q.opts.Logger).Log("msg", "No event queue; it is tried again", "err", driverError("nvmlEventSetCreate", ret))
+		}
+		go q.run()
+		return
+	}
+	if q.set != nil {
+		q.registerAll()
+	}
+}
+
+// stop ends the goroutine; ended says when.
+func (q *eventQueue) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
+	q.stopped = true
+	close(q.quit)
+	if !q.running {
+		close(q.ended)
+	}
+}
+
+// renew makes a set with every GPU in it, where there is none. The caller holds mu.
+func (q *eventQueue) renew() nvml.Return {
+	set, ret := q.lib.EventSetCreate()
+	if ret != nvml.SUCCESS {
+		return ret
+	}
+	q.set, q.spoilt = set, false
+	q.registered = map[*board]bool{}
+	return q.registerAll()
+}
+
+// registerAll registers GPUs that are not yet. The caller holds mu and there is a set.
+func (q *eventQueue) registerAll() nvml.Return {
+	for _, b := range q.boards {
+		if q.registered[b] || q.refused[b] {
+			continue
+		}
+		q.registered[b] = true
+		// One by one: where one kind is not supported, none of a mask is registered.
+		for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
+			if ret := b.handle.RegisterEvents(kind, q.set); ret == nvml.ERROR_UNKNOWN { // the set is undefined now (nvml.h)
+				q.refused[b], q.spoilt = true, true
+				return ret
+			}
+		}
+	}
+	return nvml.SUCCESS
+}
+
+// drop frees the set. Only the goroutine that waits on it may do so.
+func (q *eventQueue) drop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.set != nil {
+		q.set.Free()
+	}
+	q.set, q.spoilt = nil, false
+}
+
+func (q *eventQueue) run() {
+	defer close(q.ended)
+	defer q.drop()
+	backoff, broken := minBackoff, false
+	for {
+		select {
+		case <-q.quit:
+			return
+		default:
+		}
+		set := q.current()
+		if set == nil {
+			broken = true
+			if !q.pause(backoff) {
+				return
+			}
+			backoff = min(2*backoff, maxBackoff)
+			q.restore()
+			continue
+		}
+		e, ret := set.Wait(waitMillis)
+		switch ret {
+		case nvml.SUCCESS, nvml.ERROR_TIMEOUT:
+			if broken { // only now is it known to work
+				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
+			}
+			backoff, broken = minBackoff, false
+			q.deliver(e, ret == nvml.SUCCESS)
+		default:
+			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is set up anew", "err", driverError("nvmlEventSetWait", ret))
+			q.drop()
+		}
+	}
+}
+
+// current is the set to wait on, nil where there is none.
+func (q *eventQueue) current() EventSet {
+	q.mu.Lock()
+	set, spoilt := q.set, q.spoilt
+	q.mu.Unlock()
+	if spoilt {
+		q.drop()
+		return nil
+	}
+	return set
+}
+
+// restore tries to set the queue up anew.
+func (q *eventQueue) restore() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.boards) > 0 {
+		q.renew()
+	}
+}
+
+// pause is false where the queue was stopped meanwhile.
+func (q *eventQueue) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-q.quit:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// deliver passes an event on, and that others were lost before it.
+func (q *eventQueue) deliver(e Event, is bool) {
+	if q.overflow {
+		q.overflow = false
+		q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
+	}
+	if !is {
+		return
+	}
+	out := gpu.Event{GPU: q.uuidOf(e.Device), Time: q.opts.Now()}
+	switch {
+	case e.Type&nvml.EventTypeXidCriticalError != 0:
+		out.Kind, out.XID = gpu.EventXID, e.Data
+	case e.Type&nvml.EventMigConfigChange != 0:
+		out.Kind = gpu.EventMIGChange
+	default:
+		return
+	}
+	if e.GPUInstanceID != NoInstance {
+		out.Instance = gpu.Some(gpu.InstanceID(e.GPUInstanceID))
+		if e.ComputeInstanceID != NoInstance {
+			out.Compute = gpu.Some(gpu.ComputeID(e.ComputeInstanceID))
+		}
+	}
+	q.send(out)
+}
+
+// send never blocks: the queue in the driver must be emptied whether anybody listens or not.
+func (q *eventQueue) send(e gpu.Event) {
+	select {
+	case q.out <- e:
+	default:
+		q.overflow = true
+	}
+}
+
+// uuidOf finds the GPU of an event by its handle: a GPU that has just been lost cannot be asked.
+func (q *eventQueue) uuidOf(d Device) gpu.UUID {
+	if d == nil {
+		return ""
+	}
+	q.mu.Lock()
+	boards := slices.Clone(q.boards)
+	for b := range q.registered {
+		boards = append(boards, b)
+	}
+	q.mu.Unlock()
+	for _, b := range boards {
+		if b.handle == d {
+			return b.uuid
+		}
+	}
+	if uuid, ret := d.GetUUID(); ret == nvml.SUCCESS {
+		return gpu.UUID(text(uuid))
+	}
+	return ""
+}

@@ -1,0 +1,156 @@
+package nvmlsrc
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// maxProfiles bounds the walk over NVML's profile enums, whose end a driver marks with ERROR_INVALID_ARGUMENT; the
+// newest header has 18. Drivers know enums that headers do not.
+const maxProfiles = 64
+
+// profileEntry is a profile with what is asked about it in every reading.
+type profileEntry struct {
+	gpu.Profile
+	instanceCount int
+	list          string // the question for its instances
+}
+
+// readProfiles reads the kinds of GPU instances that the GPU offers; nil where it has no MIG.
+func (r *round) readProfiles() []profileEntry {
+	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
+	if !r.board.mode.enabled.Present() {
+		return nil
+	}
+	var entries []profileEntry
+	unnamed := false
+	for enum := 0; enum < maxProfiles && r.fatal == nil; enum++ {
+		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
+		err := r.source.check(question, ret)
+		switch {
+		case err == nil:
+			entries = append(entries, newProfileEntry(enum, info))
+			unnamed = unnamed || entries[len(entries)-1].Name == ""
+			continue
+		case errors.Is(err, gpu.ErrNotSupported):
+			continue
+		case losesDevice(err):
+			r.fatal = err
+		case !errors.Is(err, gpu.ErrInvalidArgument): // the end
+			r.fail(gpu.ReadingMIG, err)
+		}
+		break
+	}
+	if unnamed {
+		nameProfiles(entries, r.boardMemory())
+	}
+	return r.readPlacements(entries)
+}
+
+// boardMemory is the GPU's memory in bytes, 0 where it is not told.
+func (r *round) boardMemory() uint64 {
+	m, ret := r.dev.GetMemoryInfo()
+	if r.source.check("nvmlDeviceGetMemoryInfo", ret) != nil {
+		return 0
+	}
+	return m.Total
+}
+
+// readPlacements adds the possible placements, where the process may see them, and what follows from them. How many
+// instances there can be is concluded from placements: the driver's number is wrong for some profiles of A30.
+func (r *round) readPlacements(entries []profileEntry) []profileEntry {
+	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
+	profiles := make([]gpu.Profile, 0, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		placements, ok := ask(&r.asker, question, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
+		})
+		if !ok {
+			break // for lack of privilege, mostly; it is the same for every profile
+		}
+		for _, p := range placements {
+			e.Placements = append(e.Placements, gpu.Placement{Start: int(p.Start), Size: int(p.Size)})
+			e.MemorySlices = int(p.Size)
+		}
+		profiles = append(profiles, e.Profile)
+	}
+	most := map[string]int{}
+	for _, c := range mig.CapacityOf(profiles, nil).Profiles {
+		most[c.Name] = c.Max
+	}
+	for i := range entries {
+		if n, ok := most[entries[i].Name]; ok && len(entries[i].Placements) > 0 {
+			entries[i].MaxInstances = n
+		}
+	}
+	return entries
+}
+
+func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry {
+	p := gpu.Profile{
+		ID:            info.Id,
+		Enum:          enum,
+		Name:          strings.TrimPrefix(cString(info.Name[:]), "MIG "), // "MIG 1g.5gb"
+		ComputeSlices: int(info.SliceCount),
+		SMs:           int(info.MultiprocessorCount),
+		MemoryBytes:   info.MemorySizeMB << 20,
+		MaxInstances:  int(info.InstanceCount),
+		Engines: gpu.Some(gpu.Engines{
+			Copy:    int(info.CopyEngineCount),
+			Decoder: int(info.DecoderCount),
+			Encoder: int(info.EncoderCount),
+			JPEG:    int(info.JpegCount),
+			OFA:     int(info.OfaCount),
+		}),
+	}
+	return profileEntry{
+		Profile:       p,
+		instanceCount: int(info.InstanceCount),
+		list:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
+	}
+}
+
+// nameProfiles names those whose name the driver does not tell: before R525 or so, and while MIG is off.
+func nameProfiles(entries []profileEntry, boardBytes uint64) {
+	for i := range entries {
+		if e := &entries[i]; e.Name == "" {
+			e.Name = derivedName(e.ComputeSlices, e.MemoryBytes, boardBytes) + enumAttributes(e.Enum)
+		}
+	}
+}
+
+// derivedName makes the name of a profile as NVIDIA's own tools do where the driver tells none: the memory is the board's
+// times the number of eighths that the instance takes, rounded up. (go-nvlib, pkg/nvlib/device/mig_profile.go)
+func derivedName(slices int, memory, total uint64) string {
+	if total == 0 {
+		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
+	}
+	share := math.Ceil(float64(memory)/float64(total)*8) / 8
+	boardGB := float64((total + 1<<30 - 1) >> 30)
+	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*boardGB)))
+}
+
+// enumAttributes is what the name of a profile with this enum ends in (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
+func enumAttributes(enum int) string {
+	switch enum {
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
+		return "+me"
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_3_SLICE_GFX,
+		nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX:
+		return "+gfx"
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, nvml.GPU_INSTANCE_PROFILE_2_SLICE_NO_ME:
+		return "-me"
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME:
+		return "+me.all"
+	}
+	return ""
+}

@@ -1,0 +1,204 @@
+package nvmlsrc
+
+import (
+	"errors"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// readFast reads what is read every time, of the GPU as a whole.
+func (r *round) readFast() {
+	to := &r.out.Readings
+	r.readMemory(to)
+	if u, ok := ask(&r.asker, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates); ok {
+		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
+		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
+	}
+	if milliwatts, ok := ask(&r.asker, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage); ok {
+		to.PowerWatts = gpu.Some(float64(milliwatts) / 1000)
+	}
+	if millijoules, ok := ask(&r.asker, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy, r.dev.GetTotalEnergyConsumption); ok {
+		to.EnergyJoules = gpu.Some(float64(millijoules) / 1000)
+	}
+	if celsius, ok := ask(&r.asker, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature); ok {
+		to.TemperatureCelsius = gpu.Some(float64(celsius))
+	}
+	to.ClockHertz = gpu.Clocks{
+		SM:       r.readClock("nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
+		Memory:   r.readClock("nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
+		Graphics: r.readClock("nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
+		Video:    r.readClock("nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
+	}
+	reasons, ok := ask(&r.asker, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents, r.dev.GetCurrentClocksEventReasons)
+	if ok {
+		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
+	}
+}
+
+// readMemory reads the board's memory. A driver that does not know the GPU's handle any more says so here, where the
+// handle is the only argument.
+func (r *round) readMemory(to *gpu.Readings) {
+	const question = "nvmlDeviceGetMemoryInfo"
+	if !r.may(question, gpu.ReadingMemory) {
+		return
+	}
+	m, ret := r.dev.GetMemoryInfo()
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		r.fatal = r.source.check(question, ret)
+		return
+	}
+	if r.took(question, gpu.ReadingMemory, ret) {
+		to.Memory = memoryOf(m)
+	}
+}
+
+// memoryOf leaves out what the older call does not tell.
+func memoryOf(m nvml.Memory_v2) gpu.Memory {
+	memory := gpu.Memory{Total: gpu.Some(m.Total), Used: gpu.Some(m.Used), Free: gpu.Some(m.Free)}
+	if m.Version != 0 {
+		memory.Reserved = gpu.Some(m.Reserved)
+	}
+	return memory
+}
+
+func (r *round) readClock(question string, domain nvml.ClockType) gpu.Opt[float64] {
+	megahertz, ok := ask(&r.asker, question, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(megahertz) * 1e6)
+}
+
+// slowReadings is what the last slow tier said. It stands until the next, its errors included.
+type slowReadings struct {
+	readings gpu.Readings // the slow ones alone
+	errs     []gpu.ReadError
+}
+
+// readSlow reads the slow tier where it is due, and the fields of both tiers in one call. Slices of the slow tier are
+// shared by all results until the next one replaces them; nobody modifies them.
+func (r *round) readSlow() {
+	var slow gpu.Readings
+	var errs []gpu.ReadError
+	r.readFields(&r.out.Readings, &slow, &errs)
+	if r.slow {
+		before := len(r.errs)
+		r.readLimits(&slow)
+		r.readECC(&slow)
+		r.readRows(&slow)
+		r.board.slow = slowReadings{readings: slow, errs: append(errs, r.errs[before:]...)}
+		r.errs = r.errs[:before]
+		r.board.slowAt = r.now
+	}
+	from, to := &r.board.slow.readings, &r.out.Readings
+	to.PowerLimitWatts = from.PowerLimitWatts
+	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth, from.PCIe.LinkGeneration
+	to.NVLink.Errors = from.NVLink.Errors
+	to.ECC = from.ECC
+	to.RemappedRows = from.RemappedRows
+	to.RecoveryAction = from.RecoveryAction
+	to.ExclusiveComputeMode = from.ExclusiveComputeMode
+}
+
+func (r *round) readLimits(to *gpu.Readings) {
+	if milliwatts, ok := ask(&r.asker, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit); ok {
+		to.PowerLimitWatts = gpu.Some(float64(milliwatts) / 1000)
+	}
+	if replays, ok := ask(&r.asker, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok && replays >= 0 {
+		to.PCIe.Replays = gpu.Some(uint64(replays))
+	}
+	if width, ok := ask(&r.asker, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth); ok {
+		to.PCIe.LinkWidth = gpu.Some(width)
+	}
+	if generation, ok := ask(&r.asker, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkGeneration); ok {
+		to.PCIe.LinkGeneration = gpu.Some(generation)
+	}
+	if mode, ok := ask(&r.asker, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
+		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+	}
+}
+
+// readRows: the driver does not tell while MIG has instances.
+func (r *round) readRows(to *gpu.Readings) {
+	const question = "nvmlDeviceGetRemappedRows"
+	if !r.may(question, gpu.ReadingRowRemap) {
+		return
+	}
+	correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
+	if r.took(question, gpu.ReadingRowRemap, ret) {
+		to.RemappedRows = gpu.Some(gpu.RemappedRows{
+			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
+		})
+	}
+}
+
+// eccCounter is one kind of ECC error count.
+type eccCounter struct {
+	gpu.ECCCount
+	severity nvml.MemoryErrorType
+	lifetime nvml.EccCounterType
+	location nvml.MemoryLocation // eccTotal: all of them
+	question string
+}
+
+const eccTotal = nvml.MEMORY_LOCATION_COUNT
+
+// eccCounters lists every kind there is; most GPUs have few.
+func eccCounters() []eccCounter {
+	locations := []string{
+		nvml.MEMORY_LOCATION_L1_CACHE: "l1_cache", nvml.MEMORY_LOCATION_L2_CACHE: "l2_cache",
+		nvml.MEMORY_LOCATION_DEVICE_MEMORY: "device_memory", nvml.MEMORY_LOCATION_REGISTER_FILE: "register_file",
+		nvml.MEMORY_LOCATION_TEXTURE_MEMORY: "texture_memory", nvml.MEMORY_LOCATION_TEXTURE_SHM: "texture_shared_memory",
+		nvml.MEMORY_LOCATION_CBU: "cbu", nvml.MEMORY_LOCATION_SRAM: "sram", eccTotal: "total",
+	}
+	var list []eccCounter
+	for severity, severityName := range []string{"corrected", "uncorrected"} {
+		for lifetime, lifetimeName := range []string{"volatile", "aggregate"} {
+			for location, locationName := range locations {
+				function := "nvmlDeviceGetMemoryErrorCounter"
+				if location == int(eccTotal) {
+					function = "nvmlDeviceGetTotalEccErrors"
+				}
+				list = append(list, eccCounter{
+					ECCCount: gpu.ECCCount{Severity: severityName, Lifetime: lifetimeName, Location: locationName},
+					severity: nvml.MemoryErrorType(severity),
+					lifetime: nvml.EccCounterType(lifetime),
+					location: nvml.MemoryLocation(location),
+					question: function + "(" + severityName + ", " + lifetimeName + ", " + locationName + ")",
+				})
+			}
+		}
+	}
+	return list
+}
+
+// readECC reads the counts that the GPU has. A location that the driver does not know is one that the GPU has not.
+func (r *round) readECC(to *gpu.Readings) {
+	for i := range r.board.ecc {
+		c := &r.board.ecc[i]
+		if !r.may(c.question, gpu.ReadingECC) {
+			continue
+		}
+		count, ret := r.readECCCounter(c)
+		err := r.judge(c.question, ret)
+		switch {
+		case err == nil:
+			counted := c.ECCCount
+			counted.Count = count
+			to.ECC = append(to.ECC, counted)
+		case errors.Is(err, gpu.ErrInvalidArgument):
+			r.unsupported[c.question] = true
+		default:
+			r.fail(gpu.ReadingECC, err)
+		}
+	}
+}
+
+func (r *round) readECCCounter(c *eccCounter) (uint64, nvml.Return) {
+	if c.location == eccTotal {
+		return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
+	}
+	return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
+}

@@ -1,0 +1,158 @@
+package nvmlsrc
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// scan is a cheap look at a GPU's GI/CI tree: which entities there are. Two scans with the same identities are of the
+// same tree; handles are those of the moment, and go stale with any change.
+type scan struct {
+	devices   []migEntry      // MIG devices, by NVML's index
+	instances []instanceEntry // GPU instances; empty where the process may not list them
+}
+
+type migEntry struct {
+	handle MIGDevice
+	identity
+}
+
+// identity is what a MIG device is known by. A UUID tells a compute instance's place, and is thus enough, but for the
+// legacy form that has only ids: there the name tells its size.
+type identity struct {
+	instance gpu.InstanceID
+	compute  gpu.ComputeID
+	uuid     gpu.MIGUUID
+	name     string
+}
+
+type instanceEntry struct {
+	handle GPUInstance
+	info   GPUInstanceInfo
+}
+
+func (s *scan) equal(other *scan) bool {
+	return slices.EqualFunc(s.devices, other.devices, func(a, b migEntry) bool { return a.identity == b.identity }) &&
+		slices.EqualFunc(s.instances, other.instances, func(a, b instanceEntry) bool { return a.info == b.info })
+}
+
+// look scans the tree. It is false where that failed, with the error on record; r.moved is set where something vanished
+// while it was looked at.
+func (r *round) look(to *scan) bool {
+	to.devices, to.instances = to.devices[:0], to.instances[:0]
+	return r.lookForDevices(to) && r.lookForInstances(to)
+}
+
+// lookForDevices finds the MIG devices. Their indexes are sparse.
+func (r *round) lookForDevices(to *scan) bool {
+	most, ok := r.mostDevices()
+	denied := false
+	for i := 0; ok && i < most; i++ {
+		h, ret := r.dev.GetMigDeviceHandleByIndex(i)
+		err := r.source.check("nvmlDeviceGetMigDeviceHandleByIndex", ret)
+		var e migEntry
+		if err == nil {
+			e, err = r.identify(h)
+		} else if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
+			break // no index from here on
+		} else if errors.Is(err, gpu.ErrNotFound) {
+			continue
+		}
+		switch {
+		case err == nil:
+			to.devices = append(to.devices, e)
+		case losesEntity(err):
+			r.moved = true
+		case errors.Is(err, gpu.ErrNoPermission):
+			if !denied {
+				r.fail(gpu.ReadingMIG, err)
+			}
+			denied = true
+		case losesDevice(err):
+			r.fatal = err
+			return false
+		default:
+			r.fail(gpu.ReadingMIG, err)
+			return false
+		}
+	}
+	return ok
+}
+
+// mostDevices is how many MIG devices the GPU can have, asked once per MIG mode.
+func (r *round) mostDevices() (int, bool) {
+	st := &r.board.static
+	if !st.mostKnown {
+		most, ok := ask(&r.asker, "nvmlDeviceGetMaxMigDeviceCount", gpu.ReadingMIG, r.dev.GetMaxMigDeviceCount)
+		if !ok {
+			return 0, r.unsupported["nvmlDeviceGetMaxMigDeviceCount"]
+		}
+		st.mostMIG, st.mostKnown = most, true
+	}
+	return st.mostMIG, true
+}
+
+// identify asks a MIG device what it is.
+func (r *round) identify(h MIGDevice) (migEntry, error) {
+	e := migEntry{handle: h}
+	instance, ret := h.GetGpuInstanceId()
+	if err := r.source.check("nvmlDeviceGetGpuInstanceId", ret); err != nil {
+		return e, err
+	}
+	compute, ret := h.GetComputeInstanceId()
+	if err := r.source.check("nvmlDeviceGetComputeInstanceId", ret); err != nil {
+		return e, err
+	}
+	uuid, ret := h.GetUUID()
+	if err := r.source.check("nvmlDeviceGetUUID", ret); err != nil {
+		return e, err
+	}
+	e.instance, e.compute, e.uuid = gpu.InstanceID(instance), gpu.ComputeID(compute), gpu.MIGUUID(text(uuid))
+	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); err != nil || legacy.Present() {
+		name, ret := h.GetName()
+		if err := r.source.check("nvmlDeviceGetName", ret); err != nil && !errors.Is(err, gpu.ErrNotSupported) {
+			return e, err
+		}
+		e.name = name
+	}
+	return e, nil
+}
+
+// lookForInstances finds the GPU instances, those without a compute instance too. That needs privilege; without it the
+// tree is what the MIG devices tell.
+func (r *round) lookForInstances(to *scan) bool {
+	for i := range r.board.static.profiles {
+		p := &r.board.static.profiles[i]
+		list, ok := ask(&r.asker, p.list, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
+			return r.dev.GetGpuInstances(p.ID, max(p.instanceCount, len(p.Placements)))
+		})
+		switch {
+		case r.denied[p.list] != nil:
+			to.instances = to.instances[:0]
+			return true
+		case !ok && !r.unsupported[p.list]:
+			return false
+		}
+		for _, h := range list {
+			info, ret := h.GetInfo()
+			err := r.source.check("nvmlGpuInstanceGetInfo", ret)
+			switch {
+			case err == nil:
+				to.instances = append(to.instances, instanceEntry{handle: h, info: info})
+			case losesEntity(err):
+				r.moved = true
+			case losesDevice(err):
+				r.fatal = err
+				return false
+			default:
+				r.fail(gpu.ReadingMIG, err)
+				return false
+			}
+		}
+	}
+	return true
+}

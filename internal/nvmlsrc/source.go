@@ -1,0 +1,155 @@
+package nvmlsrc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Options say how to read.
+type Options struct {
+	// Now is the clock that events and the slow tier go by.
+	Now func() time.Time
+	// SlowEvery is how often readings are taken that are dear or seldom change, and how often what was refused for lack of
+	// privilege is asked again; 0 is 15 s.
+	SlowEvery time.Duration
+	Logger    log.Logger
+}
+
+const defaultSlowEvery = 15 * time.Second
+
+// Source reads the GPUs of a node by NVML. Different GPUs may be read at once, also while Discover runs; a call that
+// hangs inside the driver holds up neither other GPUs nor Discover.
+type Source struct {
+	lib       Library
+	opts      Options
+	calls     atomic.Uint64
+	privilege privilege
+	queue     eventQueue
+
+	// discovering is held by Discover, also while the driver is asked.
+	discovering sync.Mutex
+	initialised bool
+	driver      gpu.Driver
+	slots       []slot // by index
+	inventory   gpu.Inventory
+
+	// mu guards what follows and is never held while the driver is asked.
+	mu       sync.Mutex
+	boards   map[gpu.UUID]*board
+	loaded   bool // Init has succeeded at some time
+	closed   bool
+	active   int           // Discovers and Reads under way
+	finished chan struct{} // closed when closed and active is 0
+}
+
+// New returns a Source that has not called the driver yet.
+func New(lib Library, opts Options) *Source {
+	if opts.SlowEvery <= 0 {
+		opts.SlowEvery = defaultSlowEvery
+	}
+	s := &Source{
+		lib:       lib,
+		opts:      opts,
+		privilege: privilege{logger: opts.Logger},
+		boards:    map[gpu.UUID]*board{},
+		finished:  make(chan struct{}),
+	}
+	s.queue = newEventQueue(lib, opts)
+	return s
+}
+
+// Events delivers what the driver reports, from the first Discover that found a driver on. The channel is never closed;
+// where nobody reads from it, events are dropped and gpu.EventsLost says so.
+func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
+
+// DriverCalls is how many calls Discover and Read have put to the driver. The event queue's own are not counted: it
+// waits in the driver all the time.
+func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
+
+var errClosed = errors.New("nvmlsrc: closed")
+
+// enter counts a Discover or Read, so that Close does not unload the driver's library under it.
+func (s *Source) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	s.active++
+	return nil
+}
+
+func (s *Source) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	if s.closed && s.active == 0 {
+		close(s.finished)
+	}
+}
+
+// Read reads one GPU that Discover has listed: facts, MIG tree and readings. The result shares nothing with the Source
+// that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that cannot be read
+// at all.
+func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
+	if err := s.enter(); err != nil {
+		return gpu.GPU{}, err
+	}
+	defer s.leave()
+	s.mu.Lock()
+	b := s.boards[id]
+	s.mu.Unlock()
+	if b == nil {
+		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
+	}
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	g, err := newRound(s, b).read()
+	if err != nil {
+		b.lost.Store(true)
+		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
+	}
+	return g, nil
+}
+
+// Close ends the event queue and shuts NVML down, once. Where a driver call still hangs when ctx ends, it returns an
+// error and leaves NVML as it is: unloading it under a running call would kill the process.
+func (s *Source) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	loaded := s.loaded
+	if s.active == 0 {
+		close(s.finished)
+	}
+	s.mu.Unlock()
+
+	s.queue.stop()
+	done := make(chan error, 1)
+	go func() {
+		<-s.finished
+		<-s.queue.ended
+		var err error
+		if loaded && ctx.Err() == nil {
+			err = s.check("nvmlShutdown", s.lib.Shutdown())
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("close NVML: a driver call has not returned: %w", gpu.ErrTimeout)
+	}
+}
