@@ -70,14 +70,16 @@ func (n *Node) sampleAll(passed time.Duration) {
 // proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
 func (n *Node) usePower(b *board, passed time.Duration) {
 	s, m := &b.sample, &b.model
+	if passed > 0 { // under the power of the cell that has ended
+		target := b.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
+		s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
+	}
+
 	load := 0.62*s.activity.SM + 0.18*s.activity.Tensor + 0.35*s.activity.DRAM
 	load *= 1 + wattsRippleShare*noise(b.noise, n.cell)
 	wanted := (m.limitWatts - m.idleWatts) * load
 	dynamic := min(wanted, m.limitWatts-m.idleWatts)
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
-
-	target := b.restingTemperature() + fullLoadCelsius*dynamic/(m.limitWatts-m.idleWatts)
-	s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
 
 	s.smMHz, s.reasons = m.maxSMMHz, 0
 	switch {

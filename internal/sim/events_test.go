@@ -1,0 +1,100 @@
+package sim
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func TestEventsBeforeWatchAreLost(t *testing.T) {
+	n := faulty(t, "  - {at: 1s, gpu: 0, kind: xid, xid: 13}\n")
+	q := n.Subscribe()
+	defer q.Close()
+	advance(t, n, 2*time.Second)
+	if err := q.Watch(0, gpu.EventXID); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := q.Next(0); !errors.Is(err, gpu.ErrTimeout) {
+		t.Errorf("got %+v, %v", e, err)
+	}
+}
+
+func TestOnlyWatchedKindsArrive(t *testing.T) {
+	n := start(t, a100+"faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}]\n")
+	q := n.Subscribe()
+	defer q.Close()
+	if err := q.Watch(0, gpu.EventMIGChange); err != nil {
+		t.Fatal(err)
+	}
+	advance(t, n, 2*time.Second)
+	if _, err := n.CreateGPUInstance(0, 9, gpu.None[int]()); err != nil {
+		t.Fatal(err)
+	}
+	e, err := q.Next(0)
+	if err != nil || e.Kind != gpu.EventMIGChange || e.Instance != gpu.Some(gpu.InstanceID(2)) {
+		t.Errorf("got %+v, %v", e, err)
+	}
+}
+
+func TestNextIsWoken(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		do   func(t *testing.T, n *Node, q *Subscription)
+		want error
+	}{
+		{"by an event", func(t *testing.T, n *Node, _ *Subscription) { advance(t, n, time.Minute) }, nil},
+		{"by the node's end", func(_ *testing.T, n *Node, _ *Subscription) { n.Close() }, ErrClosed},
+		{"by its own end", func(_ *testing.T, _ *Node, q *Subscription) { q.Close() }, ErrClosed},
+		{"by time", func(*testing.T, *Node, *Subscription) { time.Sleep(2 * time.Hour) }, gpu.ErrTimeout},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := faulty(t, "  - {at: 1m, gpu: 0, kind: xid, xid: 13}\n")
+				q := n.Subscribe()
+				if err := q.Watch(0, gpu.EventXID); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error, 1)
+				go func() {
+					_, err := q.Next(time.Hour)
+					done <- err
+				}()
+				synctest.Wait()
+				tc.do(t, n, q)
+				if err := <-done; !errors.Is(err, tc.want) {
+					t.Errorf("got %v, want %v", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// On a running clock an event of the scenario arrives when it is due, though nobody calls the node.
+func TestNextWakesForThePlan(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Parse("test.yaml", []byte("version: 1\ngpus: [{model: A30}]\nfaults: [{at: 10m, gpu: 0, kind: xid, xid: 13}]\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := New(s, NewClock(ClockX60))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		q := n.Subscribe()
+		defer q.Close()
+		if err := q.Watch(0, gpu.EventXID); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if _, err := q.Next(time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took < 10*time.Second || took > 11*time.Second {
+			t.Errorf("took %s, want the ten seconds that ten minutes take", took)
+		}
+	})
+}

@@ -1,0 +1,183 @@
+package sim
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const podsText = `
+version: 1
+gpus: [{model: H100-80GB, count: 2}]
+workloads: [{name: w, memory: 4GiB, sm: 20}]
+pods:
+  - {name: short, resource: nvidia.com/gpu, workload: w, for: 10s}
+  - {name: long, resource: nvidia.com/gpu, workload: w}
+  - {name: third, resource: nvidia.com/gpu, workload: w, at: 5s}
+  - {name: next, resource: nvidia.com/gpu, workload: w, at: 10s}
+`
+
+func TestAdmission(t *testing.T) {
+	n := start(t, podsText)
+	short := mustContainer(t, n, "short")
+	if short.Devices[0].IDs[0] != string(state(t, n, 0).UUID) || len(short.ID) != 64 || short.PodUID == "" {
+		t.Errorf("short is %+v, want the first free GPU", short)
+	}
+	advance(t, n, 5*time.Second)
+	if !recorded(n, "default/third: refused: no free device of nvidia.com/gpu") {
+		t.Error("third was not refused")
+	}
+	advance(t, n, 5*time.Second)
+	next := mustContainer(t, n, "next")
+	if next.Devices[0].IDs[0] != short.Devices[0].IDs[0] {
+		t.Errorf("next has %v, want what short had", next.Devices)
+	}
+	if lingering := mustContainer(t, n, "short"); len(lingering.PIDs) != 0 {
+		t.Errorf("a pod that has ended has processes %v", lingering.PIDs)
+	}
+	advance(t, n, 2*time.Second)
+	if _, ok := findContainer(n, "short"); ok {
+		t.Error("short lingers beyond two seconds")
+	}
+	if p := state(t, n, 0).Processes; len(p) != 1 || p[0].PID != next.PIDs[0] || p[0].MemoryBytes != 4<<30 {
+		t.Errorf("processes %+v, want that of next", p)
+	}
+}
+
+// device ids as each allocator writes them.
+func TestDeviceIDs(t *testing.T) {
+	const rest = `
+gpus:
+  - {model: H100-80GB, minor: 4}
+  - {model: H100-80GB, minor: 2, mig: true, layout: ["1g.10gb@0"]}
+  - {model: H100-80GB, minor: 7, sharing: {kind: time-slicing, replicas: 3}}
+  - {model: H100-80GB, minor: 9, mig: true, layout: ["3g.40gb@4"], sharing: {kind: time-slicing, replicas: 2}}
+pods:
+  - {name: whole, resource: WHOLE, device: 0}
+  - {name: slice, resource: SLICE, device: 1/1g.10gb@0}
+  - {name: first, resource: WHOLE, device: 2}
+  - {name: second, resource: WHOLE, device: 2}
+  - {name: half, resource: HALF, device: 3/3g.40gb@4}
+`
+	for _, tc := range []struct {
+		node                string
+		whole, slice, half  string // resources
+		ids                 [5]string
+		claimed, everything bool
+	}{
+		{"{}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
+			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}, false, true},
+		{"{strategy: single}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
+			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}, false, true},
+		{"{migUUIDs: legacy}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
+			[5]string{"GPU0", "MIG-GPU1/7/0", "GPU2::0", "GPU2::1", "MIG-GPU3/2/0::0"}, false, true},
+		{"{allocator: gke}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
+			[5]string{"nvidia4", "nvidia2/gi7", "nvidia7/vgpu0", "nvidia7/vgpu1", "nvidia9/gi2/vgpu0"}, false, true},
+		{"{allocator: hami}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
+			[5]string{"GPU0-0", "GPU1-0", "GPU2-0", "GPU2-1", "GPU3-0"}, false, true},
+		{"{allocator: dra}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
+			[5]string{"gpu-4", "gpu-2-mig-1g10gb-19-0", "gpu-7", "gpu-7", "gpu-9-mig-3g40gb-9-4"}, true, false},
+	} {
+		t.Run(tc.node, func(t *testing.T) {
+			text := strings.NewReplacer("WHOLE", tc.whole, "SLICE", tc.slice, "HALF", tc.half).Replace(rest)
+			n := start(t, "version: 1\nnode: "+tc.node+text)
+			var names []string
+			for i := range 4 {
+				s := state(t, n, i)
+				names = append(names, "GPU"+string(rune('0'+i)), string(s.UUID))
+				if len(s.Devices) > 0 && !strings.Contains(tc.node, "legacy") {
+					names = append(names, "MIG"+string(rune('0'+i)), string(s.Devices[0].Compute.UUID))
+				}
+			}
+			replacer := strings.NewReplacer(names...)
+			for i, pod := range []string{"whole", "slice", "first", "second", "half"} {
+				c := mustContainer(t, n, pod)
+				var id string
+				if tc.claimed {
+					id = c.Claims[0].Device
+					if len(c.Devices) != 0 || c.Claims[0].Driver != "gpu.nvidia.com" || c.Claims[0].Name != pod+"-main" {
+						t.Errorf("%s: %+v", pod, c)
+					}
+				} else {
+					id = c.Devices[0].IDs[0]
+				}
+				if want := replacer.Replace(tc.ids[i]); id != want {
+					t.Errorf("%s has %s, want %s", pod, id, want)
+				}
+			}
+			if got := len(n.Allocatable()) > 0; got != tc.everything {
+				t.Errorf("allocatable: %v", n.Allocatable())
+			}
+		})
+	}
+}
+
+func TestAllocatableHoldsEverythingThatIsGiven(t *testing.T) {
+	for _, name := range shippedNames(t) {
+		n := shipped(t, name)
+		all := make(map[string]string)
+		for _, d := range n.Allocatable() {
+			for _, id := range d.IDs {
+				if all[id] != "" {
+					t.Errorf("%s: %s twice", name, id)
+				}
+				all[id] = d.Resource
+			}
+		}
+		for _, c := range n.Containers() {
+			for _, d := range c.Devices {
+				for _, id := range d.IDs {
+					if all[id] != d.Resource {
+						t.Errorf("%s: %s was given as %s and is allocatable as %q", name, id, d.Resource, all[id])
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestKubeletListVariesItsOrder(t *testing.T) {
+	n := start(t, podsText)
+	var firsts []string
+	for range 2 {
+		firsts = append(firsts, n.Containers()[0].Pod)
+	}
+	slices.Sort(firsts)
+	if !slices.Equal(firsts, []string{"long", "short"}) {
+		t.Errorf("two calls begin with %v", firsts)
+	}
+}
+
+func TestSeveralDevicesAndContainers(t *testing.T) {
+	n := start(t, `
+version: 1
+gpus: [{model: H100-80GB, count: 4}]
+workloads: [{name: w, memory: 4GiB, sm: 20, nvlink: 1GiB}]
+pods:
+  - name: p
+    containers:
+      - {name: a, resource: nvidia.com/gpu, count: 2, workload: w}
+      - {name: b, resource: nvidia.com/gpu}
+      - {name: c}
+  - {name: greedy, resource: nvidia.com/gpu, count: 2}
+  - {name: q, resource: nvidia.com/gpu}
+`)
+	advance(t, n, 10*time.Second)
+	lengths := map[string]int{}
+	for _, c := range n.Containers() {
+		for _, d := range c.Devices {
+			lengths[c.Pod+"/"+c.Name] += len(d.IDs)
+		}
+	}
+	if lengths["p/a"] != 2 || lengths["p/b"] != 1 || lengths["q/main"] != 1 || len(lengths) != 3 {
+		t.Errorf("devices: %v; greedy must get none", lengths)
+	}
+	a, b := state(t, n, 0), state(t, n, 1)
+	if len(a.Processes) != 1 || len(b.Processes) != 1 || a.Processes[0].PID != b.Processes[0].PID {
+		t.Errorf("processes %v and %v, want one on both GPUs", a.Processes, b.Processes)
+	}
+	if a.NVLinkReceived != 10<<30 || state(t, n, 3).NVLinkReceived != 0 {
+		t.Errorf("%d bytes over NVLink", a.NVLinkReceived)
+	}
+}

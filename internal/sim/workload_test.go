@@ -1,0 +1,146 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+)
+
+// speedOf is how fast the only process of GPU 0 runs.
+func speedOf(t *testing.T, n *Node) float64 {
+	t.Helper()
+	s := state(t, n, 0)
+	if len(s.Processes) != 1 {
+		t.Fatalf("processes %v", s.Processes)
+	}
+	return s.Processes[0].Speed
+}
+
+// A published run: Triton on a full A100-PCIE-40GB serves 41.8 inferences/s at concurrency 2 with a latency of 48 ms, on a
+// 3g.20gb of it 20.4 with 99 ms. A workload that can keep 86 SMs busy does the same here.
+func TestThroughputIsCalibrated(t *testing.T) {
+	const text = `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: A100-PCIE-40GB%s}]
+workloads: [{name: triton, memory: 3GiB, sm: 86}]
+processes: [{device: %s, workload: triton}]
+`
+	whole := start(t, fmt.Sprintf(text, "", "0"))
+	half := start(t, fmt.Sprintf(text, `, mig: true, layout: ["3g.20gb@4"]`, "0/3g.20gb@4"))
+	const full, concurrency = 41.8, 2
+	if got := full * speedOf(t, whole); got != full {
+		t.Errorf("whole GPU: %g inferences/s, want %g", got, full)
+	}
+	got := full * speedOf(t, half)
+	if math.Abs(got-20.4) > 0.1 {
+		t.Errorf("3g.20gb: %.1f inferences/s, want 20.4", got)
+	}
+	if latency := concurrency / got * 1000; math.Abs(latency-99) > 2 {
+		t.Errorf("3g.20gb: latency %.0f ms, want 99", latency)
+	}
+}
+
+func TestEightBusyH100DrawNoMoreThanTheyMay(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: H100-80GB, count: 8}]
+workloads: [{name: train, memory: 70GiB, sm: 132, dram: 0.8, tensor: 0.9}]
+processes: [{gpu: 0, workload: train}, {gpu: 1, workload: train}]
+`)
+	s := state(t, n, 0)
+	if s.Watts != 700 || s.ClockEvents != reasonPowerCap || s.SMMHz >= 1980 || s.SMMHz < 990 {
+		t.Errorf("full load: %g W, reasons %x, %d MHz; want the limit and lower clocks", s.Watts, s.ClockEvents, s.SMMHz)
+	}
+	if s := state(t, n, 7); s.Watts != 70 || s.ClockEvents != reasonIdle || s.SMMHz != 345 || s.PCI.Generation != 1 {
+		t.Errorf("idle: %g W, reasons %x, %d MHz, PCIe generation %d", s.Watts, s.ClockEvents, s.SMMHz, s.PCI.Generation)
+	}
+}
+
+func TestSharedSMs(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: H100-80GB}]
+workloads: [{name: a, sm: 99}, {name: b, sm: 66}]
+processes: [{gpu: 0, workload: a}, {gpu: 0, workload: b}]
+`)
+	s := state(t, n, 0)
+	if s.Activity.SM < 1-1e-9 || s.Activity.SM > 1+1e-9 {
+		t.Errorf("SM activity %g", s.Activity.SM)
+	}
+	for _, p := range s.Processes {
+		if math.Abs(p.Speed-132.0/165) > 1e-9 {
+			t.Errorf("speed %g, want both slowed down alike", p.Speed)
+		}
+	}
+}
+
+func TestOutOfMemory(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: [1c, 2c]}]}]
+workloads: [{name: old, memory: 12GiB}, {name: new, memory: {steps: [{at: 0s, value: 1GiB}, {at: 1m, value: 9GiB}]}}]
+processes: [{device: 0/3g.20gb@0/0, workload: old}, {device: 0/3g.20gb@0/1, workload: new}]
+`)
+	if got := len(state(t, n, 0).Processes); got != 2 {
+		t.Fatalf("%d processes", got)
+	}
+	advance(t, n, time.Minute)
+	s := state(t, n, 0)
+	if len(s.Processes) != 1 || s.Processes[0].MemoryBytes != 12<<30 {
+		t.Errorf("processes %+v: the one that found too little must be gone", s.Processes)
+	}
+	if want := uint64(12<<30 + instanceOverhead); s.Instances[0].MemoryUsed != want {
+		t.Errorf("%d bytes used, want %d", s.Instances[0].MemoryUsed, want)
+	}
+	if !recorded(n, "out of memory on GPU 0: it wants 9216 MiB") {
+		t.Errorf("records: %v", n.Records())
+	}
+}
+
+// Energy is the integral of power, however the clock is moved and however often anybody reads.
+func TestEnergyIsTheIntegralOfPower(t *testing.T) {
+	const text = `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: A30}]
+workloads: [{name: w, memory: 1GiB, sm: {steps: [{at: 0s, value: 50}, {at: 10s, value: 5}], repeat: 20s}}]
+processes: [{gpu: 0, workload: w, at: 2500ms, for: 45s}]
+`
+	coarse, fine := start(t, text), start(t, text)
+	advance(t, coarse, time.Minute)
+	sum, before := 0.0, state(t, fine, 0)
+	for range 240 {
+		advance(t, fine, 250*time.Millisecond)
+		sum += before.Watts / 4
+		before = state(t, fine, 0)
+	}
+	if a, b := state(t, coarse, 0).Joules, before.Joules; a != b {
+		t.Errorf("%v J in one step, %v in small ones", a, b)
+	}
+	if math.Abs(sum-before.Joules) > 1e-6*sum {
+		t.Errorf("power adds up to %g J, energy is %g", sum, before.Joules)
+	}
+}
+
+func TestTemperatureFollowsPowerSlowly(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: A100-40GB}]
+workloads: [{name: w, memory: 1GiB, sm: 108, dram: 0.9, tensor: 0.9}]
+processes: [{gpu: 0, workload: w, at: 1s, for: 10m}]
+`)
+	var celsius []int
+	for _, by := range []time.Duration{time.Second, 20 * time.Second, 5 * time.Minute, 20 * time.Minute} {
+		advance(t, n, by)
+		celsius = append(celsius, state(t, n, 0).Celsius)
+	}
+	if !(celsius[0] < celsius[1] && celsius[1] < celsius[2] && celsius[3] == celsius[0]) || celsius[2] < 70 {
+		t.Errorf("%v C: at rest, after 20 seconds, after minutes of full load, at rest again", celsius)
+	}
+}
