@@ -100,22 +100,34 @@ func (c *Clock) advanced() <-chan struct{} {
 
 // wait blocks until the simulated time is t, or only until stop where t is zero. It tells whether t was reached.
 func (c *Clock) wait(t time.Time, stop <-chan struct{}) bool {
+	if t.IsZero() {
+		<-stop
+		return false
+	}
 	for {
 		advanced := c.advanced()
-		if !t.IsZero() && !c.Now().Before(t) {
+		if !c.Now().Before(t) {
 			return true
 		}
-		var passed <-chan time.Time
-		if d, ok := c.until(t); ok && !t.IsZero() {
-			timer := time.NewTimer(d)
-			defer timer.Stop()
-			passed = timer.C
-		}
-		select {
-		case <-stop:
+		if !c.sleep(t, advanced, stop) {
 			return false
-		case <-advanced:
-		case <-passed:
 		}
 	}
+}
+
+// sleep waits until t may have come: it returns false where stop is closed.
+func (c *Clock) sleep(t time.Time, advanced, stop <-chan struct{}) bool {
+	var passed <-chan time.Time
+	if d, ok := c.until(t); ok {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		passed = timer.C
+	}
+	select {
+	case <-stop:
+		return false
+	case <-advanced:
+	case <-passed:
+	}
+	return true
 }

@@ -71,11 +71,17 @@ func (n *Node) choose(spec *ContainerSpec) []grant {
 			}
 		}
 	}
+	offers := n.offersOf(spec)
 	var grants []grant
 	for range spec.Count {
-		g, ok := n.chooseOne(spec, taken, users)
-		if !ok {
+		free := slices.DeleteFunc(slices.Clone(offers), func(o offer) bool { return users[o.place] >= max(o.replicas, 1) })
+		if len(free) == 0 {
 			return nil
+		}
+		least := slices.MinFunc(free, func(a, b offer) int { return cmp.Compare(users[a.place], users[b.place]) })
+		g := grant{place: least.place, shared: least.replicas > 0}
+		for taken[g] {
+			g.replica++
 		}
 		taken[g] = true
 		users[g.place]++
@@ -84,27 +90,20 @@ func (n *Node) choose(spec *ContainerSpec) []grant {
 	return grants
 }
 
-func (n *Node) chooseOne(spec *ContainerSpec, taken map[grant]bool, users map[place]int) (grant, bool) {
-	offers := slices.DeleteFunc(n.offers(), func(o offer) bool {
-		if pin, ok := spec.Device.Get(); ok {
-			if at, found := n.find(pin); !found || at != o.place {
-				return true
-			}
-		}
-		return o.resource != spec.Resource || users[o.place] >= max(o.replicas, 1)
+// offersOf lists the devices, free or not, of the resource that a container asks for: the pinned one alone where it
+// names one.
+func (n *Node) offersOf(spec *ContainerSpec) []offer {
+	pin, pinned := spec.Device.Get()
+	at, found := place{}, false
+	if pinned {
+		at, found = n.find(pin)
+	}
+	return slices.DeleteFunc(n.offers(), func(o offer) bool {
+		return o.resource != spec.Resource || pinned && (!found || at != o.place)
 	})
-	if len(offers) == 0 {
-		return grant{}, false
-	}
-	least := slices.MinFunc(offers, func(a, b offer) int { return cmp.Compare(users[a.place], users[b.place]) })
-	g := grant{place: least.place, shared: least.replicas > 0}
-	for taken[g] {
-		g.replica++
-	}
-	return g, true
 }
 
-// allocatable counts: every device of an offer, with its replicas.
+// grants lists what can be given of an offer: the device, or each of its replicas.
 func (o offer) grants() []grant {
 	if o.replicas == 0 {
 		return []grant{{place: o.place}}

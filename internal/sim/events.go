@@ -68,23 +68,31 @@ func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 		if ok {
 			return event, nil
 		}
-		var due <-chan time.Time
-		if wake > 0 {
-			timer := time.NewTimer(wake)
-			defer timer.Stop()
-			due = timer.C
-		}
-		select {
-		case <-s.node.closed:
-			return Event{}, ErrClosed
-		case <-s.closed:
-			return Event{}, ErrClosed
-		case <-deadline.C:
-			return Event{}, gpu.ErrTimeout
-		case <-arrived:
-		case <-due:
+		if err := s.pause(deadline.C, arrived, wake); err != nil {
+			return Event{}, err
 		}
 	}
+}
+
+// pause waits until there may be an event.
+func (s *Subscription) pause(deadline <-chan time.Time, arrived <-chan struct{}, wake time.Duration) error {
+	var due <-chan time.Time
+	if wake > 0 {
+		timer := time.NewTimer(wake)
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-s.node.closed:
+		return ErrClosed
+	case <-s.closed:
+		return ErrClosed
+	case <-deadline:
+		return gpu.ErrTimeout
+	case <-arrived:
+	case <-due:
+	}
+	return nil
 }
 
 // next takes an event off the queue. Where there is none it tells what to wait for: an event that another call to the

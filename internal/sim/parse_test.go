@@ -5,29 +5,37 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// Each bad scenario is a good one with one thing wrong; the error names file, line, key and what was expected.
-func TestBadScenarios(t *testing.T) {
-	const head = "version: 1\ngpus:\n  - {model: A100-40GB, count: 2}\n"
-	for _, tc := range []struct {
-		name, text, want string
-	}{
+// badScenario is a good scenario with one thing wrong; its error names file, line, key and what was expected.
+type badScenario struct{ name, text, want string }
+
+// goodHead is where most of them begin; the next line is the fourth.
+const goodHead = "version: 1\ngpus:\n  - {model: A100-40GB, count: 2}\n"
+
+func badFiles() []badScenario {
+	return []badScenario{
 		{"empty", "", "bad.yaml:1: is empty"},
 		{"no YAML", "version: [1\n", "bad.yaml:"},
 		{"a list", "- 1\n", "bad.yaml:1: is a list; expected a mapping"},
-		{"two documents", head + "---\nversion: 1\n", "bad.yaml:4: a second document"},
+		{"two documents", goodHead + "---\nversion: 1\n", "bad.yaml:4: a second document"},
 		{"no version", "gpus: []\n", "bad.yaml:1: version: expected 1"},
 		{"no gpus", "version: 1\n", "bad.yaml:1: gpus: is missing"},
-		{"unknown key", head + "pod: []\n", "bad.yaml:4: pod: is not known here; expected one of version, node, seed, gpus, workloads, pods"},
-		{"twice", head + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: stands here twice"},
+		{"unknown key", goodHead + "pod: []\n", "bad.yaml:4: pod: is not known here; expected one of version, node, seed, gpus, workloads, pods"},
+		{"twice", goodHead + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: stands here twice"},
 		{"alias", "version: 1\ngpus: &g\n  - {model: A30}\npods: *g\n", "bad.yaml:4: pods: is an alias"},
-		{"unquoted driver", head + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is "580.95"; expected text (in quotes`},
-		{"driver", head + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
-		{"allocator", head + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
+		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is "580.95"; expected text (in quotes`},
+		{"driver", goodHead + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
+		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
+	}
+}
+
+func badGPUs() []badScenario {
+	return []badScenario{
 		{"unknown model", "version: 1\ngpus:\n  - {model: B200}\n", `bad.yaml:3: gpus[0].model: is "B200", which cannot be simulated; expected one of A30-24GB, A100-40GB`},
 		{"count", "version: 1\ngpus:\n  - {model: A30, count: 0}\n", `gpus[0].count: is "0"; expected a whole number from 1`},
 		{"layout without MIG", "version: 1\ngpus:\n  - {model: A30, layout: []}\n", "bad.yaml:3: gpus[0].layout: is given without mig: true"},
@@ -46,30 +54,39 @@ func TestBadScenarios(t *testing.T) {
 			`gpus[0].layout[0].ci[0]: is "4c"; expected a compute instance of 3g.20gb`},
 		{"sharing", "version: 1\ngpus:\n  - {model: A30, sharing: {kind: luck}}\n", "gpus[0].sharing.kind: is \"luck\"; expected one of time-slicing, mps"},
 		{"minor of many", "version: 1\ngpus:\n  - {model: A30, count: 2, minor: 3}\n", "gpus[0].minor: is given for 2 GPUs"},
-		{"bad size", head + "workloads:\n  - {name: w, memory: 6GB}\n", `bad.yaml:5: workloads[0].memory: is "6GB"; expected a size such as 512MiB`},
-		{"bad share", head + "workloads:\n  - {name: w, dram: 1.5}\n", `workloads[0].dram: is "1.5"; expected a number from 0 to 1`},
-		{"no shape", head + "workloads:\n  - {name: w, sm: {repeat: 1m}}\n", "workloads[0].sm: has 0 shapes; expected exactly one of sine, steps or trace"},
-		{"bad sine", head + "workloads:\n  - {name: w, sm: {sine: {min: 4, max: 2, period: 1m}}}\n", "workloads[0].sm.sine.max: is below min"},
-		{"no period", head + "workloads:\n  - {name: w, sm: {sine: {min: 1, max: 2}}}\n", "workloads[0].sm.sine.period: is missing"},
-		{"steps back", head + "workloads:\n  - {name: w, sm: {steps: [{at: 2m, value: 1}, {at: 1m, value: 2}]}}\n",
+	}
+}
+
+func badWork() []badScenario {
+	return []badScenario{
+		{"bad size", goodHead + "workloads:\n  - {name: w, memory: 6GB}\n", `bad.yaml:5: workloads[0].memory: is "6GB"; expected a size such as 512MiB`},
+		{"bad share", goodHead + "workloads:\n  - {name: w, dram: 1.5}\n", `workloads[0].dram: is "1.5"; expected a number from 0 to 1`},
+		{"no shape", goodHead + "workloads:\n  - {name: w, sm: {repeat: 1m}}\n", "workloads[0].sm: has 0 shapes; expected exactly one of sine, steps or trace"},
+		{"bad sine", goodHead + "workloads:\n  - {name: w, sm: {sine: {min: 4, max: 2, period: 1m}}}\n", "workloads[0].sm.sine.max: is below min"},
+		{"no period", goodHead + "workloads:\n  - {name: w, sm: {sine: {min: 1, max: 2}}}\n", "workloads[0].sm.sine.period: is missing"},
+		{"steps back", goodHead + "workloads:\n  - {name: w, sm: {steps: [{at: 2m, value: 1}, {at: 1m, value: 2}]}}\n",
 			"workloads[0].sm.steps[1].at: is 1m0s; expected a time after the step before"},
-		{"trace outside", head + "workloads:\n  - {name: w, sm: {trace: ../x.csv}}\n", "workloads[0].sm.trace: is \"../x.csv\"; expected a file below"},
-		{"workload twice", head + "workloads:\n  - {name: w}\n  - {name: w}\n", "bad.yaml:6: workloads[1].name"},
-		{"unknown workload", head + "pods:\n  - {name: p, resource: nvidia.com/gpu, workload: w}\n",
+		{"trace outside", goodHead + "workloads:\n  - {name: w, sm: {trace: ../x.csv}}\n", "workloads[0].sm.trace: is \"../x.csv\"; expected a file below"},
+		{"workload twice", goodHead + "workloads:\n  - {name: w}\n  - {name: w}\n", "bad.yaml:6: workloads[1].name"},
+		{"unknown workload", goodHead + "pods:\n  - {name: p, resource: nvidia.com/gpu, workload: w}\n",
 			`bad.yaml:5: pods[0].workload: is "w"; expected the name of one of the workloads`},
-		{"no resource", head + "workloads: [{name: w}]\npods:\n  - {name: p, workload: w}\n", "pods[0].resource: is missing"},
-		{"bad duration", head + "pods:\n  - {name: p, at: soon}\n", `pods[0].at: is "soon"; expected a duration such as 30s`},
-		{"name twice", head + "pods:\n  - {name: p}\n  - {name: p, at: 1m}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},
-		{"no such GPU", head + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is "7"; expected a GPU's index from 0 to 1`},
-		{"container beside containers", head + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: stands beside containers"},
-		{"label", head + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is "1"; expected text`},
-		{"pods without Kubernetes", head + "node: {kubernetes: false}\npods:\n  - {name: p}\n", "pods: the node has kubernetes: false"},
-		{"process nowhere", head + "workloads: [{name: w}]\nprocesses:\n  - {workload: w}\n", "processes[0]: expected either gpu"},
-		{"fault kind", head + "faults:\n  - {kind: fire}\n", `faults[0].kind: is "fire"; expected one of driver-lock, external-reconfigure, hang, lost`},
-		{"fault's key", head + "faults:\n  - {kind: hang, gpu: 1, xid: 3}\n", "faults[0].xid: has no meaning for a hang fault"},
-		{"fault without xid", head + "faults:\n  - {kind: xid, gpu: 1}\n", "faults[0].xid: is missing"},
-		{"fault's GPU", head + "faults:\n  - {kind: hang, gpu: 2}\n", `faults[0].gpu: is "2"; expected a whole number from 0 to 1`},
-	} {
+		{"no resource", goodHead + "workloads: [{name: w}]\npods:\n  - {name: p, workload: w}\n", "pods[0].resource: is missing"},
+		{"bad duration", goodHead + "pods:\n  - {name: p, at: soon}\n", `pods[0].at: is "soon"; expected a duration such as 30s`},
+		{"name twice", goodHead + "pods:\n  - {name: p}\n  - {name: p, at: 1m}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},
+		{"no such GPU", goodHead + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is "7"; expected a GPU's index from 0 to 1`},
+		{"container beside containers", goodHead + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: stands beside containers"},
+		{"label", goodHead + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is "1"; expected text`},
+		{"pods without Kubernetes", goodHead + "node: {kubernetes: false}\npods:\n  - {name: p}\n", "pods: the node has kubernetes: false"},
+		{"process nowhere", goodHead + "workloads: [{name: w}]\nprocesses:\n  - {workload: w}\n", "processes[0]: expected either gpu"},
+		{"fault kind", goodHead + "faults:\n  - {kind: fire}\n", `faults[0].kind: is "fire"; expected one of driver-lock, external-reconfigure, hang, lost`},
+		{"fault's key", goodHead + "faults:\n  - {kind: hang, gpu: 1, xid: 3}\n", "faults[0].xid: has no meaning for a hang fault"},
+		{"fault without xid", goodHead + "faults:\n  - {kind: xid, gpu: 1}\n", "faults[0].xid: is missing"},
+		{"fault's GPU", goodHead + "faults:\n  - {kind: hang, gpu: 2}\n", `faults[0].gpu: is "2"; expected a whole number from 0 to 1`},
+	}
+}
+
+func TestBadScenarios(t *testing.T) {
+	for _, tc := range slices.Concat(badFiles(), badGPUs(), badWork()) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("bad.yaml", []byte(tc.text))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -45,9 +46,8 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// device ids as each allocator writes them.
-func TestDeviceIDs(t *testing.T) {
-	const rest = `
+// idForms is a node with every kind of device; WHOLE, SLICE and HALF stand for the resources.
+const idForms = `
 gpus:
   - {model: H100-80GB, minor: 4}
   - {model: H100-80GB, minor: 2, mig: true, layout: ["1g.10gb@0"]}
@@ -60,56 +60,81 @@ pods:
   - {name: second, resource: WHOLE, device: 2}
   - {name: half, resource: HALF, device: 3/3g.40gb@4}
 `
-	for _, tc := range []struct {
-		node                string
-		whole, slice, half  string // resources
-		ids                 [5]string
-		claimed, everything bool
-	}{
+
+// idCase is how one allocator writes them. GPU<n> and MIG<n> stand for the UUIDs of GPU n and of its MIG device.
+type idCase struct {
+	node               string
+	whole, slice, half string // resources
+	ids                [5]string
+}
+
+func idCases() []idCase {
+	return []idCase{
 		{"{}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
-			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}, false, true},
+			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}},
 		{"{strategy: single}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
-			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}, false, true},
+			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}},
 		{"{migUUIDs: legacy}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
-			[5]string{"GPU0", "MIG-GPU1/7/0", "GPU2::0", "GPU2::1", "MIG-GPU3/2/0::0"}, false, true},
+			[5]string{"GPU0", "MIG-GPU1/7/0", "GPU2::0", "GPU2::1", "MIG-GPU3/2/0::0"}},
 		{"{allocator: gke}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
-			[5]string{"nvidia4", "nvidia2/gi7", "nvidia7/vgpu0", "nvidia7/vgpu1", "nvidia9/gi2/vgpu0"}, false, true},
+			[5]string{"nvidia4", "nvidia2/gi7", "nvidia7/vgpu0", "nvidia7/vgpu1", "nvidia9/gi2/vgpu0"}},
 		{"{allocator: hami}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
-			[5]string{"GPU0-0", "GPU1-0", "GPU2-0", "GPU2-1", "GPU3-0"}, false, true},
-		{"{allocator: dra}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
-			[5]string{"gpu-4", "gpu-2-mig-1g10gb-19-0", "gpu-7", "gpu-7", "gpu-9-mig-3g40gb-9-4"}, true, false},
-	} {
+			[5]string{"GPU0-0", "GPU1-0", "GPU2-0", "GPU2-1", "GPU3-0"}},
+	}
+}
+
+func (c idCase) start(t *testing.T) *Node {
+	t.Helper()
+	text := strings.NewReplacer("WHOLE", c.whole, "SLICE", c.slice, "HALF", c.half).Replace(idForms)
+	return start(t, "version: 1\nnode: "+c.node+text)
+}
+
+// wanted puts the node's UUIDs into the ids.
+func (c idCase) wanted(t *testing.T, n *Node) []string {
+	t.Helper()
+	var names []string
+	for i := range n.Count() {
+		s := state(t, n, i)
+		names = append(names, fmt.Sprintf("GPU%d", i), string(s.UUID))
+		if len(s.Devices) > 0 && !strings.Contains(c.node, "legacy") {
+			names = append(names, fmt.Sprintf("MIG%d", i), string(s.Devices[0].Compute.UUID))
+		}
+	}
+	var ids []string
+	for _, id := range c.ids {
+		ids = append(ids, strings.NewReplacer(names...).Replace(id))
+	}
+	return ids
+}
+
+func TestDeviceIDs(t *testing.T) {
+	for _, tc := range idCases() {
 		t.Run(tc.node, func(t *testing.T) {
-			text := strings.NewReplacer("WHOLE", tc.whole, "SLICE", tc.slice, "HALF", tc.half).Replace(rest)
-			n := start(t, "version: 1\nnode: "+tc.node+text)
-			var names []string
-			for i := range 4 {
-				s := state(t, n, i)
-				names = append(names, "GPU"+string(rune('0'+i)), string(s.UUID))
-				if len(s.Devices) > 0 && !strings.Contains(tc.node, "legacy") {
-					names = append(names, "MIG"+string(rune('0'+i)), string(s.Devices[0].Compute.UUID))
-				}
-			}
-			replacer := strings.NewReplacer(names...)
+			n := tc.start(t)
+			wanted := tc.wanted(t, n)
 			for i, pod := range []string{"whole", "slice", "first", "second", "half"} {
 				c := mustContainer(t, n, pod)
-				var id string
-				if tc.claimed {
-					id = c.Claims[0].Device
-					if len(c.Devices) != 0 || c.Claims[0].Driver != "gpu.nvidia.com" || c.Claims[0].Name != pod+"-main" {
-						t.Errorf("%s: %+v", pod, c)
-					}
-				} else {
-					id = c.Devices[0].IDs[0]
+				if len(c.Devices) != 1 || len(c.Devices[0].IDs) != 1 || c.Devices[0].IDs[0] != wanted[i] {
+					t.Errorf("%s has %v, want %s", pod, c.Devices, wanted[i])
 				}
-				if want := replacer.Replace(tc.ids[i]); id != want {
-					t.Errorf("%s has %s, want %s", pod, id, want)
-				}
-			}
-			if got := len(n.Allocatable()) > 0; got != tc.everything {
-				t.Errorf("allocatable: %v", n.Allocatable())
 			}
 		})
+	}
+}
+
+func TestClaims(t *testing.T) {
+	n := idCase{node: "{allocator: dra, hostname: h}", whole: "nvidia.com/gpu", slice: "nvidia.com/mig-1g.10gb", half: "nvidia.com/mig-3g.40gb"}.start(t)
+	for pod, want := range map[string]string{
+		"whole": "gpu-4", "slice": "gpu-2-mig-1g10gb-19-0", "first": "gpu-7", "second": "gpu-7", "half": "gpu-9-mig-3g40gb-9-4",
+	} {
+		c := mustContainer(t, n, pod)
+		claim := Claim{Name: pod + "-main", Namespace: "default", Driver: "gpu.nvidia.com", Pool: "h", Device: want}
+		if len(c.Devices) != 0 || !slices.Equal(c.Claims, []Claim{claim}) {
+			t.Errorf("%s has %v and %v, want %+v", pod, c.Devices, c.Claims, claim)
+		}
+	}
+	if all := n.Allocatable(); len(all) != 0 {
+		t.Errorf("allocatable resources %v beside claims", all)
 	}
 }
 

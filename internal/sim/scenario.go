@@ -33,6 +33,18 @@ type NodeSpec struct {
 	GIIDs          GIIDOrder
 }
 
+// DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.
+func (s *NodeSpec) DriverBranch() int {
+	branch, _ := driverMajor(s.Driver)
+	return branch
+}
+
+// CUDAVersion is the CUDA version in NVML's form, 13000 of "13.0".
+func (s *NodeSpec) CUDAVersion() int {
+	version, _ := cudaVersion(s.CUDA)
+	return version
+}
+
 // Allocator tells who gives out devices, hence the form of their ids.
 type Allocator string
 

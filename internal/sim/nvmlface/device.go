@@ -16,6 +16,8 @@ type device struct {
 	index int
 }
 
+func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
+
 // read makes one call to the driver and takes a value out of what it knows.
 func read[T any](d *device, reading gpu.Reading, value func(s *sim.State) (T, nvml.Return)) (T, nvml.Return) {
 	s, err := d.node.Read(d.index, reading)
@@ -116,7 +118,7 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 			Free: s.MemoryTotal - s.MemoryReserved - s.MemoryUsed,
 		}
 		info.Version = nvml.STRUCT_VERSION(info, 2)
-		if driverBranch(d.node) < 510 {
+		if d.branch() < 510 {
 			info.Version, info.Total, info.Reserved = 0, s.MemoryTotal-s.MemoryReserved, 0
 		}
 		return info, nvml.SUCCESS

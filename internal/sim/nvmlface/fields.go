@@ -63,7 +63,7 @@ func (d *device) field(id uint32) (field, bool) {
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
 		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}, true
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
-		return field{gpu.ReadingRecovery, nvml.VALUE_TYPE_UNSIGNED_INT, recoveryAction}, driverBranch(d.node) >= recoveryBranch
+		return field{gpu.ReadingRecovery, nvml.VALUE_TYPE_UNSIGNED_INT, recoveryAction}, d.branch() >= recoveryBranch
 	}
 	return field{}, false
 }

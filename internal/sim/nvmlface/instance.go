@@ -49,7 +49,7 @@ func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return readDevice(m, gpu.ReadingMemory, func(_ *sim.State, at *sim.Device) nvml.Memory_v2 {
 		total := at.Instance.Profile.MemoryBytes
 		info := nvml.Memory_v2{Total: total, Used: at.Instance.MemoryUsed, Free: total - at.Instance.MemoryUsed}
-		if driverBranch(m.device.node) >= 510 {
+		if m.device.branch() >= 510 {
 			info.Version = nvml.STRUCT_VERSION(info, 2)
 		}
 		return info

@@ -4,8 +4,7 @@ package nvmlface
 
 import (
 	"errors"
-	"strconv"
-	"strings"
+	"fmt"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -56,18 +55,12 @@ func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
 }
 
 func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
-	cuda, _, _ := strings.Cut(l.node.Scenario().Node.CUDA, ".")
-	return cuda + "." + l.node.Scenario().Node.Driver, returnOf(l.node.Driver())
+	node := &l.node.Scenario().Node
+	return fmt.Sprintf("%d.%s", node.CUDAVersion()/1000, node.Driver), returnOf(l.node.Driver())
 }
 
 func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
-	major, minor, _ := strings.Cut(l.node.Scenario().Node.CUDA, ".")
-	a, errMajor := strconv.Atoi(major)
-	b, errMinor := strconv.Atoi(minor)
-	if errMajor != nil || errMinor != nil {
-		return 0, nvml.ERROR_UNKNOWN
-	}
-	return a*1000 + b*10, returnOf(l.node.Driver())
+	return l.node.Scenario().Node.CUDAVersion(), returnOf(l.node.Driver())
 }
 
 func (l *library) DeviceGetCount() (int, nvml.Return) {
@@ -86,14 +79,4 @@ func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 		return nil, returnOf(err)
 	}
 	return &eventSet{node: l.node, queue: l.node.Subscribe()}, nvml.SUCCESS
-}
-
-// driverBranch is the release branch of the simulated driver, which decides what it knows.
-func driverBranch(node *sim.Node) int {
-	major, _, _ := strings.Cut(node.Scenario().Node.Driver, ".")
-	branch, err := strconv.Atoi(major)
-	if err != nil {
-		return 0
-	}
-	return branch
 }
