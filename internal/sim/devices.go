@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 )
@@ -15,6 +14,9 @@ type offer struct {
 
 // hamiReplicas is into how many parts HAMi divides a GPU by default (deviceSplitCount).
 const hamiReplicas = 10
+
+// maxReplicas bounds into how many parts a device can be divided.
+const maxReplicas = 128
 
 // offers lists what the allocator has, by GPU and place.
 func (n *Node) offers() []offer {
@@ -73,21 +75,23 @@ func (n *Node) choose(spec *ContainerSpec) []grant {
 	}
 	offers := n.offersOf(spec)
 	var grants []grant
-	for range spec.Count {
-		free := slices.DeleteFunc(slices.Clone(offers), func(o offer) bool { return users[o.place] >= max(o.replicas, 1) })
-		if len(free) == 0 {
-			return nil
+	for used := 0; used < maxReplicas; used++ { // first those that nobody uses, then those with one user ...
+		for _, o := range offers {
+			if users[o.place] != used || used >= max(o.replicas, 1) {
+				continue
+			}
+			g := grant{place: o.place, shared: o.replicas > 0}
+			for taken[g] {
+				g.replica++
+			}
+			taken[g] = true
+			users[g.place]++
+			if grants = append(grants, g); len(grants) == spec.Count {
+				return grants
+			}
 		}
-		least := slices.MinFunc(free, func(a, b offer) int { return cmp.Compare(users[a.place], users[b.place]) })
-		g := grant{place: least.place, shared: least.replicas > 0}
-		for taken[g] {
-			g.replica++
-		}
-		taken[g] = true
-		users[g.place]++
-		grants = append(grants, g)
 	}
-	return grants
+	return nil
 }
 
 // offersOf lists the devices, free or not, of the resource that a container asks for: the pinned one alone where it

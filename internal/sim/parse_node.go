@@ -136,7 +136,7 @@ func (p *parser) sharing(parent object) SharingSpec {
 	}
 	return SharingSpec{
 		Kind:     gpu.Sharing(o.choice("kind", "", string(gpu.SharingTimeSlicing), string(gpu.SharingMPS))),
-		Replicas: int(o.integer("replicas", 2, 2, 128)),
+		Replicas: int(o.integer("replicas", 2, 2, maxReplicas)),
 		Rename:   o.boolean("rename", false),
 	}
 }

@@ -26,8 +26,8 @@ version: 1
 gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "1g.5gb@1", {gi: "3g.20gb@4", ci: []}]}]
 `)
 	d := handle(t, l, 0)
-	if max := ok[int](t)(d.GetMaxMigDeviceCount()); max != 7 {
-		t.Errorf("at most %d MIG devices", max)
+	if most := ok[int](t)(d.GetMaxMigDeviceCount()); most != 7 {
+		t.Errorf("at most %d MIG devices", most)
 	}
 	if err := n.DestroyComputeInstance(0, 7, 0); err != nil {
 		t.Fatal(err)
