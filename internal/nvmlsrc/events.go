@@ -1,6 +1,7 @@
 package nvmlsrc
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -62,10 +63,15 @@ func (q *eventQueue) listen(boards []*board) {
 		return
 	}
 	if !q.running {
-		q.running = true
-		if ret := q.renew(); ret != nvml.SUCCESS {
-			level.Warn(q.opts.Logger).Log("msg", "No event queue; it is tried again", "err", driverError("nvmlEventSetCreate", ret))
+		ret := q.renew()
+		if ret != nvml.SUCCESS {
+			err := driverError("nvmlEventSetCreate", ret)
+			level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
+			if errors.Is(err, gpu.ErrNotSupported) {
+				return // Discover finds changes of the layout, too
+			}
 		}
+		q.running = true
 		go q.run()
 		return
 	}

@@ -28,7 +28,7 @@ func (r *round) readInstances() {
 // fillInstances makes the instances of the result, which own their memory, and tells whether one of them was gone.
 func (r *round) fillInstances(processes *processes) (moved bool) {
 	t := &r.board.tree
-	r.out.Instances = make([]gpu.GPUInstance, 0, len(t.nodes))
+	r.out.Instances = slices.Grow([]gpu.GPUInstance(nil), len(t.nodes))
 	own := processes.ownLists(len(t.nodes) > 0)
 	for i := range t.nodes {
 		n := &t.nodes[i]
@@ -36,7 +36,7 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 		if len(n.computes) > 0 {
 			moved = r.readInstanceMemory(n, &gi) || moved
 		}
-		gi.Computes = make([]gpu.ComputeInstance, 0, len(n.computes))
+		gi.Computes = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
 		for j := range n.computes {
 			c := &n.computes[j]
 			ci := c.ComputeInstance

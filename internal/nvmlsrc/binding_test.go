@@ -1,0 +1,105 @@
+package nvmlsrc_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+)
+
+func loadError(t *testing.T, path string) string {
+	t.Helper()
+	l := nvmlsrc.Open(path)
+	if ret := l.Init(); ret != nvml.ERROR_LIBRARY_NOT_FOUND {
+		t.Fatalf("Init returns %d", ret)
+	}
+	return l.(interface{ LoadError() error }).LoadError().Error()
+}
+
+func TestLibraryThatIsNotThere(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := loadError(t, path); !strings.Contains(err, path) {
+		t.Errorf("the error does not name the library: %s", err)
+	}
+	if _, ret := nvmlsrc.Open(path).DeviceGetCount(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
+		t.Errorf("a call before Init returns %d", ret)
+	}
+}
+
+func TestLibraryThatIsNoNVML(t *testing.T) {
+	if err := loadError(t, "libc.so.6"); !strings.Contains(err, "libc.so.6: not an NVML library") {
+		t.Errorf("error %s", err)
+	}
+}
+
+// The real binding on a library that arrives late and lacks most functions. go-nvml binds symbols for the whole process
+// and dies on a missing one, so the test runs in a process of its own.
+func TestOldLibraryThatArrivesLate(t *testing.T) {
+	const variable = "NVMLSRC_TEST_DIR"
+	if dir := os.Getenv(variable); dir != "" {
+		readOldLibrary(t, filepath.Join(dir, "libnvidia-ml.so.1"))
+		return
+	}
+	test := exec.Command(os.Args[0], "-test.run=^TestOldLibraryThatArrivesLate$", "-test.v")
+	test.Env = append(os.Environ(), variable+"="+t.TempDir())
+	if out, err := test.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func readOldLibrary(t *testing.T, path string) {
+	s := nvmlsrc.New(nvmlsrc.Open(path), nvmlsrc.Options{Now: time.Now, Logger: log.NewNopLogger()})
+	if _, err := s.Discover(); !errors.Is(err, gpu.ErrNoDriver) || !strings.Contains(err.Error(), path) {
+		t.Fatalf("before there is a library: %v", err)
+	}
+	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", path, "testdata/oldnvml.c").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	inventory, err := s.Discover()
+	if err != nil || len(inventory.GPUs) != 1 || inventory.Driver.Version != "450.80.02" || inventory.Driver.CUDA != "" {
+		t.Fatalf("inventory %+v, error %v", inventory, err)
+	}
+	for range 2 {
+		g, err := s.Read(inventory.GPUs[0])
+		if err != nil || len(g.Errors) != 0 {
+			t.Fatalf("error %v, errors %v", err, g.Errors)
+		}
+		checkOldGPU(t, g)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func checkOldGPU(t *testing.T, g gpu.GPU) {
+	t.Helper()
+	r := g.Readings
+	if g.Name != "A100-SXM4-40GB" || r.Memory.Total != gpu.Some(uint64(40536<<20)) || r.Memory.Reserved.Present() {
+		t.Errorf("name %q, memory %+v", g.Name, r.Memory)
+	}
+	if r.ClockEvents != gpu.Some(gpu.ClockEvents(1)) || r.PowerWatts.Present() || r.TemperatureCelsius.Present() || r.Processes.Present() {
+		t.Errorf("readings %+v", r)
+	}
+	if len(g.Profiles) != 2 || g.Profiles[0].Name != "3g.20gb" || g.Profiles[0].MaxInstances != 2 || g.Profiles[1].Name != "7g.40gb" {
+		t.Errorf("profiles %+v", g.Profiles)
+	}
+	if len(g.Instances) != 1 || len(g.Instances[0].Computes) != 1 {
+		t.Fatalf("instances %+v", g.Instances)
+	}
+	gi, ci := g.Instances[0], g.Instances[0].Computes[0]
+	if gi.ID != 2 || gi.Profile != "3g.20gb" || gi.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) || !gi.Memory.Used.Present() {
+		t.Errorf("GPU instance %+v", gi)
+	}
+	if ci.UUID != "MIG-GPU-11111111-2222-3333-4444-555555555555/2/0" || ci.Profile != "3g.20gb" || ci.SMs.Present() {
+		t.Errorf("compute instance %+v", ci)
+	}
+}

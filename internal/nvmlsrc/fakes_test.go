@@ -1,0 +1,310 @@
+package nvmlsrc_test
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+)
+
+// spy stands between a Source and the simulated node: it counts the calls by their names, and makes them do something
+// else. It is a Library; its devices, MIG devices and event sets are spies, too.
+type spy struct {
+	nvmlsrc.Library
+	mu      sync.Mutex
+	calls   map[string]int
+	returns map[string]nvml.Return // what a call returns instead of being made
+	before  map[string]func()      // what happens before a call is made
+	devices map[int]spyDevice
+	loadErr error
+}
+
+func newSpy(lib nvmlsrc.Library) *spy {
+	return &spy{
+		Library: lib, calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){}, devices: map[int]spyDevice{},
+	}
+}
+
+// set makes a call return a code; SUCCESS lets it be made again.
+func (s *spy) set(call string, ret nvml.Return) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ret == nvml.SUCCESS {
+		delete(s.returns, call)
+		return
+	}
+	s.returns[call] = ret
+}
+
+// do lets something happen before the next such call.
+func (s *spy) do(call string, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before[call] = f
+}
+
+// taken returns the calls since the last time.
+func (s *spy) taken() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.calls
+	s.calls = map[string]int{}
+	return taken
+}
+
+func (s *spy) passes(call string) (nvml.Return, bool) {
+	s.mu.Lock()
+	s.calls[call]++
+	f := s.before[call]
+	delete(s.before, call)
+	s.mu.Unlock()
+	if f != nil {
+		f()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ret, fails := s.returns[call]
+	return ret, !fails
+}
+
+func via[T any](s *spy, call string, f func() (T, nvml.Return)) (T, nvml.Return) {
+	if ret, ok := s.passes(call); !ok {
+		var none T
+		return none, ret
+	}
+	return f()
+}
+
+func (s *spy) LoadError() error { return s.loadErr }
+
+func (s *spy) Init() nvml.Return {
+	if ret, ok := s.passes("Init"); !ok {
+		return ret
+	}
+	return s.Library.Init()
+}
+
+func (s *spy) Shutdown() nvml.Return {
+	s.passes("Shutdown")
+	return s.Library.Shutdown()
+}
+
+func (s *spy) DeviceGetCount() (int, nvml.Return) {
+	return via(s, "DeviceGetCount", s.Library.DeviceGetCount)
+}
+
+// DeviceGetHandleByIndex gives the same handle every time, as the driver does.
+func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+	d, ret := via(s, "DeviceGetHandleByIndex", func() (nvmlsrc.Device, nvml.Return) { return s.Library.DeviceGetHandleByIndex(index) })
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.devices[index]; !known {
+		s.devices[index] = spyDevice{d, s}
+	}
+	return s.devices[index], ret
+}
+
+func (s *spy) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
+	set, ret := via(s, "EventSetCreate", s.Library.EventSetCreate)
+	return spySet{set, s}, ret
+}
+
+type spySet struct {
+	nvmlsrc.EventSet
+	spy *spy
+}
+
+// Wait names the device by the handle that the spy has given out, as the driver does.
+func (e spySet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
+	event, ret := via(e.spy, "Wait", func() (nvmlsrc.Event, nvml.Return) { return e.EventSet.Wait(timeoutMillis) })
+	if ret == nvml.SUCCESS {
+		uuid, _ := event.Device.GetUUID()
+		e.spy.mu.Lock()
+		defer e.spy.mu.Unlock()
+		for _, d := range e.spy.devices {
+			if known, _ := d.Device.GetUUID(); known == uuid {
+				event.Device = d
+			}
+		}
+	}
+	return event, ret
+}
+
+func (e spySet) Free() nvml.Return {
+	e.spy.passes("Free")
+	return e.EventSet.Free()
+}
+
+type spyDevice struct {
+	nvmlsrc.Device
+	spy *spy
+}
+
+func (d spyDevice) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return {
+	call := map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)", nvml.EventMigConfigChange: "RegisterEvents(MIG)"}[types]
+	if ret, ok := d.spy.passes(call); !ok {
+		return ret
+	}
+	return d.Device.RegisterEvents(types, set.(spySet).EventSet)
+}
+
+func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
+	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsrc.MIGDevice, nvml.Return) { return d.Device.GetMigDeviceHandleByIndex(index) })
+	return spyMIG{m, d.spy}, ret
+}
+
+func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsrc.GPUInstance, nvml.Return) {
+	return via(d.spy, "GetGpuInstances", func() ([]nvmlsrc.GPUInstance, nvml.Return) { return d.Device.GetGpuInstances(profile, capacity) })
+}
+
+func (d spyDevice) GetUUID() (string, nvml.Return) { return via(d.spy, "GetUUID", d.Device.GetUUID) }
+func (d spyDevice) GetName() (string, nvml.Return) { return via(d.spy, "GetName", d.Device.GetName) }
+func (d spyDevice) GetSerial() (string, nvml.Return) {
+	return via(d.spy, "GetSerial", d.Device.GetSerial)
+}
+func (d spyDevice) GetVbiosVersion() (string, nvml.Return) {
+	return via(d.spy, "GetVbiosVersion", d.Device.GetVbiosVersion)
+}
+func (d spyDevice) GetMinorNumber() (int, nvml.Return) {
+	return via(d.spy, "GetMinorNumber", d.Device.GetMinorNumber)
+}
+func (d spyDevice) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
+	return via(d.spy, "GetArchitecture", d.Device.GetArchitecture)
+}
+func (d spyDevice) GetPciInfo() (nvml.PciInfo, nvml.Return) {
+	return via(d.spy, "GetPciInfo", d.Device.GetPciInfo)
+}
+func (d spyDevice) GetNumGpuCores() (int, nvml.Return) {
+	return via(d.spy, "GetNumGpuCores", d.Device.GetNumGpuCores)
+}
+func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
+	return via(d.spy, "GetMaxMigDeviceCount", d.Device.GetMaxMigDeviceCount)
+}
+func (d spyDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
+	return via(d.spy, "GetMemoryInfo", d.Device.GetMemoryInfo)
+}
+func (d spyDevice) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	return via(d.spy, "GetUtilizationRates", d.Device.GetUtilizationRates)
+}
+func (d spyDevice) GetPowerUsage() (uint32, nvml.Return) {
+	return via(d.spy, "GetPowerUsage", d.Device.GetPowerUsage)
+}
+func (d spyDevice) GetEnforcedPowerLimit() (uint32, nvml.Return) {
+	return via(d.spy, "GetEnforcedPowerLimit", d.Device.GetEnforcedPowerLimit)
+}
+func (d spyDevice) GetTotalEnergyConsumption() (uint64, nvml.Return) {
+	return via(d.spy, "GetTotalEnergyConsumption", d.Device.GetTotalEnergyConsumption)
+}
+func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return via(d.spy, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
+}
+func (d spyDevice) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+	return via(d.spy, "GetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+		return d.Device.GetGpuInstanceProfileInfo(enum)
+	})
+}
+func (d spyDevice) GetGpuInstancePossiblePlacements(id uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
+	return via(d.spy, "GetGpuInstancePossiblePlacements", func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+		return d.Device.GetGpuInstancePossiblePlacements(id)
+	})
+}
+func (d spyDevice) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
+	return via(d.spy, "GetTotalEccErrors", func() (uint64, nvml.Return) { return d.Device.GetTotalEccErrors(severity, lifetime) })
+}
+
+type spyMIG struct {
+	nvmlsrc.MIGDevice
+	spy *spy
+}
+
+func (m spyMIG) GetUUID() (string, nvml.Return) {
+	return via(m.spy, "MIG.GetUUID", m.MIGDevice.GetUUID)
+}
+func (m spyMIG) GetName() (string, nvml.Return) {
+	return via(m.spy, "MIG.GetName", m.MIGDevice.GetName)
+}
+func (m spyMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
+	return via(m.spy, "MIG.GetAttributes", m.MIGDevice.GetAttributes)
+}
+func (m spyMIG) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
+	return via(m.spy, "MIG.GetMemoryInfo", m.MIGDevice.GetMemoryInfo)
+}
+func (m spyMIG) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return via(m.spy, "MIG.GetComputeRunningProcesses", m.MIGDevice.GetComputeRunningProcesses)
+}
+
+// node is a simulated node on a stepped clock, a spy and a Source over both.
+type node struct {
+	*sim.Node
+	t      *testing.T
+	spy    *spy
+	source *nvmlsrc.Source
+	logged *bytes.Buffer
+}
+
+// newNode starts a node; what follows gpus: is the scenario's.
+func newNode(t *testing.T, options, gpus string) *node {
+	t.Helper()
+	return startNode(t, "version: 1\nnode: {hostname: n1, driver: \"580.95.05\", cuda: \"13.0\""+options+"}\ngpus:\n"+gpus+"\n")
+}
+
+func startNode(t *testing.T, scenario string) *node {
+	t.Helper()
+	s, err := sim.Parse("test.yaml", []byte(scenario))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := sim.New(s, sim.NewClock(sim.ClockStep))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	logged := &bytes.Buffer{}
+	lib := newSpy(nvmlface.New(n))
+	source := nvmlsrc.New(lib, nvmlsrc.Options{
+		Now: n.Now, SlowEvery: 15 * time.Second, Logger: log.NewLogfmtLogger(log.NewSyncWriter(logged)),
+	})
+	t.Cleanup(func() {
+		if err := source.Close(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	return &node{Node: n, t: t, spy: lib, source: source, logged: logged}
+}
+
+// discover returns the GPUs.
+func (n *node) discover() []gpu.UUID {
+	n.t.Helper()
+	inventory, err := n.source.Discover()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return inventory.GPUs
+}
+
+func (n *node) read(id gpu.UUID) gpu.GPU {
+	n.t.Helper()
+	g, err := n.source.Read(id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return g
+}
+
+func (n *node) advance(by time.Duration) {
+	n.t.Helper()
+	if err := n.Advance(by); err != nil {
+		n.t.Fatal(err)
+	}
+}
