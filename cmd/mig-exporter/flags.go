@@ -39,10 +39,9 @@ func parse(args []string) (invocation, error) {
 	sourceFlags(app, cfg)
 	webFlags(app, cfg)
 	kubernetesFlags(app, cfg)
-	app.Flag("log.level", "Least important messages to log: debug, info, warn or error.").Default("info").
-		EnumVar(&inv.Log.Level, "debug", "info", "warn", "error")
-	app.Flag("log.format", "Form of the log on standard error: logfmt or json.").Default("logfmt").
-		EnumVar(&inv.Log.Format, "logfmt", "json")
+	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &inv.Log.Level,
+		"debug", "info", "warn", "error")
+	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &inv.Log.Format, "logfmt", "json")
 	enabled := collectorFlags(app)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
@@ -71,19 +70,17 @@ func newApp() *kingpin.Application {
 }
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag("driver", "Where GPUs come from: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.").
-		Default(driverNVML).EnumVar(&cfg.Driver, driverNVML, driverSim)
+	enumFlag(app, "driver", "Where GPUs come from: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
+		driverNVML, &cfg.Driver, driverNVML, driverSim)
 	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
 	app.Flag("sim.scenario", "Scenario file of the simulated node.").StringVar(&cfg.SimScenario)
-	clock := app.Flag("sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.").
-		Default(string(sim.ClockReal))
-	clock.EnumVar((*string)(&cfg.SimClock), string(sim.ClockReal), string(sim.ClockStep), string(sim.ClockX60))
-	app.Flag("poll.interval", "Time between two readings of all GPUs.").Default("1s").DurationVar(&cfg.PollInterval)
-	app.Flag("poll.timeout", "Time after which a GPU that does not answer counts as down.").Default("5s").
-		DurationVar(&cfg.PollTimeout)
-	app.Flag("poll.stale-after", "Number of intervals after which the readings of a GPU that does not answer are dropped.").
-		Default("3").IntVar(&cfg.StaleAfter)
+	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
+		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
+	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.", "1s", &cfg.PollInterval)
+	durationFlag(app, "poll.timeout", "Time after which a GPU that does not answer counts as down.", "5s", &cfg.PollTimeout)
+	intFlag(app, "poll.stale-after", "Number of intervals after which the readings of a GPU that does not answer are dropped.",
+		"3", &cfg.StaleAfter)
 	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
 		StringVar(&cfg.ProcDir)
 }
@@ -95,10 +92,9 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of --web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
 	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
-	app.Flag("web.max-scrapes", "Scrapes served at the same time; those beyond it get 503. 0 is no limit.").Default("40").
-		IntVar(&cfg.MaxScrapes)
-	app.Flag("web.ready-max-age", "Age of the last reading of the node from which /-/ready says no.").Default("15s").
-		DurationVar(&cfg.ReadyMaxAge)
+	intFlag(app, "web.max-scrapes", "Scrapes served at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
+	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready says no; 0s is never.", "15s",
+		&cfg.ReadyMaxAge)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
@@ -107,12 +103,11 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket; it need not exist.").Default(podres.DefaultSocket).
 		StringVar(&cfg.KubeletSocket)
-	labels := app.Flag("kubernetes.labels", "Where pods are named: series (on the series of what they hold, and in the "+
-		"info families), info (in the info families only), off.").Default(string(collector.PodLabelsSeries))
-	labels.EnumVar((*string)(&cfg.PodLabels),
-		string(collector.PodLabelsSeries), string(collector.PodLabelsInfo), string(collector.PodLabelsOff))
-	app.Flag("kubernetes.stale-after", "Time for which pods are still named after the kubelet has stopped answering.").
-		Default("5m").DurationVar(&cfg.PodsStaleAfter)
+	enumFlag(app, "kubernetes.labels", "Where pods are named: series (on the series of what they hold, and in the "+
+		"info families), info (in the info families only), off.", collector.PodLabelsSeries, &cfg.PodLabels,
+		collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
+	durationFlag(app, "kubernetes.stale-after", "Time for which pods are still named after the kubelet has stopped answering.",
+		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name that stands for NVIDIA devices beside nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
 	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME where a pod is named; needs "+

@@ -34,7 +34,7 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string) (workload string, 
 
 // stepper is the loop that is asked for a Snapshot after the clock moved.
 type stepper interface {
-	Poll(ctx context.Context) error
+	Poll(ctx context.Context, first func() error) error
 	Current() *gpu.Snapshot
 }
 
@@ -47,12 +47,9 @@ func advance(node *sim.Node, loop stepper) http.Handler {
 			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")), http.StatusBadRequest)
 			return
 		}
-		if err := node.Advance(by); err != nil {
+		// The clock moves between two polls: readings of one poll are of one time.
+		if err := loop.Poll(r.Context(), func() error { return node.Advance(by) }); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
-			return
-		}
-		if err := loop.Poll(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
 		s := loop.Current()

@@ -154,8 +154,7 @@ func (h *harness) run() (stop func() error) {
 // step advances the clock, polls and returns the new Snapshot.
 func (h *harness) step(d time.Duration) *gpu.Snapshot {
 	h.t.Helper()
-	h.clock.advance(d)
-	if err := h.Poll(h.t.Context()); err != nil {
+	if err := h.Poll(h.t.Context(), func() error { h.clock.advance(d); return nil }); err != nil {
 		h.t.Fatalf("poll: %v", err)
 	}
 	return h.Current()

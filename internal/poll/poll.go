@@ -41,7 +41,7 @@ type Poller struct {
 	opts     Options
 	source   Source
 	current  atomic.Pointer[gpu.Snapshot]
-	requests chan chan error
+	requests chan request
 	stopped  chan struct{} // closed when Run has returned
 
 	// What follows is owned by the goroutine of Run.
@@ -59,7 +59,7 @@ func New(source Source, opts Options) *Poller {
 	return &Poller{
 		opts:      opts,
 		source:    source,
-		requests:  make(chan chan error),
+		requests:  make(chan request),
 		stopped:   make(chan struct{}),
 		gpus:      map[gpu.UUID]*tracked{},
 		driverErr: fmt.Errorf("%w: not asked yet", gpu.ErrNoDriver),
@@ -71,11 +71,18 @@ var errStopped = errors.New("poll: the loop has stopped")
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// Poll runs one cycle and returns when its Snapshot is published.
-func (p *Poller) Poll(ctx context.Context) error {
+// request asks for a cycle.
+type request struct {
+	first func() error
+	done  chan error
+}
+
+// Poll runs one cycle and returns when its Snapshot is published. first, where it is not nil, runs before the cycle and
+// never during one; its error is returned without a cycle.
+func (p *Poller) Poll(ctx context.Context, first func() error) error {
 	done := make(chan error, 1)
 	select {
-	case p.requests <- done:
+	case p.requests <- request{first: first, done: done}:
 	case <-p.stopped:
 		return errStopped
 	case <-ctx.Done():
@@ -112,9 +119,8 @@ func (p *Poller) Run(ctx context.Context) error {
 			return nil
 		case <-ticks:
 			err = p.cycle(ctx)
-		case done := <-p.requests:
-			err = p.cycle(ctx)
-			done <- err
+		case r := <-p.requests:
+			err = p.answer(ctx, r)
 		case e := <-p.source.Events():
 			if p.event(e) {
 				err = p.cycle(ctx)
@@ -124,6 +130,19 @@ func (p *Poller) Run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// answer runs what a request asks for; the error is the cycle's.
+func (p *Poller) answer(ctx context.Context, r request) error {
+	if r.first != nil {
+		if err := r.first(); err != nil {
+			r.done <- err
+			return nil
+		}
+	}
+	err := p.cycle(ctx)
+	r.done <- err
+	return err
 }
 
 // cycle reads, merges and publishes once.

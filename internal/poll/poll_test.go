@@ -167,7 +167,7 @@ func TestVersionMismatchEndsTheLoop(t *testing.T) {
 			if err := h.Run(t.Context()); !errors.Is(err, gpu.ErrVersionMismatch) {
 				t.Errorf("Run returned %v, want ErrVersionMismatch", err)
 			}
-			if err := h.Poll(t.Context()); !errors.Is(err, errStopped) {
+			if err := h.Poll(t.Context(), nil); !errors.Is(err, errStopped) {
 				t.Errorf("Poll after the end returned %v", err)
 			}
 		})

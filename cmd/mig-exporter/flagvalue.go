@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+)
+
+// flagValue is a flag's value that says in its errors which flag it is and what was expected; kingpin's own do not.
+type flagValue struct {
+	flag     string
+	expected string
+	text     string
+	parse    func(string) bool
+}
+
+func (v *flagValue) String() string { return v.text }
+
+func (v *flagValue) Set(s string) error {
+	if !v.parse(s) {
+		return fmt.Errorf("--%s=%s: expected %s", v.flag, s, v.expected)
+	}
+	v.text = s
+	return nil
+}
+
+// enumFlag declares a flag with a fixed set of values.
+func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T, target *T, values ...T) {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = string(v)
+	}
+	last := len(names) - 1
+	app.Flag(name, help).Default(string(initial)).SetValue(&flagValue{
+		flag:     name,
+		expected: strings.Join(names[:last], ", ") + " or " + names[last],
+		parse: func(s string) bool {
+			*target = T(s)
+			return slices.Contains(values, T(s))
+		},
+	})
+}
+
+func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) {
+	app.Flag(name, help).Default(initial).SetValue(&flagValue{
+		flag:     name,
+		expected: "a duration such as " + initial,
+		parse: func(s string) bool {
+			d, err := time.ParseDuration(s)
+			*target = d
+			return err == nil
+		},
+	})
+}
+
+func intFlag(app *kingpin.Application, name, help, initial string, target *int) {
+	app.Flag(name, help).Default(initial).SetValue(&flagValue{
+		flag:     name,
+		expected: "a number such as " + initial,
+		parse: func(s string) bool {
+			n, err := strconv.Atoi(s)
+			*target = n
+			return err == nil
+		},
+	})
+}
