@@ -137,7 +137,7 @@ func (p *Poller) answer(ctx context.Context, r request) error {
 	if r.first != nil {
 		if err := r.first(); err != nil {
 			r.done <- err
-			return nil
+			return nil //nolint:nilerr // it is the asker's error; the loop goes on
 		}
 	}
 	err := p.cycle(ctx)
