@@ -75,9 +75,7 @@ func (q *eventQueue) listen(boards []*board) {
 		go q.run()
 		return
 	}
-	if q.set != nil {
-		q.registerAll()
-	}
+	q.registerAll()
 }
 
 // stop ends the goroutine; ended says when.
@@ -102,12 +100,16 @@ func (q *eventQueue) renew() nvml.Return {
 	}
 	q.set, q.spoilt = set, false
 	q.registered = map[*board]bool{}
-	return q.registerAll()
+	q.registerAll()
+	return ret
 }
 
-// registerAll registers GPUs that are not yet. The caller holds mu and there is a set.
-func (q *eventQueue) registerAll() nvml.Return {
+// registerAll registers those GPUs that are not yet, where there is a set. The caller holds mu.
+func (q *eventQueue) registerAll() {
 	for _, b := range q.boards {
+		if q.set == nil || q.spoilt {
+			return
+		}
 		if q.registered[b] || q.refused[b] {
 			continue
 		}
@@ -116,11 +118,10 @@ func (q *eventQueue) registerAll() nvml.Return {
 		for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
 			if ret := b.handle.RegisterEvents(kind, q.set); ret == nvml.ERROR_UNKNOWN { // the set is undefined now (nvml.h)
 				q.refused[b], q.spoilt = true, true
-				return ret
+				break
 			}
 		}
 	}
-	return nvml.SUCCESS
 }
 
 // drop frees the set. Only the goroutine that waits on it may do so.
@@ -128,7 +129,7 @@ func (q *eventQueue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.set != nil {
-		q.set.Free()
+		_ = q.set.Free() // whatever it says, the set is not used any more
 	}
 	q.set, q.spoilt = nil, false
 }
@@ -180,12 +181,12 @@ func (q *eventQueue) current() EventSet {
 	return set
 }
 
-// restore tries to set the queue up anew.
+// restore tries to set the queue up anew; where that fails, it is tried again.
 func (q *eventQueue) restore() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.boards) > 0 {
-		q.renew()
+		_ = q.renew()
 	}
 }
 

@@ -25,6 +25,8 @@ type spy struct {
 	before  map[string]func()      // what happens before a call is made
 	devices map[int]spyDevice
 	loadErr error
+
+	oldProcesses bool
 }
 
 func newSpy(lib nvmlsrc.Library) *spy {
@@ -206,8 +208,16 @@ func (d spyDevice) GetEnforcedPowerLimit() (uint32, nvml.Return) {
 func (d spyDevice) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 	return via(d.spy, "GetTotalEnergyConsumption", d.Device.GetTotalEnergyConsumption)
 }
+
+// GetComputeRunningProcesses leaves out the instances where the spy is set to an old driver.
 func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return via(d.spy, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
+	list, ret := via(d.spy, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
+	for i := range list {
+		if d.spy.oldProcesses {
+			list[i].GpuInstanceId, list[i].ComputeInstanceId = nvmlsrc.NoInstance, nvmlsrc.NoInstance
+		}
+	}
+	return list, ret
 }
 func (d spyDevice) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	return via(d.spy, "GetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {

@@ -29,7 +29,7 @@ func (r *round) readInstances() {
 func (r *round) fillInstances(processes *processes) (moved bool) {
 	t := &r.board.tree
 	r.out.Instances = slices.Grow([]gpu.GPUInstance(nil), len(t.nodes))
-	own := processes.ownLists(len(t.nodes) > 0)
+	own := processes.ownLists(t.known)
 	for i := range t.nodes {
 		n := &t.nodes[i]
 		gi := n.GPUInstance

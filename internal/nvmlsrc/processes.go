@@ -18,9 +18,10 @@ type processes struct {
 	err  error
 }
 
-// ownLists returns where to collect what the MIG devices say themselves, nil where that is not needed.
-func (p *processes) ownLists(hasInstances bool) *processes {
-	if p.ok || p.err == nil || !hasInstances {
+// ownLists returns where to collect what the MIG devices say themselves, nil where that is not needed or the GPU has no
+// tree. Nothing runs outside of them.
+func (p *processes) ownLists(hasTree bool) *processes {
+	if p.ok || p.err == nil || !hasTree {
 		return nil
 	}
 	return &processes{list: []gpu.Process{}, ok: true}
@@ -44,12 +45,22 @@ func (r *round) readProcesses() processes {
 	graphics, _ := ask(&r.asker, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses, r.dev.GetGraphicsRunningProcesses)
 	mps, _ := ask(&r.asker, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses, r.dev.GetMPSComputeRunningProcesses)
 	list := mergeProcesses(compute, graphics, mps)
-	if !r.board.mode.enabled.Or(false) {
-		for i := range list {
-			list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+	if r.board.mode.enabled.Or(false) {
+		if nowhere(list) {
+			return processes{err: gpu.ErrNotSupported}
 		}
+		return processes{list: list, ok: true}
+	}
+	for i := range list {
+		list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
 	return processes{list: list, ok: true}
+}
+
+// nowhere tells whether a list leaves out the instances of all its processes, as the first form of the call does
+// (nvmlProcessInfo_v1_t): then only the MIG devices' own lists say which is where.
+func nowhere(list []gpu.Process) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
 }
 
 // lackProcesses takes the error of a GPU whose processes nobody tells completely.

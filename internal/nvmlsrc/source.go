@@ -135,9 +135,9 @@ func (s *Source) Close(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 
-	s.queue.stop()
 	done := make(chan error, 1)
 	go func() {
+		s.queue.stop()
 		<-s.finished
 		<-s.queue.ended
 		var err error

@@ -46,16 +46,31 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	}
 }
 
+const oneProcess = `
+workloads: [{name: job, memory: 2GiB, sm: 4}]
+processes: [{device: "0/3g.20gb@0/1", workload: job}]`
+
+// An old driver does not say where the processes of a GPU run; its MIG devices do.
+func TestProcessesWithoutInstances(t *testing.T) {
+	n := newNode(t, "", twoCIs+oneProcess)
+	n.spy.oldProcesses = true
+	id := n.discover()[0]
+	n.advance(time.Second)
+	g := n.read(id)
+	computes := g.Instances[0].Computes
+	if computes[0].Processes != gpu.Some(0) || computes[1].Processes != gpu.Some(1) || len(g.Readings.Processes.Or(nil)) != 1 || len(g.Errors) != 0 {
+		t.Errorf("compute instances %+v, processes %v, errors %v", computes, g.Readings.Processes, g.Errors)
+	}
+	n.spy.set("MIG.GetComputeRunningProcesses", nvml.ERROR_UNKNOWN)
+	g = n.read(id)
+	if ci := g.Instances[0].Computes[1]; ci.Up || ci.Processes.Present() || g.Instances[0].Processes.Present() || g.Readings.Processes.Present() {
+		t.Errorf("instances %+v, processes %v", g.Instances, g.Readings.Processes)
+	}
+}
+
 // Without rights the tree is what the MIG devices tell: no orphan and no placements, but profiles, memory and processes.
 func TestUnprivilegedSeesLess(t *testing.T) {
-	n := startNode(t, `
-version: 1
-node: {hostname: n1, driver: "580.95.05", cuda: "13.0", privileged: false}
-gpus:
-`+twoCIs+`
-workloads: [{name: job, memory: 2GiB, sm: 4}]
-processes: [{device: "0/3g.20gb@0/1", workload: job}]
-`)
+	n := newNode(t, ", privileged: false", twoCIs+oneProcess)
 	id := n.discover()[0]
 	n.advance(time.Second)
 	for range 3 {
@@ -89,6 +104,15 @@ processes: [{device: "0/3g.20gb@0/1", workload: job}]
 	}
 	if lines := strings.Count(n.logged.String(), "No permission"); lines != 2 {
 		t.Errorf("logged %d times that permission is missing, want once for the tree and once for memory:\n%s", lines, n.logged)
+	}
+}
+
+func TestUnprivilegedWithMIGOnAndEmpty(t *testing.T) {
+	n := newNode(t, ", privileged: false", "  - {model: A100-40GB, mig: true}")
+	g := n.read(n.discover()[0])
+	list, ok := g.Readings.Processes.Get()
+	if !ok || len(list) != 0 || errorOf(g.Errors, gpu.ReadingProcesses) != nil || g.Instances != nil {
+		t.Errorf("processes %v, instances %v, errors %v", g.Readings.Processes, g.Instances, g.Errors)
 	}
 }
 
