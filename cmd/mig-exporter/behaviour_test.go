@@ -275,3 +275,37 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 		}
 	}
 }
+
+// TestRecutByAnyone: what somebody else re-cuts shows in the next poll, without a restart, and what was there is gone.
+func TestRecutByAnyone(t *testing.T) {
+	scenario := write(t, "recut.yaml", `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
+seed: 1
+gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "3g.20gb@4"]}]
+faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["4g.20gb@0", "3g.20gb@4"]}]
+`)
+	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario)
+	profiles := func() string {
+		var found []string
+		for line := range strings.Lines(string(p.get("/metrics").body)) {
+			if strings.HasPrefix(line, "nvidia_mig_gpu_instance_info{") {
+				_, rest, _ := strings.Cut(line, `mig_profile="`)
+				name, _, _ := strings.Cut(rest, `"`)
+				found = append(found, name)
+			}
+		}
+		return strings.Join(found, " ")
+	}
+	changes := func(n int) bool {
+		return strings.Contains(string(p.get("/metrics").body), "\nnvidia_gpu_mig_layout_changes_total{") &&
+			strings.Contains(string(p.get("/metrics").body), fmt.Sprintf("\"} %d\n# HELP nvidia_gpu_mig_pending", n))
+	}
+	p.advance(time.Second)
+	if got := profiles(); got != "1g.5gb 3g.20gb" || !changes(0) {
+		t.Errorf("before: %s, no change counted: %v", got, changes(0))
+	}
+	p.advance(10 * time.Second)
+	if got := profiles(); got != "3g.20gb 4g.20gb" && got != "4g.20gb 3g.20gb" || !changes(1) {
+		t.Errorf("after: %s, one change counted: %v", got, changes(1))
+	}
+}

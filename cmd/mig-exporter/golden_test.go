@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"google.golang.org/protobuf/encoding/protodelim"
@@ -56,6 +57,15 @@ func TestGoldenMetrics(t *testing.T) {
 			r := p.get("/metrics")
 			if r.status != http.StatusOK {
 				t.Fatalf("GET /metrics: %d", r.status)
+			}
+			problems, err := promlint.New(bytes.NewReader(r.body)).Lint()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, problem := range problems {
+				if !strings.HasPrefix(problem.Metric, "go_") && !strings.HasPrefix(problem.Metric, "process_") {
+					t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
+				}
 			}
 			compareGolden(t, g.name+".prom", keepGolden(t, r.body), func(b []byte) string { return string(b) })
 		})

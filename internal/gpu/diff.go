@@ -17,11 +17,6 @@ type InstanceChange struct {
 	UUID    MIGUUID // of a compute instance
 }
 
-// Empty tells whether nothing changed.
-func (d *Delta) Empty() bool {
-	return len(d.Appeared)+len(d.Vanished)+len(d.WentUp)+len(d.WentDown)+len(d.ModeChanged)+len(d.Created)+len(d.Destroyed) == 0
-}
-
 // Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots.
 func Diff(before, after *Snapshot) Delta {
 	var d Delta
