@@ -42,32 +42,35 @@ type Engines struct {
 // Profile is one kind of GPU instance that a GPU offers, as its driver describes it.
 type Profile struct {
 	// ID is what the driver takes and nvidia-smi prints; it is specific to the model (14 is 2g on A100, 1g on A30).
-	ID uint32
+	ID uint32 `json:"id"`
 	// Enum is NVML's NVML_GPU_INSTANCE_PROFILE_*, the same on every model.
-	Enum int
+	Enum int `json:"-"`
 	// Name is the driver's, such as "1g.5gb+me". Names change with drivers.
-	Name          string
-	ComputeSlices int
+	Name          string `json:"name"`
+	ComputeSlices int    `json:"computeSlices"`
 	// MemorySlices is the size of its placements on the axis.
-	MemorySlices int
-	SMs          int
-	MemoryBytes  uint64
+	MemorySlices int    `json:"memorySlices"`
+	SMs          int    `json:"sms"`
+	MemoryBytes  uint64 `json:"memoryBytes"`
 	// MaxInstances is how many fit on an empty GPU.
-	MaxInstances int
+	MaxInstances int `json:"maxInstances"`
 	// Placements are all possible ones, occupied or not; nil where the driver withholds them.
-	Placements []Placement
-	Engines    Opt[Engines]
+	Placements []Placement  `json:"placements,omitempty"`
+	Engines    Opt[Engines] `json:"-"`
 }
 
 // SliceCount splits slices of one kind; the three add up to the GPU's total.
 type SliceCount struct {
-	Used, Free, Stranded int
+	Used     int `json:"used"`
+	Free     int `json:"free"`
+	Stranded int `json:"stranded"`
 }
 
 // ProfileCapacity says how many instances of a profile the GPU could hold, and how many more could be created now.
 type ProfileCapacity struct {
-	Name           string
-	Max, Available int
+	Name      string `json:"name"`
+	Max       int    `json:"max"`
+	Available int    `json:"available"`
 }
 
 // Capacity is what could still be created on a GPU, given what is placed.

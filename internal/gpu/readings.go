@@ -4,7 +4,10 @@ import "time"
 
 // Memory is framebuffer memory in bytes: a whole board's, or a GPU instance's own.
 type Memory struct {
-	Total, Used, Free, Reserved Opt[uint64]
+	Total    Opt[uint64] `json:"totalBytes,omitzero"`
+	Used     Opt[uint64] `json:"usedBytes,omitzero"`
+	Free     Opt[uint64] `json:"freeBytes,omitzero"`
+	Reserved Opt[uint64] `json:"reservedBytes,omitzero"`
 }
 
 // Readings are what the driver says of a whole GPU, as it says it; counters run since the driver was loaded.
@@ -72,22 +75,24 @@ type NVLink struct {
 
 // NVLinkErrors counts one kind of link error: "crc_flit", "crc_data", "replay" or "recovery".
 type NVLinkErrors struct {
-	Kind  string
-	Count uint64
+	Kind  string `json:"kind"`
+	Count uint64 `json:"count"`
 }
 
 // ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the board's life (aggregate).
 type ECCCount struct {
-	Severity string // "corrected" or "uncorrected"
-	Lifetime string // "volatile" or "aggregate"
-	Location string // "device_memory", "l1_cache", "l2_cache", "register_file", "sram", "total", ...
-	Count    uint64
+	Severity string `json:"severity"` // "corrected" or "uncorrected"
+	Lifetime string `json:"lifetime"` // "volatile" or "aggregate"
+	Location string `json:"location"` // "device_memory", "l1_cache", "l2_cache", "register_file", "sram", "total", ...
+	Count    uint64 `json:"count"`
 }
 
 // RemappedRows counts rows of device memory replaced by spare ones.
 type RemappedRows struct {
-	Correctable, Uncorrectable uint64
-	Pending, Failure           bool
+	Correctable   uint64 `json:"correctable"`
+	Uncorrectable uint64 `json:"uncorrectable"`
+	Pending       bool   `json:"pending"`
+	Failure       bool   `json:"failure"`
 }
 
 // RecoveryAction is what the driver asks an operator to do.
