@@ -2,12 +2,14 @@ package web
 
 import (
 	"bytes"
+	"encoding/binary"
+	"hash/crc32"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
 
-	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/flate"
 )
 
 // coding is an HTTP content coding.
@@ -62,18 +64,29 @@ func quality(params string) float64 {
 	return 1
 }
 
-// setCoding tells the client, and caches on the way, about the coding.
-func setCoding(h http.Header, c coding) {
-	h.Add("Vary", "Accept-Encoding")
+// answer sends a body that is encoded already, and tells the client, and caches on the way, about its coding.
+func answer(w http.ResponseWriter, c coding, parts ...[]byte) {
+	header := w.Header()
+	header.Add("Vary", "Accept-Encoding")
 	if c != codingIdentity {
-		h.Set("Content-Encoding", string(c))
+		header.Set("Content-Encoding", string(c))
+	}
+	length := 0
+	for _, part := range parts {
+		length += len(part)
+	}
+	header.Set("Content-Length", strconv.Itoa(length))
+	for _, part := range parts {
+		if _, err := w.Write(part); err != nil {
+			return // a client that is gone is not answered
+		}
 	}
 }
 
 // buffers lends memory for encoding. A buffer is returned emptied; nothing may refer to its bytes afterwards.
 type buffers struct {
-	pool  sync.Pool // of *bytes.Buffer
-	gzips sync.Pool // of *gzip.Writer
+	pool      sync.Pool // of *bytes.Buffer
+	deflaters sync.Pool // of *flate.Writer
 }
 
 func (b *buffers) get() *bytes.Buffer {
@@ -88,20 +101,58 @@ func (b *buffers) put(buf *bytes.Buffer) {
 	b.pool.Put(buf)
 }
 
-// compress appends src to dst as one complete gzip member. Members may be concatenated (RFC 1952, 2.2).
-func (b *buffers) compress(dst *bytes.Buffer, src []byte) error {
-	zw, ok := b.gzips.Get().(*gzip.Writer)
+// opening is the beginning of a body; its zero value is nothing yet. Under gzip its bytes are the beginning of a member,
+// which closeGzip ends.
+type opening struct {
+	bytes []byte
+	size  uint32 // of the plain text, modulo 2^32 as in the trailer of gzip
+	sum   uint32 // CRC-32 of the plain text, under gzip
+}
+
+// gzipHeader begins a member: deflate, no flags, no time, no hint, unknown system (RFC 1952, 2.3).
+const gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+
+// openGzip appends to dst the beginning of a gzip member with all of text in it, up to a byte boundary.
+//
+// RFC 1952 (2.2) lets members be concatenated, but curl, browsers and Python's zlib stop at the end of the first. A body
+// is one member therefore, and the beginning of it is what answers can share.
+func (b *buffers) openGzip(dst *bytes.Buffer, text []byte) opening {
+	if len(text) == 0 {
+		return opening{}
+	}
+	dst.WriteString(gzipHeader)
+	b.deflate(dst, text, (*flate.Writer).Flush)
+	return opening{bytes: dst.Bytes(), size: uint32(len(text)), sum: crc32.ChecksumIEEE(text)}
+}
+
+// closeGzip appends to dst what is left of the member that open begins, with all of text in it.
+func (b *buffers) closeGzip(dst *bytes.Buffer, open opening, text []byte) {
+	if len(open.bytes) == 0 {
+		dst.WriteString(gzipHeader)
+	}
+	b.deflate(dst, text, (*flate.Writer).Close)
+	dst.Write(binary.LittleEndian.AppendUint32(nil, crc32.Update(open.sum, crc32.IEEETable, text)))
+	dst.Write(binary.LittleEndian.AppendUint32(nil, open.size+uint32(len(text))))
+}
+
+// deflate appends text to dst in blocks of their own, which refer to nothing before them; end flushes or closes.
+func (b *buffers) deflate(dst *bytes.Buffer, text []byte, end func(*flate.Writer) error) {
+	zw, ok := b.deflaters.Get().(*flate.Writer)
+	var err error
 	if !ok {
-		var err error
 		// Metrics compress well at the lowest level, and whoever scrapes first waits for it.
-		if zw, err = gzip.NewWriterLevel(nil, gzip.BestSpeed); err != nil {
-			return err
-		}
+		zw, err = flate.NewWriter(dst, flate.BestSpeed)
+	} else {
+		zw.Reset(dst)
 	}
-	defer b.gzips.Put(zw)
-	zw.Reset(dst)
-	if _, err := zw.Write(src); err != nil {
-		return err
+	if err == nil {
+		_, err = zw.Write(text)
 	}
-	return zw.Close()
+	if err == nil {
+		err = end(zw)
+	}
+	if err != nil {
+		panic(err) // writing to memory does not fail
+	}
+	b.deflaters.Put(zw)
 }

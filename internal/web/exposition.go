@@ -26,8 +26,8 @@ type exposition struct {
 	report func(error)
 	gather func() ([]*dto.MetricFamily, error)
 
-	mu     sync.Mutex
-	bodies map[wire]func() ([]byte, error)
+	mu       sync.Mutex
+	openings map[wire]func() (opening, error)
 }
 
 // newExposition gathers nothing yet. What goes wrong later is told to report, once each.
@@ -45,51 +45,47 @@ func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report fu
 			}
 			return families, err
 		}),
-		bodies: make(map[wire]func() ([]byte, error)),
+		openings: make(map[wire]func() (opening, error)),
 	}
 }
 
-// body is the encoded Snapshot, without the end marker of OpenMetrics, empty where nothing could be encoded. The bytes
-// are shared: they must not be modified. The error says why some or all is missing; it has been reported.
-func (e *exposition) body(w wire) ([]byte, error) {
+// opening is the encoded Snapshot, without the end marker of OpenMetrics, of size 0 where nothing could be encoded. Its
+// bytes are shared: they must not be modified. The error says why some or all is missing; it has been reported.
+func (e *exposition) opening(w wire) (opening, error) {
 	e.mu.Lock()
-	body, ok := e.bodies[w]
+	made, ok := e.openings[w]
 	if !ok {
-		body = sync.OnceValues(func() ([]byte, error) { return e.encode(w) })
-		e.bodies[w] = body
+		made = sync.OnceValues(func() (opening, error) { return e.encode(w) })
+		e.openings[w] = made
 	}
 	e.mu.Unlock()
-	return body()
+	return made()
 }
 
-func (e *exposition) encode(w wire) ([]byte, error) {
+func (e *exposition) encode(w wire) (opening, error) {
 	families, gatherErr := e.gather()
 	plain := e.pool.get()
 	defer e.pool.put(plain)
-	encoded, err := encodeFamilies(plain, w.format, families)
+	err := encodeFamilies(plain, w.format, families)
 	if err != nil {
 		e.report(err)
 	}
-	err = errors.Join(gatherErr, err)
-	if encoded == 0 || w.coding == codingIdentity {
-		return bytes.Clone(plain.Bytes()), err
+	open := opening{bytes: plain.Bytes(), size: uint32(plain.Len())}
+	if w.coding == codingGzip {
+		packed := e.pool.get()
+		defer e.pool.put(packed)
+		open = e.pool.openGzip(packed, plain.Bytes())
 	}
-	packed := e.pool.get()
-	defer e.pool.put(packed)
-	if zipErr := e.pool.compress(packed, plain.Bytes()); zipErr != nil {
-		e.report(zipErr)
-		return nil, errors.Join(err, zipErr)
-	}
-	return bytes.Clone(packed.Bytes()), err
+	open.bytes = bytes.Clone(open.bytes) // the buffers go back
+	return open, errors.Join(gatherErr, err)
 }
 
-// encodeFamilies appends families to dst and counts them. One that cannot be encoded is left out as a whole and is in
-// the error.
+// encodeFamilies appends families to dst. One that cannot be encoded is left out as a whole and is in the error.
 //
 // Created timestamps: protobuf carries them, OpenMetrics does not get _created lines. Prometheus reads those as further
 // series, one for every counter, unless a feature flag is set, and promhttp leaves them out for that reason; scrapers
 // that make use of created timestamps ask for protobuf.
-func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.MetricFamily) (int, error) {
+func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.MetricFamily) error {
 	enc := expfmt.NewEncoder(dst, format)
 	var errs []error
 	for _, family := range families {
@@ -99,7 +95,7 @@ func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.Met
 			errs = append(errs, fmt.Errorf("encode %s: %w", family.GetName(), err))
 		}
 	}
-	return len(families) - len(errs), errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 // finish appends what ends an exposition in its format: the "# EOF" of OpenMetrics.

@@ -31,7 +31,7 @@ type Metrics interface {
 type Options struct {
 	// TelemetryPath is where metrics are served; "/metrics". See CheckTelemetryPath.
 	TelemetryPath string
-	// MaxScrapes bounds the scrapes served at the same time, those beyond it get a 503; 0 is no bound.
+	// MaxScrapes bounds the scrapes gathered and encoded at the same time, those beyond it get a 503; 0 is no bound.
 	MaxScrapes int
 	// ReadyMaxAge is the age of the last Snapshot from which the process is not ready; 0 is no bound.
 	ReadyMaxAge time.Duration
@@ -86,13 +86,14 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	if err := CheckTelemetryPath(opts.TelemetryPath); err != nil {
 		panic(err)
 	}
+	pool := new(buffers)
 	mux := http.NewServeMux()
-	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, logger)))
+	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)))
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
 	mux.Handle("GET "+pathReady, withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now}))
-	mux.Handle("GET /{$}", withWriteDeadline(newPageHandler(opts, snaps, logger)))
+	mux.Handle("GET /{$}", withWriteDeadline(newPageHandler(opts, snaps, pool, logger)))
 	if opts.State {
-		mux.Handle("GET "+pathNode, withWriteDeadline(newStateHandler(snaps, logger)))
+		mux.Handle("GET "+pathNode, withWriteDeadline(newStateHandler(snaps, pool, logger)))
 	}
 	if opts.Pprof {
 		handlePprof(mux)
@@ -103,7 +104,7 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	return withHeaders(mux)
 }
 
-// writeTimeout bounds how long a slow reader may hold an answer, and with it one of the scrape slots.
+// writeTimeout bounds how long a slow reader may hold an answer in memory.
 const writeTimeout = 30 * time.Second
 
 // withWriteDeadline bounds the time in which an answer is written. It is not the server's WriteTimeout, which would

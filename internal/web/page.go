@@ -1,13 +1,11 @@
 package web
 
 import (
-	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
 	"html/template"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +33,7 @@ type pageHandler struct {
 	pool     *buffers
 }
 
-func newPageHandler(opts Options, snaps Snapshots, logger log.Logger) *pageHandler {
+func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Logger) *pageHandler {
 	return &pageHandler{
 		opts:     opts,
 		snaps:    snaps,
@@ -51,7 +49,7 @@ func newPageHandler(opts Options, snaps Snapshots, logger log.Logger) *pageHandl
 			"form-action 'none'",
 			"frame-ancestors 'none'",
 		}, "; "),
-		pool: new(buffers),
+		pool: pool,
 	}
 }
 
@@ -71,22 +69,14 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setDefault(header, "Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Type", "text/html; charset=utf-8")
-	h.write(w, r, buf)
-}
-
-func (h *pageHandler) write(w http.ResponseWriter, r *http.Request, page *bytes.Buffer) {
-	coding := negotiateCoding(r.Header)
-	body := page
-	if coding == codingGzip {
-		body = h.pool.get()
-		defer h.pool.put(body)
-		if err := h.pool.compress(body, page.Bytes()); err != nil {
-			coding, body = codingIdentity, page
-		}
+	if negotiateCoding(r.Header) == codingIdentity {
+		answer(w, codingIdentity, buf.Bytes())
+		return
 	}
-	setCoding(w.Header(), coding)
-	w.Header().Set("Content-Length", strconv.Itoa(body.Len()))
-	_, _ = w.Write(body.Bytes())
+	packed := h.pool.get()
+	defer h.pool.put(packed)
+	h.pool.closeGzip(packed, opening{}, buf.Bytes())
+	answer(w, codingGzip, packed.Bytes())
 }
 
 // sourceHash names inline text in a content security policy.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,11 +29,11 @@ type scrapeHandler struct {
 	rejected    atomic.Uint64
 }
 
-func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) *scrapeHandler {
+func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers, logger log.Logger) *scrapeHandler {
 	h := &scrapeHandler{
 		fresh:      fresh,
 		formats:    expfmt.DefaultOpenMetricsAcceptedFormats(),
-		pool:       new(buffers),
+		pool:       pool,
 		complaints: &complaints{logger: logger, now: opts.Now},
 	}
 	if opts.Register != nil {
@@ -44,7 +43,7 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 		h.slots = make(chan struct{}, opts.MaxScrapes)
 	}
 	h.expositions = perSnapshot[*exposition]{snaps: snaps, make: func(snap *gpu.Snapshot) *exposition {
-		return newExposition(snap, metrics, h.pool, h.complaints.add)
+		return newExposition(snap, metrics, pool, h.complaints.add)
 	}}
 	return h
 }
@@ -67,53 +66,52 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.StatusServiceUnavailable)
 		return
 	}
-	defer h.leave()
 	form := wire{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
-	var shared []byte
-	var sharedErr error
-	if e, ok := h.expositions.current(); ok {
-		shared, sharedErr = e.body(form)
-	}
 	own := h.pool.get()
 	defer h.pool.put(own)
-	encoded, ownErr := h.appendFresh(own, form)
-	if ownErr != nil {
-		h.complaints.add(ownErr)
-	}
-	if err := errors.Join(sharedErr, ownErr); err != nil && len(shared) == 0 && encoded == 0 {
+	shared, err := h.encode(own, form)
+	if err != nil {
 		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
-	header := w.Header()
-	header.Set("Content-Type", string(form.format))
-	header.Add("Vary", "Accept")
-	setCoding(header, form.coding)
-	header.Set("Content-Length", strconv.Itoa(len(shared)+own.Len()))
-	// Both are answered to a client that is gone in the same way: not at all.
-	if _, err := w.Write(shared); err == nil {
-		_, _ = w.Write(own.Bytes())
-	}
+	w.Header().Set("Content-Type", string(form.format))
+	w.Header().Add("Vary", "Accept")
+	answer(w, form.coding, shared, own.Bytes())
 	h.served.Add(1)
 }
 
-// appendFresh encodes the families that are gathered anew and what ends an exposition. It counts the families; the error
-// says why some or all are missing.
-func (h *scrapeHandler) appendFresh(dst *bytes.Buffer, form wire) (int, error) {
-	families, gatherErr := h.fresh.Gather()
-	if gatherErr != nil {
-		gatherErr = fmt.Errorf("gather: %w", gatherErr)
+// encode gives the shared beginning of an answer, and appends to own the families that are gathered anew and what ends
+// an exposition. It gives up its slot before the answer is written, so that slow readers keep nobody out. What is
+// missing is logged; it is an error only where nothing else is left.
+func (h *scrapeHandler) encode(own *bytes.Buffer, form wire) ([]byte, error) {
+	defer h.leave()
+	var open opening
+	var sharedErr error
+	if e, ok := h.expositions.current(); ok {
+		open, sharedErr = e.opening(form)
 	}
-	plain := dst
-	if form.coding != codingIdentity {
+	plain := own
+	if form.coding == codingGzip {
 		plain = h.pool.get()
 		defer h.pool.put(plain)
 	}
-	encoded, err := encodeFamilies(plain, form.format, families)
-	err = errors.Join(gatherErr, err, finish(plain, form.format))
-	if plain != dst {
-		err = errors.Join(err, h.pool.compress(dst, plain.Bytes()))
+	families, err := h.fresh.Gather()
+	if err != nil {
+		err = fmt.Errorf("gather: %w", err)
 	}
-	return encoded, err
+	err = errors.Join(err, encodeFamilies(plain, form.format, families))
+	empty := open.size == 0 && plain.Len() == 0
+	err = errors.Join(err, finish(plain, form.format))
+	if err != nil {
+		h.complaints.add(err)
+	}
+	if err = errors.Join(sharedErr, err); err != nil && empty {
+		return nil, err
+	}
+	if form.coding == codingGzip {
+		h.pool.closeGzip(own, open, plain.Bytes())
+	}
+	return open.bytes, nil
 }
 
 func (h *scrapeHandler) enter() bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -159,6 +160,31 @@ func TestScrapeGathersOncePerSnapshot(t *testing.T) {
 	}
 }
 
+// stalled is a client that reads nothing until the test lets it.
+type stalled struct {
+	*httptest.ResponseRecorder
+	writing, release chan struct{}
+}
+
+func (s *stalled) Write(b []byte) (int, error) {
+	s.writing <- struct{}{}
+	<-s.release
+	return len(b), nil
+}
+
+func TestSlowReaderHoldsNoSlot(t *testing.T) {
+	h := testHandler(Options{MaxScrapes: 1}, publish(nodeFixture()), newRegistry(t), freshRegistry())
+	slow := &stalled{httptest.NewRecorder(), make(chan struct{}, 10), make(chan struct{})}
+	var reading sync.WaitGroup
+	reading.Go(func() { h.ServeHTTP(slow, httptest.NewRequest(http.MethodGet, "/metrics", nil)) })
+	<-slow.writing
+	if code := get(h, "/metrics").Code; code != http.StatusOK {
+		t.Errorf("beside a slow reader: got %d", code)
+	}
+	close(slow.release)
+	reading.Wait()
+}
+
 // arriving tells of each request for a Snapshot.
 type arriving struct {
 	snap *gpu.Snapshot
@@ -200,9 +226,9 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 func TestExpositionEncodesOnce(t *testing.T) {
 	e := newExposition(nodeFixture(), newRegistry(t), new(buffers), func(err error) { t.Error(err) })
 	for _, form := range []wire{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
-		a, errA := e.body(form)
-		b, errB := e.body(form)
-		if errA != nil || errB != nil || len(a) == 0 || &a[0] != &b[0] {
+		a, errA := e.opening(form)
+		b, errB := e.opening(form)
+		if errA != nil || errB != nil || a.size == 0 || &a.bytes[0] != &b.bytes[0] {
 			t.Errorf("%v: encoded anew (%v, %v)", form, errA, errB)
 		}
 	}

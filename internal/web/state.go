@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -28,8 +27,7 @@ type stateDocument struct {
 	packed func() ([]byte, error)
 }
 
-func newStateHandler(snaps Snapshots, logger log.Logger) *stateHandler {
-	pool := new(buffers)
+func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger) *stateHandler {
 	return &stateHandler{
 		logger: logger,
 		documents: perSnapshot[*stateDocument]{snaps: snaps, make: func(snap *gpu.Snapshot) *stateDocument {
@@ -49,8 +47,8 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 			return nil, err
 		}
 		var buf bytes.Buffer
-		err = pool.compress(&buf, text)
-		return buf.Bytes(), err
+		pool.closeGzip(&buf, opening{}, text)
+		return buf.Bytes(), nil
 	})
 	return &stateDocument{
 		// Weak, as the same state goes out in several codings. Generations begin anew with the process: the time tells
@@ -92,9 +90,7 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header.Set("Content-Type", "application/json")
-	setCoding(header, coding)
-	header.Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body)
+	answer(w, coding, body)
 }
 
 // matches tells whether If-None-Match names the tag, compared weakly as RFC 9110 (13.1.2) wants it for GET.

@@ -63,6 +63,33 @@ func TestStateAbsent(t *testing.T) {
 	}
 }
 
+// TestStateOddities: a GPU without a handle has no UUID, one with MIG off no slices, and a time that is no number costs
+// its key and not the answer.
+func TestStateOddities(t *testing.T) {
+	noHandle := gpu.GPU{Facts: gpu.Facts{Index: 0}, Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}}}
+	off := gpu.GPU{Facts: gpu.Facts{UUID: "GPU-x", Index: 1}}
+	off.Capacity = gpu.Some(gpu.Capacity{Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb", Max: 7}}})
+	off.Totals.ClockEvents = []gpu.ReasonSeconds{{Reason: "hw_slowdown", Seconds: gpu.Counter{Value: math.Inf(1)}}}
+	h := testHandler(Options{State: true}, publish(&gpu.Snapshot{GPUs: []gpu.GPU{noHandle, off}}), nil, prometheus.NewRegistry())
+	w := get(h, "/api/v1/node")
+	var node struct{ GPUs []map[string]any }
+	if err := json.Unmarshal(w.Body.Bytes(), &node); err != nil || len(node.GPUs) != 2 {
+		t.Fatalf("%v: %s", err, w.Body)
+	}
+	if uuid, ok := node.GPUs[0]["uuid"]; ok {
+		t.Errorf("without a handle: uuid %q", uuid)
+	}
+	for _, want := range []string{
+		`"capacity":{"profiles":[{"name":"1g.5gb","max":7,"available":0}]}`,
+		`"clockEvents":[{"reason":"hw_slowdown","active":false}]`,
+		`"errors":[{"reading":"device","reason":"lost","message":"GPU is lost"}]`,
+	} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("no %s in %s", want, w.Body)
+		}
+	}
+}
+
 func TestStateCaching(t *testing.T) {
 	snaps := publish(nodeFixture())
 	h := testHandler(Options{State: true}, snaps, nil, prometheus.NewRegistry())

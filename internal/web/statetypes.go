@@ -39,7 +39,7 @@ type stateSource struct {
 
 type stateGPU struct {
 	Index            int                         `json:"index"`
-	UUID             gpu.UUID                    `json:"uuid"`
+	UUID             gpu.UUID                    `json:"uuid,omitempty"` // a GPU without a handle has none
 	Name             string                      `json:"name,omitempty"`
 	Up               bool                        `json:"up"`
 	LastRead         time.Time                   `json:"lastRead,omitzero"`
@@ -52,7 +52,7 @@ type stateGPU struct {
 	MIGMode          stateMode                   `json:"migMode,omitzero"`
 	LayoutGeneration uint64                      `json:"layoutGeneration"`
 	LayoutChanges    uint64                      `json:"layoutChanges"`
-	Memory           stateMemory                 `json:"memory,omitzero"`
+	Memory           gpu.Memory                  `json:"memory,omitzero"`
 	Power            statePower                  `json:"power,omitzero"`
 	Activity         stateActivity               `json:"activity,omitzero"`
 	Temperature      stateTemperature            `json:"temperature,omitzero"`
@@ -60,14 +60,14 @@ type stateGPU struct {
 	ClockEvents      []stateClockEvent           `json:"clockEvents,omitempty"`
 	PCIe             statePCIe                   `json:"pcie,omitzero"`
 	NVLink           stateNVLink                 `json:"nvlink,omitzero"`
-	ECC              []stateECC                  `json:"ecc,omitempty"`
-	RemappedRows     *stateRemappedRows          `json:"remappedRows,omitempty"`
+	ECC              []gpu.ECCCount              `json:"ecc,omitempty"`
+	RemappedRows     gpu.Opt[gpu.RemappedRows]   `json:"remappedRows,omitzero"`
 	RecoveryAction   gpu.Opt[gpu.RecoveryAction] `json:"recoveryAction,omitzero"`
 	ExclusiveCompute gpu.Opt[bool]               `json:"exclusiveCompute,omitzero"`
 	Processes        gpu.Opt[int]                `json:"processes,omitzero"`
 	XIDs             stateXIDs                   `json:"xids"`
 	Capacity         *stateCapacity              `json:"capacity,omitempty"`
-	Profiles         []stateProfile              `json:"profiles,omitempty"`
+	Profiles         []gpu.Profile               `json:"profiles,omitempty"`
 	Allocated        gpu.Opt[bool]               `json:"allocated,omitzero"`
 	Holders          []stateHolder               `json:"holders"`
 	Containers       []stateContainer            `json:"containers,omitempty"`
@@ -80,13 +80,6 @@ type stateGPU struct {
 type stateMode struct {
 	Current string `json:"current,omitempty"`
 	Pending string `json:"pending,omitempty"`
-}
-
-type stateMemory struct {
-	TotalBytes    gpu.Opt[uint64] `json:"totalBytes,omitzero"`
-	UsedBytes     gpu.Opt[uint64] `json:"usedBytes,omitzero"`
-	FreeBytes     gpu.Opt[uint64] `json:"freeBytes,omitzero"`
-	ReservedBytes gpu.Opt[uint64] `json:"reservedBytes,omitzero"`
 }
 
 // statePower: idle is learnt; the unallocated part is what no instance is given by the estimate.
@@ -118,9 +111,9 @@ type stateClocks struct {
 }
 
 type stateClockEvent struct {
-	Reason  string  `json:"reason"`
-	Active  bool    `json:"active"`
-	Seconds float64 `json:"seconds"`
+	Reason  string           `json:"reason"`
+	Active  bool             `json:"active"`
+	Seconds gpu.Opt[float64] `json:"seconds,omitzero"`
 }
 
 type statePCIe struct {
@@ -133,33 +126,14 @@ type statePCIe struct {
 
 // stateNVLink is never compared to its zero: it has a list. IsZero tells whether the GPU said anything.
 type stateNVLink struct {
-	ReceiveBytes  gpu.Opt[float64]    `json:"receiveBytes,omitzero"`
-	TransmitBytes gpu.Opt[float64]    `json:"transmitBytes,omitzero"`
-	Errors        []stateNVLinkErrors `json:"errors,omitempty"`
+	ReceiveBytes  gpu.Opt[float64]   `json:"receiveBytes,omitzero"`
+	TransmitBytes gpu.Opt[float64]   `json:"transmitBytes,omitzero"`
+	Errors        []gpu.NVLinkErrors `json:"errors,omitempty"`
 }
 
 // IsZero implements omitzero.
 func (l stateNVLink) IsZero() bool {
 	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && len(l.Errors) == 0
-}
-
-type stateNVLinkErrors struct {
-	Kind  string `json:"kind"`
-	Count uint64 `json:"count"`
-}
-
-type stateECC struct {
-	Severity string `json:"severity"`
-	Lifetime string `json:"lifetime"`
-	Location string `json:"location"`
-	Count    uint64 `json:"count"`
-}
-
-type stateRemappedRows struct {
-	Correctable   uint64 `json:"correctable"`
-	Uncorrectable uint64 `json:"uncorrectable"`
-	Pending       bool   `json:"pending"`
-	Failure       bool   `json:"failure"`
 }
 
 type stateXIDs struct {
@@ -173,33 +147,11 @@ type stateXID struct {
 	Last  time.Time `json:"last,omitzero"`
 }
 
-type stateSlices struct {
-	Used     int `json:"used"`
-	Free     int `json:"free"`
-	Stranded int `json:"stranded"`
-}
-
+// stateCapacity has no slices while MIG is off.
 type stateCapacity struct {
-	ComputeSlices stateSlices            `json:"computeSlices"`
-	MemorySlices  stateSlices            `json:"memorySlices"`
-	Profiles      []stateProfileCapacity `json:"profiles"`
-}
-
-type stateProfileCapacity struct {
-	Name      string `json:"name"`
-	Max       int    `json:"max"`
-	Available int    `json:"available"`
-}
-
-type stateProfile struct {
-	ID            uint32          `json:"id"`
-	Name          string          `json:"name"`
-	ComputeSlices int             `json:"computeSlices"`
-	MemorySlices  int             `json:"memorySlices"`
-	SMs           int             `json:"sms"`
-	MemoryBytes   uint64          `json:"memoryBytes"`
-	MaxInstances  int             `json:"maxInstances"`
-	Placements    []gpu.Placement `json:"placements,omitempty"`
+	ComputeSlices gpu.SliceCount        `json:"computeSlices,omitzero"`
+	MemorySlices  gpu.SliceCount        `json:"memorySlices,omitzero"`
+	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
 type stateHolder struct {
@@ -246,7 +198,7 @@ type stateInstance struct {
 	SMs                  gpu.Opt[int]           `json:"sms,omitzero"`
 	Up                   bool                   `json:"up"`
 	LastRead             time.Time              `json:"lastRead,omitzero"`
-	Memory               stateMemory            `json:"memory,omitzero"`
+	Memory               gpu.Memory             `json:"memory,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
 	Processes            gpu.Opt[int]           `json:"processes,omitzero"`

@@ -61,7 +61,7 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		MIGMode:          stateMode{Current: modeName(g.MIG.Enabled), Pending: modeName(g.MIG.Pending)},
 		LayoutGeneration: g.MIG.LayoutGeneration,
 		LayoutChanges:    uint64(g.Totals.LayoutChanges.Value),
-		Memory:           stateOfMemory(r.Memory),
+		Memory:           r.Memory,
 		Power:            stateOfPower(g),
 		Activity:         stateActivity{UtilizationRatio: finite(r.Utilization), MemoryCopyRatio: finite(r.MemoryCopy)},
 		Temperature:      stateTemperature{GPUCelsius: finite(r.TemperatureCelsius), MemoryCelsius: finite(r.MemoryCelsius)},
@@ -69,14 +69,14 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		ClockEvents:      each(g.Totals.ClockEvents, stateOfClockEvent),
 		PCIe:             stateOfPCIe(g),
 		NVLink:           stateOfNVLink(g),
-		ECC:              each(r.ECC, func(e *gpu.ECCCount) stateECC { return stateECC(*e) }),
-		RemappedRows:     stateOfRemappedRows(r.RemappedRows),
+		ECC:              r.ECC,
+		RemappedRows:     r.RemappedRows,
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
 		Processes:        count(r.Processes),
 		XIDs:             stateXIDs{Total: uint64(g.Totals.XIDs.Value), ByXID: each(g.Totals.XIDErrors, stateOfXID)},
 		Capacity:         stateOfCapacity(g.Capacity),
-		Profiles:         each(g.Profiles, stateOfProfile),
+		Profiles:         g.Profiles,
 		Allocated:        g.Allocated,
 		Holders:          each(g.Holders, stateOfHolder),
 		Containers:       each(g.Containers, stateOfContainer),
@@ -98,7 +98,7 @@ func stateOfInstance(i *gpu.GPUInstance) stateInstance {
 		SMs:                  i.SMs,
 		Up:                   i.Up,
 		LastRead:             utc(i.LastRead),
-		Memory:               stateOfMemory(i.Memory),
+		Memory:               i.Memory,
 		PowerEstimateWatts:   finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
 		Processes:            i.Processes,
@@ -127,10 +127,6 @@ func stateOfCompute(c *gpu.ComputeInstance) stateCompute {
 	}
 }
 
-func stateOfMemory(m gpu.Memory) stateMemory {
-	return stateMemory{TotalBytes: m.Total, UsedBytes: m.Used, FreeBytes: m.Free, ReservedBytes: m.Reserved}
-}
-
 func stateOfPower(g *gpu.GPU) statePower {
 	return statePower{
 		Watts:                   finite(g.Readings.PowerWatts),
@@ -153,7 +149,7 @@ func stateOfClocks(c gpu.Clocks) stateClocks {
 }
 
 func stateOfClockEvent(r *gpu.ReasonSeconds) stateClockEvent {
-	return stateClockEvent{Reason: r.Reason, Active: r.Active, Seconds: r.Seconds.Value}
+	return stateClockEvent{Reason: r.Reason, Active: r.Active, Seconds: finite(gpu.Some(r.Seconds.Value))}
 }
 
 func stateOfPCIe(g *gpu.GPU) statePCIe {
@@ -171,19 +167,8 @@ func stateOfNVLink(g *gpu.GPU) stateNVLink {
 	return stateNVLink{
 		ReceiveBytes:  total(g.Totals.NVLinkReceive),
 		TransmitBytes: total(g.Totals.NVLinkTransmit),
-		Errors: each(g.Readings.NVLink.Errors, func(e *gpu.NVLinkErrors) stateNVLinkErrors {
-			return stateNVLinkErrors(*e)
-		}),
+		Errors:        g.Readings.NVLink.Errors,
 	}
-}
-
-func stateOfRemappedRows(rows gpu.Opt[gpu.RemappedRows]) *stateRemappedRows {
-	r, ok := rows.Get()
-	if !ok {
-		return nil
-	}
-	view := stateRemappedRows(r)
-	return &view
 }
 
 func stateOfXID(x *gpu.XIDCount) stateXID {
@@ -195,26 +180,7 @@ func stateOfCapacity(capacity gpu.Opt[gpu.Capacity]) *stateCapacity {
 	if !ok {
 		return nil
 	}
-	return &stateCapacity{
-		ComputeSlices: stateSlices(c.Compute),
-		MemorySlices:  stateSlices(c.Memory),
-		Profiles: each(c.Profiles, func(p *gpu.ProfileCapacity) stateProfileCapacity {
-			return stateProfileCapacity(*p)
-		}),
-	}
-}
-
-func stateOfProfile(p *gpu.Profile) stateProfile {
-	return stateProfile{
-		ID:            p.ID,
-		Name:          p.Name,
-		ComputeSlices: p.ComputeSlices,
-		MemorySlices:  p.MemorySlices,
-		SMs:           p.SMs,
-		MemoryBytes:   p.MemoryBytes,
-		MaxInstances:  p.MaxInstances,
-		Placements:    p.Placements,
-	}
+	return &stateCapacity{ComputeSlices: c.Compute, MemorySlices: c.Memory, Profiles: append([]gpu.ProfileCapacity{}, c.Profiles...)}
 }
 
 func stateOfHolder(h *gpu.Holder) stateHolder {
