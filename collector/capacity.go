@@ -12,7 +12,7 @@ func newCapacity(c *catalog) collectFunc {
 		"Also told while MIG is off, where the driver lists its profiles.", "mig_profile")
 	available := c.family("nvidia_gpu_mig_profile_instances_available",
 		"GPU instances of the profile that could be created now.",
-		"Given what is placed; profiles compete for the same slices, so do not add them up.", "mig_profile")
+		"0 while MIG is off. Given what is placed; profiles compete for the same slices, so do not add them up.", "mig_profile")
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -20,13 +20,9 @@ func newCapacity(c *catalog) collectFunc {
 			if !ok {
 				continue
 			}
-			for _, kind := range []struct {
-				name  string
-				count gpu.SliceCount
-			}{{"compute", capacity.Compute}, {"memory", capacity.Memory}} {
-				k.add(slices, g.labels.extend("kind", kind.name, "state", "used"), float64(kind.count.Used))
-				k.add(slices, g.labels.extend("kind", kind.name, "state", "free"), float64(kind.count.Free))
-				k.add(slices, g.labels.extend("kind", kind.name, "state", "stranded"), float64(kind.count.Stranded))
+			if g.MIG.Enabled.Or(false) {
+				addSlices(k, slices, g.labels.extend("kind", "compute"), capacity.Compute)
+				addSlices(k, slices, g.labels.extend("kind", "memory"), capacity.Memory)
 			}
 			for _, p := range capacity.Profiles {
 				l := g.labels.extend("mig_profile", p.Name)
@@ -35,4 +31,10 @@ func newCapacity(c *catalog) collectFunc {
 			}
 		}
 	}
+}
+
+func addSlices(k *sink, f *family, l labels, c gpu.SliceCount) {
+	k.add(f, l.extend("state", "used"), float64(c.Used))
+	k.add(f, l.extend("state", "free"), float64(c.Free))
+	k.add(f, l.extend("state", "stranded"), float64(c.Stranded))
 }

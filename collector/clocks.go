@@ -26,7 +26,7 @@ func newClocks(c *catalog) collectFunc {
 				if g.Readings.ClockEvents.Present() { // the time goes on to count over a reading that failed
 					k.flag(active, l, e.Active)
 				}
-				k.count(seconds, l, e.Seconds)
+				k.count(seconds, l, e.Seconds, g.heldSince)
 			}
 		}
 	}

@@ -237,14 +237,12 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// A GPU that never answered has nothing but its place, and a group without a reading has no series at all.
+// A GPU that gives no handle has nothing but its place, and a group without a reading has no series at all.
 func TestGroupsWithoutReadings(t *testing.T) {
 	silent := gpu.GPU{Facts: gpu.Facts{Index: 1}}
 	for _, g := range Groups() {
 		want := ""
 		switch g.Name {
-		case "info":
-			want = "# TYPE nvidia_gpu_info gauge\nnvidia_gpu_info{gpu=\"1\"} 1\n"
 		case "up":
 			want = "# TYPE nvidia_gpu_up gauge\nnvidia_gpu_up{gpu=\"1\"} 0\n"
 		case "exporter":

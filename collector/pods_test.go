@@ -3,6 +3,7 @@ package collector
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -128,5 +129,67 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 	}
 	if got := strings.Join(pods, " "); got != "other shared" && got != "shared other" {
 		t.Errorf("pods %q, want other and shared", got)
+	}
+}
+
+// TestCountersGoOnWithoutABeginningForTheNextHolder: a counter of a device goes on when its pod changes, but is told no
+// beginning under the new pod's labels, which would lay all that came before to it.
+func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
+	began := epoch()
+	for _, tt := range []struct {
+		name  string
+		since time.Time
+		want  bool
+	}{
+		{"holds it since the counter began", began, true},
+		{"came later", began.Add(time.Second), false},
+	} {
+		s := &gpu.Snapshot{Time: began, GPUs: []gpu.GPU{{
+			Facts:   gpu.Facts{UUID: "GPU-a"},
+			Totals:  gpu.Totals{XIDs: gpu.Counter{Value: 7, Since: began}},
+			Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "n", Pod: "p", Name: "c"}, Sharing: gpu.SharingExclusive, Since: tt.since}},
+		}}}
+		c, err := New(Options{Now: epoch})
+		if err != nil {
+			t.Fatal(err)
+		}
+		families, err := c.Gather(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "nvidia_gpu_xids_total" {
+				continue
+			}
+			m := f.Metric[0].GetCounter()
+			if m.GetValue() != 7 || (m.CreatedTimestamp != nil) != tt.want {
+				t.Errorf("%s: %v", tt.name, m)
+			}
+		}
+	}
+}
+
+// TestGPUWithoutAHandle has its index, that it is down and its errors; anything more would be told of no GPU at all.
+func TestGPUWithoutAHandle(t *testing.T) {
+	s := &gpu.Snapshot{Time: epoch(), GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 3}, Totals: gpu.Totals{
+		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: gpu.Counter{Value: 2}}},
+	}}}}
+	c, err := New(Options{Now: epoch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := c.Gather(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		name := f.GetName()
+		switch {
+		case !strings.HasPrefix(name, "nvidia_gpu_"):
+		case name == "nvidia_gpu_up" && f.Metric[0].GetGauge().GetValue() == 0:
+		case name == "nvidia_gpu_read_errors_total" && f.Metric[0].GetCounter().GetValue() == 2:
+		default:
+			t.Errorf("%s is served: %v", name, f.Metric)
+		}
 	}
 }

@@ -27,14 +27,14 @@ func newPower(c *catalog) collectFunc {
 			addOpt(k, joules, g.labels, g.Readings.EnergyJoules)
 			addOpt(k, idle, g.labels, g.Power.IdleWatts)
 			addOpt(k, unallocated, g.labels, g.Power.UnallocatedWatts)
-			countOpt(k, unallocatedJoules, g.labels, g.Totals.EnergyUnallocatedJoules)
+			countOpt(k, unallocatedJoules, &g.deviceLabels, g.Totals.EnergyUnallocatedJoules)
 			if g.Power.Method != "" {
 				k.add(method, g.labels.extend("method", string(g.Power.Method)), 1)
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
 			addOpt(k, giWatts, gi.labels, gi.PowerWatts)
-			countOpt(k, giJoules, gi.labels, gi.EnergyJoules)
+			countOpt(k, giJoules, &gi.deviceLabels, gi.EnergyJoules)
 		})
 	}
 }

@@ -31,8 +31,14 @@ func (k *sink) flag(f *family, l labels, set bool) {
 	k.add(f, l, value)
 }
 
-// count writes a counter with the time at which it began.
-func (k *sink) count(f *family, l labels, c gpu.Counter) { k.put(f, l, c.Value, c.Since) }
+// count writes a counter with the time at which it began. Where the labels name a holder who got the device later than
+// that, the counter has no beginning under these labels: told one, Prometheus would lay all of it to that holder.
+func (k *sink) count(f *family, l labels, c gpu.Counter, heldSince time.Time) {
+	if c.Since.Before(heldSince) {
+		c.Since = time.Time{}
+	}
+	k.put(f, l, c.Value, c.Since)
+}
 
 // timestamp writes a time in seconds since the epoch; the zero time is none.
 func (k *sink) timestamp(f *family, l labels, t time.Time) {
@@ -67,9 +73,9 @@ func flagOpt(k *sink, f *family, l labels, value gpu.Opt[bool]) {
 }
 
 // countOpt writes a counter where it is present.
-func countOpt(k *sink, f *family, l labels, value gpu.Opt[gpu.Counter]) {
+func countOpt(k *sink, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
-		k.count(f, l, c)
+		k.count(f, d.labels, c, d.heldSince)
 	}
 }
 

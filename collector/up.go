@@ -1,5 +1,7 @@
 package collector
 
+import "slices"
+
 func newUp(c *catalog) collectFunc {
 	gpuUp := c.family("nvidia_gpu_up", "1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time.",
 		"About the board; its instances have their own.")
@@ -15,10 +17,12 @@ func newUp(c *catalog) collectFunc {
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			k.flag(gpuUp, g.labels, g.Up)
 			k.timestamp(lastRead, g.labels, g.LastRead)
+		}
+		for _, g := range slices.Concat(v.gpus, v.lost) {
+			k.flag(gpuUp, g.labels, g.Up)
 			for _, e := range g.Totals.ReadErrors {
-				k.count(readErrors, g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter)
+				k.count(readErrors, g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter, g.heldSince)
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) { k.flag(giUp, gi.labels, gi.Up) })

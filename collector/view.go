@@ -2,6 +2,7 @@ package collector
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -10,12 +11,15 @@ import (
 type view struct {
 	*gpu.Snapshot
 	gpus []gpuView
+	lost []gpuView // GPUs that give no handle: nothing but their index and errors is known
 }
 
 // deviceLabels are the labels of one device.
 type deviceLabels struct {
 	labels labels // of its series, with its holder where that is shown there
 	plain  labels // without any holder
+	// heldSince is when the holder that the labels name got the device; zero where they name none.
+	heldSince time.Time
 }
 
 type gpuView struct {
@@ -36,16 +40,21 @@ type computeView struct {
 }
 
 func newView(s *gpu.Snapshot, pods podLabels) *view {
-	v := &view{Snapshot: s, gpus: make([]gpuView, len(s.GPUs))}
+	v := &view{Snapshot: s, gpus: make([]gpuView, 0, len(s.GPUs))}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		plain := makeLabels("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
-		v.gpus[i] = gpuView{
+		one := gpuView{
 			GPU: g, deviceLabels: withHolders(plain, g.Holders, pods), instances: make([]instanceView, len(g.Instances)),
 		}
-		for j := range g.Instances {
-			v.gpus[i].instances[j] = newInstanceView(plain, &g.Instances[j], pods)
+		if g.UUID == "" {
+			v.lost = append(v.lost, one)
+			continue
 		}
+		for j := range g.Instances {
+			one.instances[j] = newInstanceView(plain, &g.Instances[j], pods)
+		}
+		v.gpus = append(v.gpus, one)
 	}
 	return v
 }
@@ -66,7 +75,7 @@ func newInstanceView(parent labels, gi *gpu.GPUInstance, pods podLabels) instanc
 func withHolders(plain labels, holders []gpu.Holder, pods podLabels) deviceLabels {
 	d := deviceLabels{labels: plain, plain: plain}
 	if pairs := pods.onSeries(holders); len(pairs) > 0 {
-		d.labels = plain.extend(pairs...)
+		d.labels, d.heldSince = plain.extend(pairs...), holders[0].Since
 	}
 	return d
 }

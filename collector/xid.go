@@ -14,17 +14,17 @@ func newXID(c *catalog) collectFunc {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			if !g.Totals.XIDs.Since.IsZero() { // the GPU was never read: nobody listens for its XIDs
-				k.count(all, g.labels, g.Totals.XIDs)
+				k.count(all, g.labels, g.Totals.XIDs, g.heldSince)
 			}
 			for _, x := range g.Totals.XIDErrors {
 				l := g.labels.extend("xid", formatUint(x.XID))
-				k.count(byXID, l, x.Counter)
+				k.count(byXID, l, x.Counter, g.heldSince)
 				k.timestamp(last, l, x.Last)
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
 			for _, x := range gi.XIDErrors {
-				k.count(giByXID, gi.labels.extend("xid", formatUint(x.XID)), x.Counter)
+				k.count(giByXID, gi.labels.extend("xid", formatUint(x.XID)), x.Counter, gi.heldSince)
 			}
 		})
 	}

@@ -61,6 +61,8 @@ func (c *Config) Validate() error {
 	add(c.StaleAfter >= 1, "--poll.stale-after=%d: expected a number of intervals, 1 or more", c.StaleAfter)
 	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
 	add(c.ReadyMaxAge >= 0, "--web.ready-max-age=%s: expected 0s (no limit) or more", c.ReadyMaxAge)
+	add(c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
+		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s", c.ReadyMaxAge, c.PollInterval)
 	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
 	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,8 @@ var goldens = []struct {
 	steps    []time.Duration
 }{
 	{name: "dgx-a100-mixed", scenario: "dgx-a100-mixed"},
+	// After an XID, an instance that was killed for lack of memory, and a re-cut by somebody else.
+	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed", steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
 	{name: "dgx-a100-mixed.info", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=info"}},
 	{name: "h100-underused", scenario: "h100-underused"},
 	{name: "a30", scenario: "a30"},
@@ -51,7 +54,7 @@ func TestGoldenMetrics(t *testing.T) {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			p := simulate(t, g.scenario, g.args...)
-			for _, by := range append(goldenSteps, g.steps...) {
+			for _, by := range slices.Concat(goldenSteps, g.steps) {
 				p.advance(by)
 			}
 			r := p.get("/metrics")

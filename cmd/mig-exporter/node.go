@@ -27,6 +27,7 @@ type node struct {
 	pods       poll.Pods       // nil: nobody tells who holds a device
 	containers poll.Containers // nil with it
 	simulated  *sim.Node       // nil for this machine
+	inCluster  bool            // in a pod of a Kubernetes cluster: there is a kubelet
 	closers    []func() error
 	logger     log.Logger
 }
@@ -42,7 +43,10 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host name: %w", err)
 	}
-	n := &node{hostname: name, now: time.Now, library: nvmlsrc.Open(cfg.NVMLLibrary), logger: logger}
+	n := &node{
+		hostname: name, now: time.Now, library: nvmlsrc.Open(cfg.NVMLLibrary), logger: logger,
+		inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != "",
+	}
 	var metadata podres.Metadata
 	if cfg.NodeName != "" {
 		server, err := podmeta.InClusterServer(os.Getenv)

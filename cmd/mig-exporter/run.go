@@ -22,6 +22,9 @@ import (
 // shutdownTimeout bounds each part of the way down: requests in flight, driver calls under way.
 const shutdownTimeout = 5 * time.Second
 
+// stepGrace is how many intervals of real time a poll on a stepped clock waits for a reading before it goes on without.
+const stepGrace = 10
+
 // run serves until ctx ends. It returns nil then, or why it could not start or go on.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
@@ -92,14 +95,14 @@ func pollOptions(cfg *Config, node *node, logger log.Logger, observe func(*gpu.S
 		StaleAfter:     time.Duration(cfg.StaleAfter) * cfg.PollInterval * cfg.speed(),
 		PodsStaleAfter: cfg.PodsStaleAfter * cfg.speed(),
 		Now:            node.now,
+		Pods:           node.pods,
+		PodsExpected:   node.inCluster,
+		Containers:     node.containers,
 		Observe:        observe,
 		Logger:         logger,
 	}
-	if cfg.stepped() {
-		opts.Interval = 0
-	}
-	if cfg.PodLabels != collector.PodLabelsOff {
-		opts.Pods, opts.Containers = node.pods, node.containers
+	if cfg.stepped() { // time stands still while one waits: there is no hurry
+		opts.Interval, opts.Grace = 0, stepGrace*cfg.PollInterval
 	}
 	return opts
 }

@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -17,19 +19,20 @@ type simulatedMetadata struct {
 }
 
 // PodMetadata finds a pod's owner and the chosen ones of its labels.
-func (m simulatedMetadata) PodMetadata(namespace, pod string) (workload string, labels []gpu.Label, ok bool) {
+func (m simulatedMetadata) PodMetadata(namespace, pod string) (gpu.PodMetadata, bool) {
 	for _, c := range m.node.Containers() {
 		if c.Namespace != namespace || c.Pod != pod {
 			continue
 		}
+		known := gpu.PodMetadata{Workload: c.Owner}
 		for _, name := range m.labels {
 			if value, has := c.Labels[name]; has {
-				labels = append(labels, gpu.Label{Name: name, Value: value})
+				known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
 			}
 		}
-		return c.Owner, labels, true
+		return known, true
 	}
-	return "", nil, false
+	return gpu.PodMetadata{}, false
 }
 
 // stepper is the loop that is asked for a Snapshot after the clock moved.
@@ -48,7 +51,18 @@ func advance(node *sim.Node, loop stepper) http.Handler {
 			return
 		}
 		// The clock moves between two polls: readings of one poll are of one time.
-		if err := loop.Poll(r.Context(), func() error { return node.Advance(by) }); err != nil {
+		err = loop.Poll(r.Context(), func() error {
+			if err := node.Advance(by); err != nil {
+				return err
+			}
+			node.Settle(r.Context()) // what happened meanwhile is known to the loop before it polls
+			return nil
+		})
+		switch {
+		case errors.Is(err, poll.ErrStopped) || r.Context().Err() != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		case err != nil:
 			http.Error(w, err.Error(), http.StatusConflict)
 			return
 		}

@@ -17,7 +17,8 @@ type InstanceChange struct {
 	UUID    MIGUUID // of a compute instance
 }
 
-// Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots.
+// Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots. GPUs without a UUID,
+// which give no handle, are left out.
 func Diff(before, after *Snapshot) Delta {
 	var d Delta
 	old := map[UUID]*GPU{}
@@ -28,6 +29,9 @@ func Diff(before, after *Snapshot) Delta {
 	}
 	for i := range after.GPUs {
 		now := &after.GPUs[i]
+		if now.UUID == "" { // it gives no handle and cannot be told from another
+			continue
+		}
 		was, ok := old[now.UUID]
 		delete(old, now.UUID)
 		if !ok {
@@ -56,7 +60,7 @@ func (d *Delta) compare(was, now *GPU) {
 	case !now.Up && was.Up:
 		d.WentDown = append(d.WentDown, now.UUID)
 	}
-	if was.MIG.Enabled != now.MIG.Enabled || was.MIG.Pending != now.MIG.Pending {
+	if now.Up && was.Up && (was.MIG.Enabled != now.MIG.Enabled || was.MIG.Pending != now.MIG.Pending) {
 		d.ModeChanged = append(d.ModeChanged, now.UUID)
 	}
 	if was.MIG.LayoutGeneration == now.MIG.LayoutGeneration {

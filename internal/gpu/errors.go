@@ -93,6 +93,8 @@ const (
 type ReadError struct {
 	Reading Reading
 	Err     error
+	// Remembered says that the driver was not asked this time: an earlier failure still holds.
+	Remembered bool
 }
 
 // Reason names why the reading failed.

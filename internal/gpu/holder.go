@@ -1,5 +1,7 @@
 package gpu
 
+import "time"
+
 // Sharing tells how the holders of one device share it.
 type Sharing string
 
@@ -18,6 +20,14 @@ type Label struct {
 	Name, Value string
 }
 
+// PodMetadata is what is known of a pod beside what the kubelet tells. It is immutable once handed out.
+type PodMetadata struct {
+	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod
+	Labels   []Label
+	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the pod's spec.
+	MIGDevices [][]DeviceRef
+}
+
 // Container names a container of a pod.
 type Container struct {
 	Namespace, Pod, Name string
@@ -31,6 +41,8 @@ type Holder struct {
 	Sharing  Sharing
 	Replica  string // which part of a shared device; empty where exclusive
 	Labels   []Label
+	// Since is when it was first seen to hold the device alone; zero where it shares it.
+	Since time.Time
 }
 
 // ContainerMemory is the memory of one container's processes on a GPU that it shares. Instance and Compute are
@@ -43,7 +55,8 @@ type ContainerMemory struct {
 }
 
 // DeviceRef is the way in which an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with
-// Instance and Compute (legacy MIG UUIDs), MIG, or Minor, with Instance (GKE), or with Placement start and ProfileID (DRA).
+// Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, with Instance (GKE), or with
+// PlacementStart and ProfileID (DRA).
 type DeviceRef struct {
 	GPU            UUID
 	MIG            MIGUUID

@@ -7,6 +7,7 @@ type GPUInstance struct {
 	ID InstanceID
 	// Generation is the layout generation in which this instance was first seen: with it the id is unique over time.
 	Generation uint64
+	Since      time.Time // when that was
 	// Profile is its profile's name as the driver names it, such as "3g.20gb"; empty where the driver withholds it.
 	Profile       string
 	ProfileID     Opt[uint32]
@@ -33,6 +34,7 @@ type GPUInstance struct {
 type ComputeInstance struct {
 	ID         ComputeID
 	Generation uint64
+	Since      time.Time
 	UUID       MIGUUID
 	// Profile is the MIG device's own name, "1c.3g.20gb" where it is a part of its GPU instance.
 	Profile string

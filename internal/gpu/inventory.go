@@ -4,9 +4,15 @@ package gpu
 type Inventory struct {
 	Driver Driver
 	// GPUs are those with an answer, by index.
-	GPUs []UUID
+	GPUs []FoundGPU
 	// Missing are indexes whose GPU gives no handle, with the reason.
 	Missing []MissingGPU
+}
+
+// FoundGPU is a GPU that the driver gives a handle for.
+type FoundGPU struct {
+	Index int
+	UUID  UUID
 }
 
 // MissingGPU is a GPU that the driver counts but gives no handle for.

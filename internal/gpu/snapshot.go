@@ -44,6 +44,7 @@ type SourceState struct {
 
 // Facts are a GPU's identity and what stands still while its driver is loaded. Empty strings are absent facts.
 type Facts struct {
+	// UUID is empty for a GPU that the driver counts and gives no handle for; nothing but its errors is known then.
 	UUID         UUID
 	Index        int
 	Minor        Opt[int]

@@ -47,7 +47,7 @@ func (a *asker) may(question string, reading gpu.Reading) bool {
 		return false
 	}
 	if err := a.denied[question]; err != nil && !a.retry {
-		a.fail(reading, err)
+		a.errs = append(a.errs, gpu.ReadError{Reading: reading, Err: err, Remembered: true})
 		return false
 	}
 	return true

@@ -34,7 +34,7 @@ func BenchmarkRead(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.Read(inventory.GPUs[c.index]); err != nil {
+				if _, err := s.Read(inventory.GPUs[c.index].UUID); err != nil {
 					b.Fatal(err)
 				}
 			}

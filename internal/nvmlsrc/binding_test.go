@@ -69,7 +69,7 @@ func readOldLibrary(t *testing.T, path string) {
 		t.Fatalf("inventory %+v, error %v", inventory, err)
 	}
 	for range 2 {
-		g, err := s.Read(inventory.GPUs[0])
+		g, err := s.Read(inventory.GPUs[0].UUID)
 		if err != nil || len(g.Errors) != 0 {
 			t.Fatalf("error %v, errors %v", err, g.Errors)
 		}

@@ -99,7 +99,16 @@ func (r *round) read() (gpu.GPU, error) {
 	r.out.Up = true
 	r.out.Errors = append(r.errs, r.board.static.errs...)
 	r.out.Errors = append(r.out.Errors, r.board.slow.errs...)
+	remember(r.board.static.errs)
+	remember(r.board.slow.errs)
 	return r.out, nil
+}
+
+// remember marks errors that stand until what failed is asked again.
+func remember(errs []gpu.ReadError) {
+	for i := range errs {
+		errs[i].Remembered = true
+	}
 }
 
 // again starts over what is remembered about the GPU, in the middle of a round.

@@ -144,7 +144,7 @@ func (s *Source) keep(next []slot) {
 		}
 		boards[at.board.uuid] = at.board
 		list = append(list, at.board)
-		s.inventory.GPUs = append(s.inventory.GPUs, at.board.uuid)
+		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.board.uuid})
 	}
 	s.mu.Lock()
 	s.boards = boards

@@ -300,7 +300,11 @@ func (n *node) discover() []gpu.UUID {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	return inventory.GPUs
+	var ids []gpu.UUID
+	for _, found := range inventory.GPUs {
+		ids = append(ids, found.UUID)
+	}
+	return ids
 }
 
 func (n *node) read(id gpu.UUID) gpu.GPU {

@@ -35,6 +35,8 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 		gi := n.GPUInstance
 		if len(n.computes) > 0 {
 			moved = r.readInstanceMemory(n, &gi) || moved
+		} else { // no handle tells its memory; how much there is, its profile does
+			gi.Memory.Total = r.profileMemory(gi.ProfileID)
 		}
 		gi.Computes = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
 		for j := range n.computes {
@@ -60,6 +62,16 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 // ofEntity returns an asker for one MIG device of the round's GPU.
 func (r *round) ofEntity(known answers) asker {
 	return asker{source: r.source, answers: known, retry: r.retry, fatal: r.fatal}
+}
+
+// profileMemory is the memory in bytes that instances of a profile have.
+func (r *round) profileMemory(id gpu.Opt[uint32]) gpu.Opt[uint64] {
+	for i := range r.board.static.profiles {
+		if p := &r.board.static.profiles[i]; gpu.Some(p.ID) == id && p.MemoryBytes > 0 {
+			return gpu.Some(p.MemoryBytes)
+		}
+	}
+	return gpu.None[uint64]()
 }
 
 // readInstanceMemory reads a GPU instance's memory, which any of its MIG devices tells.

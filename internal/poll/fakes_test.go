@@ -31,7 +31,7 @@ type fakeSource struct {
 
 func newFakeSource(ids ...gpu.UUID) *fakeSource {
 	s := &fakeSource{
-		inv:    gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: ids},
+		inv:    gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: found(ids...)},
 		gpus:   map[gpu.UUID]gpu.GPU{},
 		errs:   map[gpu.UUID]error{},
 		hang:   map[gpu.UUID]chan struct{}{},
@@ -42,6 +42,14 @@ func newFakeSource(ids ...gpu.UUID) *fakeSource {
 		s.gpus[id] = gpu.GPU{Facts: gpu.Facts{UUID: id, Index: i, Minor: gpu.Some(i)}, Readings: gpu.Readings{PowerWatts: gpu.Some(100.0)}}
 	}
 	return s
+}
+
+func found(ids ...gpu.UUID) []gpu.FoundGPU {
+	var list []gpu.FoundGPU
+	for i, id := range ids {
+		list = append(list, gpu.FoundGPU{Index: i, UUID: id})
+	}
+	return list
 }
 
 func (s *fakeSource) Discover() (gpu.Inventory, error) {

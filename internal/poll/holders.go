@@ -4,34 +4,42 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// claim is one holder of one device, with the order in which it was first seen.
-type claim struct {
-	holder gpu.Holder
-	seen   uint64
-}
-
-// attach writes who holds what into the GPUs and returns how many of the references name no device of this node. known
-// is false when nobody could be asked: nothing is said then.
-func attach(gpus []gpu.GPU, list []gpu.Assignment, containers Containers) (unmatched int) {
+// attach writes who holds what into the GPUs and returns how many of the references name no device of this node. The
+// list was asked for at a time: an instance that was first seen later is not the one that it names.
+func attach(gpus []gpu.GPU, list []gpu.Assignment, asked time.Time, containers Containers) (unmatched int) {
 	r := newResolver(gpus)
-	claims := map[target][]claim{}
+	claims := map[target][]gpu.Assignment{}
+	var targets []target
 	for _, a := range list {
 		t, ok := r.find(a.Device)
 		if !ok {
 			unmatched++
 			continue
 		}
-		claims[t] = append(claims[t], claim{holder: a.Holder, seen: a.Seen})
+		if r.since(t).After(asked) {
+			continue
+		}
+		if claims[t] == nil {
+			targets = append(targets, t)
+		}
+		claims[t] = append(claims[t], a)
 	}
-	for t, c := range claims {
-		place(&gpus[t.gpu], t, settle(&gpus[t.gpu], t, c, containers))
+	// Whole GPU instances before their compute instances: what was given more exactly counts.
+	slices.SortFunc(targets, func(a, b target) int {
+		return cmp.Or(cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.instance, b.instance), cmp.Compare(a.compute, b.compute))
+	})
+	for _, t := range targets {
+		place(&gpus[t.gpu], t, settle(&gpus[t.gpu], t, claims[t], containers))
 	}
 	for g := range gpus {
-		summarise(&gpus[g])
+		if gpus[g].UUID != "" {
+			summarise(&gpus[g])
+		}
 	}
 	return unmatched
 }
@@ -55,17 +63,17 @@ func place(g *gpu.GPU, t target, holders []gpu.Holder) {
 
 // settle decides how the holders of one device share it and orders them. Of several exclusive ones the kubelet still
 // lists those that have ended: the one seen last counts; among equals the one with a process on the device.
-func settle(g *gpu.GPU, t target, claims []claim, containers Containers) []gpu.Holder {
+func settle(g *gpu.GPU, t target, claims []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
-	var exclusive []claim
+	var exclusive []gpu.Assignment
 	for _, c := range claims {
-		h := c.holder
+		h := c.Holder
 		switch h.Sharing {
 		case gpu.SharingExclusive:
 			exclusive = append(exclusive, c)
 			continue
 		case gpu.SharingReplica:
-			h.Sharing = replicaSharing(g, h)
+			h.Sharing = replicaSharing(g, t, h)
 		}
 		holders = append(holders, h)
 	}
@@ -81,7 +89,7 @@ func settle(g *gpu.GPU, t target, claims []claim, containers Containers) []gpu.H
 
 // replicaSharing tells how a replica shares its GPU: by a common DRA claim, or by time-slicing or MPS, whose control
 // daemon sets the exclusive-process compute mode and whose clients are listed apart.
-func replicaSharing(g *gpu.GPU, h gpu.Holder) gpu.Sharing {
+func replicaSharing(g *gpu.GPU, t target, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
 	}
@@ -89,7 +97,7 @@ func replicaSharing(g *gpu.GPU, h gpu.Holder) gpu.Sharing {
 		return gpu.SharingMPS
 	}
 	for _, p := range g.Readings.Processes.Or(nil) {
-		if p.MPS {
+		if p.MPS && runsOn(g, t, p) {
 			return gpu.SharingMPS
 		}
 	}
@@ -97,26 +105,26 @@ func replicaSharing(g *gpu.GPU, h gpu.Holder) gpu.Sharing {
 }
 
 // successor picks the one exclusive holder that counts.
-func successor(g *gpu.GPU, t target, claims []claim, containers Containers) gpu.Holder {
-	best := slices.MaxFunc(claims, func(a, b claim) int { return cmp.Compare(a.seen, b.seen) })
-	latest := slices.DeleteFunc(slices.Clone(claims), func(c claim) bool { return c.seen < best.seen })
+func successor(g *gpu.GPU, t target, claims []gpu.Assignment, containers Containers) gpu.Holder {
+	best := slices.MaxFunc(claims, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
+	latest := slices.DeleteFunc(slices.Clone(claims), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
 	if len(latest) == 1 {
-		return best.holder
+		return best.Holder
 	}
-	slices.SortFunc(latest, func(a, b claim) int { return compareContainers(a.holder.Container, b.holder.Container) })
+	slices.SortFunc(latest, func(a, b gpu.Assignment) int { return compareContainers(a.Holder.Container, b.Holder.Container) })
 	if containers != nil {
 		for _, p := range g.Readings.Processes.Or(nil) {
 			if !runsOn(g, t, p) {
 				continue
 			}
 			c, ok := containers.ContainerOf(p.PID)
-			i := slices.IndexFunc(latest, func(l claim) bool { return l.holder.Container == c })
+			i := slices.IndexFunc(latest, func(l gpu.Assignment) bool { return l.Holder.Container == c })
 			if ok && i >= 0 {
-				return latest[i].holder
+				return latest[i].Holder
 			}
 		}
 	}
-	return latest[len(latest)-1].holder
+	return latest[len(latest)-1].Holder
 }
 
 // runsOn tells whether a process runs on a device.

@@ -136,7 +136,7 @@ func TestAttach(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
 			gpus := []gpu.GPU{g}
-			unmatched := attach(gpus, tt.list, tt.pids)
+			unmatched := attach(gpus, tt.list, time.Time{}, tt.pids)
 			if got := held(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("holders %v, want %v", got, tt.want)
 			}
@@ -154,11 +154,11 @@ func TestContainerMemoryOfSharedDevices(t *testing.T) {
 	g := migGPU()
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "p", Name: "main"}}
 	gpus := []gpu.GPU{g}
-	attach(gpus, []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, nil)
+	attach(gpus, []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, time.Time{}, nil)
 	if got := containerMemory(&gpus[0], pids); got != nil {
 		t.Errorf("a device held alone gives %v, want nothing", got)
 	}
-	attach(gpus, []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, nil)
+	attach(gpus, []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, time.Time{}, nil)
 	got := containerMemory(&gpus[0], pids)
 	if len(got) != 1 || got[0].UsedBytes != 150 || got[0].Pod != "p" || got[0].Instance != gpu.Some(gpu.InstanceID(2)) {
 		t.Errorf("shared device gives %+v, want 150 bytes of pod p", got)
@@ -187,5 +187,45 @@ func TestKubeletGone(t *testing.T) {
 	s = h.step(31 * time.Second)
 	if k := s.Sources[1]; k.Stale || len(s.GPUs[0].Holders) != 0 || s.GPUs[0].Allocated.Present() || k.LastSuccess.IsZero() {
 		t.Errorf("kubelet gone for 61 s: %+v, holders %v; want nothing", k, s.GPUs[0].Holders)
+	}
+}
+
+// TestMappingIsOlderThanTheInstance: after a re-cut an id and a UUID come back; what the kubelet said before is not of them.
+func TestMappingIsOlderThanTheInstance(t *testing.T) {
+	src := newFakeSource(uuidA)
+	src.gpus[uuidA] = migGPU()
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}}}
+	h := start(t, src, func(o *Options) { o.Pods = pods })
+	defer h.run()()
+	holders := func(s *gpu.Snapshot) []gpu.Holder { return s.GPUs[0].Instances[1].Computes[0].Holders }
+	s := h.step(time.Second)
+	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now().Add(-time.Second)) {
+		t.Errorf("holders %+v, want p since the start", got)
+	}
+	pods.err = gpu.ErrUnavailable
+	src.set(func() {
+		g := migGPU()
+		g.Instances[1].Profile, g.Instances[1].ProfileID = "4g.20gb", gpu.Some(uint32(5))
+		src.gpus[uuidA] = g
+	})
+	s = h.step(time.Second)
+	if got := holders(s); len(got) != 0 || s.Unmatched != 0 {
+		t.Errorf("holders %+v of an instance that is newer than the mapping", got)
+	}
+	pods.err = nil
+	s = h.step(time.Second)
+	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now()) {
+		t.Errorf("holders %+v, want p since now", got)
+	}
+}
+
+// TestMissingKubeletIsToldWhereItIsExpected: a socket that was never there is only silent where there need be none.
+func TestMissingKubeletIsToldWhereItIsExpected(t *testing.T) {
+	src := newFakeSource(uuidA)
+	pods := &fakePods{err: fmt.Errorf("no socket: %w", gpu.ErrNotFound)}
+	h := start(t, src, func(o *Options) { o.Pods, o.PodsExpected = pods, true })
+	defer h.run()()
+	if s := h.step(time.Second); len(s.Sources) != 2 || s.Sources[1].Up {
+		t.Errorf("sources %+v, want the kubelet, down", s.Sources)
 	}
 }

@@ -2,6 +2,7 @@ package poll
 
 import (
 	"slices"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -20,6 +21,7 @@ type treeNode struct {
 	profile    string
 	placement  gpu.Opt[gpu.Placement]
 	generation uint64
+	since      time.Time
 	computes   []computeNode
 }
 
@@ -28,10 +30,13 @@ type computeNode struct {
 	uuid       gpu.MIGUUID
 	profile    string
 	generation uint64
+	since      time.Time
 }
 
+// same tells whether two are one instance. A placement that is not told (the right to see it was lost) agrees with any.
 func (a treeNode) same(b treeNode) bool {
-	return a.id == b.id && a.profile == b.profile && a.placement == b.placement
+	placed := a.placement.Present() && b.placement.Present()
+	return a.id == b.id && a.profile == b.profile && (!placed || a.placement == b.placement)
 }
 
 func (a computeNode) same(b computeNode) bool {
@@ -39,33 +44,33 @@ func (a computeNode) same(b computeNode) bool {
 }
 
 // update writes the generations into g and tells whether the tree differs from the one before; the first is no change.
-func (l *layout) update(g *gpu.GPU) bool {
+func (l *layout) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
 	changed := first || len(g.Instances) != len(l.tree)
 	tree := make([]treeNode, len(g.Instances))
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		node := treeNode{id: gi.ID, profile: gi.Profile, placement: gi.Placement, generation: next}
+		node := treeNode{id: gi.ID, profile: gi.Profile, placement: gi.Placement, generation: next, since: at}
 		old := slices.IndexFunc(l.tree, node.same)
 		if old >= 0 {
-			node.generation = l.tree[old].generation
+			node.generation, node.since = l.tree[old].generation, l.tree[old].since
 			changed = changed || len(gi.Computes) != len(l.tree[old].computes)
 		} else {
 			changed = true
 		}
 		for c := range gi.Computes {
 			ci := &gi.Computes[c]
-			cn := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next}
-			if at := l.findCompute(old, cn); at != nil {
-				cn.generation = at.generation
+			cn := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
+			if was := l.findCompute(old, cn); was != nil {
+				cn.generation, cn.since = was.generation, was.since
 			} else {
 				changed = true
 			}
-			ci.Generation = cn.generation
+			ci.Generation, ci.Since = cn.generation, cn.since
 			node.computes = append(node.computes, cn)
 		}
-		gi.Generation = node.generation
+		gi.Generation, gi.Since = node.generation, node.since
 		tree[i] = node
 	}
 	if changed {
@@ -90,15 +95,18 @@ func (l *layout) findCompute(node int, c computeNode) *computeNode {
 type capacityCache struct {
 	generation uint64
 	profiles   int
+	enabled    bool
 	value      gpu.Capacity
 }
 
-// of returns what could still be created on g, absent where MIG is off or the profiles or a placement are not known.
+// of returns what could still be created on g, absent where the profiles or a placement are not known. While MIG is off
+// nothing can be created, and there are no slices: only what the empty GPU could hold is told.
 func (c *capacityCache) of(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
-	if !g.MIG.Enabled.Or(false) || len(g.Profiles) == 0 {
+	enabled, hasMIG := g.MIG.Enabled.Get()
+	if !hasMIG || !slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 }) {
 		return gpu.None[gpu.Capacity]()
 	}
-	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) {
+	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {
 		return gpu.Some(c.value)
 	}
 	placed := make([]mig.Placed, 0, len(g.Instances))
@@ -111,12 +119,13 @@ func (c *capacityCache) of(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 		}
 		placed = append(placed, mig.Placed{ProfileID: id, Profile: gi.Profile, Placement: at})
 	}
-	for i := range g.Profiles {
-		if g.Profiles[i].Placements == nil {
-			return gpu.None[gpu.Capacity]()
+	c.generation, c.profiles, c.enabled = g.MIG.LayoutGeneration, len(g.Profiles), enabled
+	c.value = mig.CapacityOf(g.Profiles, placed)
+	if !enabled {
+		c.value.Compute, c.value.Memory = gpu.SliceCount{}, gpu.SliceCount{}
+		for i := range c.value.Profiles {
+			c.value.Profiles[i].Available = 0
 		}
 	}
-	c.generation, c.profiles = g.MIG.LayoutGeneration, len(g.Profiles)
-	c.value = mig.CapacityOf(g.Profiles, placed)
 	return gpu.Some(c.value)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestLayoutGenerations(t *testing.T) {
-	tr := newTracked(uuidA, time.Time{})
+	tr := track()
 	see := func(g gpu.GPU) gpu.GPU {
 		tr.absorb(g, tr.last.LastRead.Add(time.Second))
 		return tr.last
@@ -60,31 +60,98 @@ func instanceGeneration(g gpu.GPU, id gpu.InstanceID) uint64 {
 func TestWrappedCounters(t *testing.T) {
 	at := time.Unix(1, 0)
 	var w wrapped
-	if got := w.add(gpu.None[uint64](), 0, at); got.Present() {
+	if got := w.add(gpu.None[uint64](), false, true, at); got.Present() {
 		t.Errorf("never read: %v", got)
 	}
 	total := 0.0
 	for _, step := range []struct {
-		raw  gpu.Opt[uint64]
-		grow float64
+		name  string
+		raw   gpu.Opt[uint64]
+		wraps bool
+		grow  float64
 	}{
-		{gpu.Some(uint64(1000)), 0}, // begins at 0 whatever the driver has counted before
-		{gpu.Some(uint64(1500)), 500},
-		{gpu.None[uint64](), 0}, // one failed reading
-		{gpu.Some(uint64(1<<32 - 1)), 1<<32 - 1501},
-		{gpu.Some(uint64(9)), 10}, // wrapped at 32 bits
-		{gpu.Some(uint64(1 << 40)), 1<<40 - 9},
-		{gpu.Some(uint64(7)), 7}, // too far for a wrap: began anew
+		{"begins at 0 whatever the driver has counted before", gpu.Some(uint64(1000)), true, 0},
+		{"grows", gpu.Some(uint64(1500)), true, 500},
+		{"one failed reading", gpu.None[uint64](), true, 0},
+		{"grows over it", gpu.Some(uint64(1<<32 - 1)), true, 1<<32 - 1501},
+		{"wraps", gpu.Some(uint64(9)), true, 10},
+		{"began anew", gpu.Some(uint64(5)), false, 5},
+		{"is wide after all", gpu.Some(uint64(1 << 40)), true, 1<<40 - 5},
+		{"a wide one that fell began anew", gpu.Some(uint64(7)), true, 7},
 	} {
 		total += step.grow
-		if got := w.add(step.raw, time.Second, at).Or(gpu.Counter{}); got.Value != total || !got.Since.Equal(at) {
-			t.Errorf("after %v: %+v, want %v", step.raw, got, total)
+		got := w.add(step.raw, true, step.wraps, at).Or(gpu.Counter{})
+		if got.Value != total || !got.Since.Equal(at) {
+			t.Errorf("%s: %+v, want %v", step.name, got, total)
 		}
+	}
+	if got := w.add(gpu.None[uint64](), false, true, at); got.Present() {
+		t.Errorf("no longer told: %v, want nothing", got)
+	}
+}
+
+// TestInstancesThatWereNotSeen: a scan that fails is no re-cut, nor is the loss of the right to see placements.
+func TestInstancesThatWereNotSeen(t *testing.T) {
+	tr := track()
+	tr.absorb(migGPU(), time.Unix(1, 0))
+	blind := migGPU()
+	blind.Instances = nil
+	blind.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
+	tr.absorb(blind, time.Unix(2, 0))
+	if len(tr.last.Instances) != 2 || tr.last.Instances[0].Up || tr.totals.LayoutChanges.Value != 0 {
+		t.Errorf("after a failed scan: %d instances, up %v, %v changes", len(tr.last.Instances), tr.last.Instances[0].Up, tr.totals.LayoutChanges.Value)
+	}
+	narrow := migGPU()
+	for i := range narrow.Instances {
+		narrow.Instances[i].Placement = gpu.None[gpu.Placement]()
+	}
+	tr.absorb(narrow, time.Unix(3, 0))
+	if tr.totals.LayoutChanges.Value != 0 || tr.last.Instances[0].Generation != 1 {
+		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value, tr.last.Instances[0].Generation)
+	}
+	empty := migGPU()
+	empty.Instances = nil
+	tr.absorb(empty, time.Unix(4, 0))
+	if tr.totals.LayoutChanges.Value != 1 || len(tr.last.Instances) != 0 {
+		t.Errorf("all destroyed: %v changes, %d instances", tr.totals.LayoutChanges.Value, len(tr.last.Instances))
+	}
+}
+
+func TestRememberedErrorsAreNotCounted(t *testing.T) {
+	tr := track()
+	g := migGPU()
+	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingECC, Err: gpu.ErrDriver}, {Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
+	tr.absorb(g, time.Unix(1, 0))
+	tr.absorb(g, time.Unix(2, 0))
+	published := tr.publish(time.Unix(2, 0), time.Minute)
+	if ecc, mig := errorCount(&published, gpu.ReadingECC, gpu.ReasonOther), errorCount(&published, gpu.ReadingMIG, gpu.ReasonNoPermission); ecc != 2 || mig != 0 {
+		t.Errorf("ECC failed %v times, MIG %v; want 2 and 0", ecc, mig)
+	}
+}
+
+// TestCapacityWithoutMIG tells what the empty GPU could hold, and that nothing can be created now.
+func TestCapacityWithoutMIG(t *testing.T) {
+	tr := track()
+	g := migGPU()
+	g.Instances, g.MIG.Enabled = nil, gpu.Some(false)
+	g.Profiles = []gpu.Profile{
+		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, Placements: []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}},
+		{ID: 0, Name: "7g.40gb", ComputeSlices: 7, MemorySlices: 8, Placements: []gpu.Placement{{Start: 0, Size: 8}}},
+	}
+	tr.absorb(g, time.Unix(1, 0))
+	got, ok := tr.last.Capacity.Get()
+	if !ok || len(got.Profiles) != 2 || got.Profiles[0].Max != 2 || got.Profiles[0].Available != 0 || got.Memory != (gpu.SliceCount{}) {
+		t.Errorf("capacity %+v", got)
+	}
+	g.MIG.Enabled = gpu.Some(true)
+	tr.absorb(g, time.Unix(2, 0))
+	if got := tr.last.Capacity.Or(gpu.Capacity{}); got.Profiles[0].Available != 2 || got.Memory.Free != 8 {
+		t.Errorf("capacity with MIG on %+v", got)
 	}
 }
 
 func TestClockEventSeconds(t *testing.T) {
-	tr := newTracked(uuidA, time.Time{})
+	tr := track()
 	at := time.Unix(100, 0)
 	see := func(events gpu.Opt[gpu.ClockEvents]) {
 		tr.absorb(gpu.GPU{Readings: gpu.Readings{ClockEvents: events}}, at)
@@ -96,8 +163,10 @@ func TestClockEventSeconds(t *testing.T) {
 	}
 	see(gpu.Some(gpu.ClockEvents(0x4)))
 	see(gpu.Some(gpu.ClockEvents(0x4 | 0x20)))
+	tr.maxGap = time.Second
+	see(gpu.Some(gpu.ClockEvents(0x20))) // read 2 s later, of which 1 s counts
 	see(gpu.Some(gpu.ClockEvents(0)))
-	want := map[string]float64{"sw_power_cap": 4, "sw_thermal_slowdown": 2}
+	want := map[string]float64{"sw_power_cap": 4, "sw_thermal_slowdown": 3}
 	for _, c := range tr.totals.ClockEvents {
 		if c.Seconds.Value != want[c.Reason] || c.Active {
 			t.Errorf("%s: %v s, active %v; want %v s", c.Reason, c.Seconds.Value, c.Active, want[c.Reason])

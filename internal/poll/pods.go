@@ -12,24 +12,21 @@ import (
 type podState struct {
 	list    call[gpu.Assignments]
 	cancel  context.CancelFunc
-	asked   bool
-	fresh   bool // started in this cycle
+	fresh   bool // asked in this cycle
 	last    gpu.Assignments
 	known   bool      // there is a mapping, fresh or stale
 	success time.Time // of the last answer; zero before the first
 	err     error
-	stale   time.Duration
 }
 
 // start asks who holds what, unless an earlier question has not been answered.
-func (s *podState) start(ctx context.Context, now time.Time, opts Options) {
-	s.asked, s.stale = true, opts.PodsStaleAfter
+func (s *podState) start(ctx context.Context, now time.Time, opts *Options) {
 	if s.list.running {
 		s.fresh = false
 		return
 	}
 	// The deadline is real time: a hung kubelet hangs for real, whatever the simulated clock says.
-	ctx, cancel := context.WithTimeout(ctx, opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, max(opts.Timeout, opts.Grace))
 	s.cancel = cancel
 	s.fresh = s.list.start(now, func() (gpu.Assignments, error) {
 		defer cancel()
@@ -38,10 +35,7 @@ func (s *podState) start(ctx context.Context, now time.Time, opts Options) {
 }
 
 // finish takes the answer if it comes before expired is closed, and drops the last mapping once it is too old.
-func (s *podState) finish(now time.Time, expired <-chan struct{}) {
-	if !s.asked {
-		return
-	}
+func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
 	if !s.fresh {
 		expired = nil
 	}
@@ -51,14 +45,15 @@ func (s *podState) finish(now time.Time, expired <-chan struct{}) {
 			s.last, s.success, s.known = r.value, r.started, true
 		}
 	}
-	if s.known && now.Sub(s.success) > s.stale {
+	if s.known && now.Sub(s.success) > staleAfter {
 		s.last, s.known = gpu.Assignments{}, false
 	}
 }
 
-// state is nothing where there is no kubelet on this node: nobody was asked, or its socket has never been there.
-func (s *podState) state() (gpu.SourceState, bool) {
-	if !s.asked || s.success.IsZero() && (s.err == nil || errors.Is(s.err, gpu.ErrNotFound)) {
+// state is nothing where nobody was asked, and where there is no kubelet on this node: its socket has never been there
+// and is not expected.
+func (s *podState) state(expected bool) (gpu.SourceState, bool) {
+	if s.success.IsZero() && (s.err == nil || !expected && errors.Is(s.err, gpu.ErrNotFound)) {
 		return gpu.SourceState{}, false
 	}
 	return gpu.SourceState{

@@ -5,7 +5,6 @@ package poll
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -24,13 +23,15 @@ type Options struct {
 	Grace time.Duration
 	// Timeout is when a GPU that does not answer counts as down.
 	Timeout time.Duration
-	// StaleAfter is when the readings of a GPU that does not answer are dropped.
+	// StaleAfter is the age at which the readings of a GPU that is down are dropped.
 	StaleAfter time.Duration
 	// PodsStaleAfter is how long the last mapping of devices to pods outlives a kubelet that does not answer.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
-	Pods           Pods       // nil: nobody is asked who holds a device
-	Containers     Containers // nil: processes are not mapped to containers
+	Pods           Pods // nil: nobody is asked who holds a device
+	// PodsExpected says that there must be a kubelet: one that was never there is told, too.
+	PodsExpected bool
+	Containers   Containers // nil: processes are not mapped to containers
 	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger
@@ -51,8 +52,14 @@ type Poller struct {
 	driverErr  error
 	driverSeen time.Time
 	gpus       map[gpu.UUID]*tracked
+	missing    map[int]*tracked // GPUs without a handle, by index
 	pods       podState
 }
+
+// ErrStopped says that the loop has ended.
+var ErrStopped = errors.New("poll: the loop has stopped")
+
+var errNoAnswerYet = errors.New("the driver has not answered yet")
 
 // New returns a Poller that has not read anything yet.
 func New(source Source, opts Options) *Poller {
@@ -62,11 +69,10 @@ func New(source Source, opts Options) *Poller {
 		requests:  make(chan request),
 		stopped:   make(chan struct{}),
 		gpus:      map[gpu.UUID]*tracked{},
-		driverErr: fmt.Errorf("%w: not asked yet", gpu.ErrNoDriver),
+		missing:   map[int]*tracked{},
+		driverErr: errNoAnswerYet,
 	}
 }
-
-var errStopped = errors.New("poll: the loop has stopped")
 
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
@@ -84,17 +90,17 @@ func (p *Poller) Poll(ctx context.Context, first func() error) error {
 	select {
 	case p.requests <- request{first: first, done: done}:
 	case <-p.stopped:
-		return errStopped
+		return ErrStopped
 	case <-ctx.Done():
-		return fmt.Errorf("poll: %w", ctx.Err())
+		return ctx.Err()
 	}
 	select {
 	case err := <-done:
 		return err
 	case <-p.stopped:
-		return errStopped
+		return ErrStopped
 	case <-ctx.Done():
-		return fmt.Errorf("poll: %w", ctx.Err())
+		return ctx.Err()
 	}
 }
 
@@ -102,10 +108,13 @@ func (p *Poller) Poll(ctx context.Context, first func() error) error {
 // returns an error only where going on is of no use: gpu.ErrVersionMismatch.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
+	events := p.source.Events()
 	if p.opts.Interval > 0 {
 		ticker := time.NewTicker(p.opts.Interval)
 		defer ticker.Stop()
 		ticks = ticker.C
+	} else {
+		events = nil // a stepped clock moves nothing by itself: events wait for the next cycle
 	}
 	defer close(p.stopped)
 	defer p.join()
@@ -121,7 +130,7 @@ func (p *Poller) Run(ctx context.Context) error {
 			err = p.cycle(ctx)
 		case r := <-p.requests:
 			err = p.answer(ctx, r)
-		case e := <-p.source.Events():
+		case e := <-events:
 			if p.event(e) {
 				err = p.cycle(ctx)
 			}
@@ -145,7 +154,8 @@ func (p *Poller) answer(ctx context.Context, r request) error {
 	return err
 }
 
-// cycle reads, merges and publishes once.
+// cycle reads, merges and publishes once. Events that arrive during it are left for after it: they may speak of a layout
+// that it has not seen.
 func (p *Poller) cycle(ctx context.Context) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -153,7 +163,7 @@ func (p *Poller) cycle(ctx context.Context) error {
 	defer stop()
 	p.drainEvents()
 	if p.opts.Pods != nil {
-		p.pods.start(ctx, now, p.opts)
+		p.pods.start(ctx, now, &p.opts)
 	}
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
@@ -161,8 +171,10 @@ func (p *Poller) cycle(ctx context.Context) error {
 	if err := p.readGPUs(now, expired); err != nil {
 		return err
 	}
-	p.drainEvents()
-	p.pods.finish(now, expired)
+	p.pods.finish(now, expired, p.opts.PodsStaleAfter)
+	if ctx.Err() != nil {
+		return nil // what was cut short is no reading
+	}
 	before := p.current.Load()
 	s := p.snapshot(now)
 	if p.opts.Observe != nil {
@@ -180,90 +192,21 @@ func after(d time.Duration) (<-chan struct{}, func()) {
 	return c, func() { t.Stop() }
 }
 
-// discoverGPUs finds the GPUs of the node. While the driver does not answer, the last inventory stays.
-func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
-	wait := expired
-	if !p.discover.start(now, p.source.Discover) {
-		wait = nil // it has hung since an earlier cycle, which has waited for it
-	}
-	r, ok := p.discover.take(wait)
-	switch {
-	case !ok && p.discover.hung(now, p.opts.Timeout):
-		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
-	case !ok:
-	case errors.Is(r.err, gpu.ErrVersionMismatch):
-		return r.err
-	case r.err != nil:
-		p.driverErr, p.inventory = r.err, gpu.Inventory{}
-	default:
-		p.driverErr, p.inventory, p.driverSeen = nil, r.value, r.started
-	}
-	for _, id := range p.inventory.GPUs {
-		if p.gpus[id] == nil {
-			p.gpus[id] = newTracked(id, now)
-		}
-	}
-	return nil
-}
-
-// readGPUs starts a reading of every GPU that is not still at an earlier one, and takes what comes in time.
-func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
-	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
-	for _, id := range p.inventory.GPUs {
-		t := p.gpus[id]
-		if err := p.take(t, nil); err != nil { // one that ended after its cycle
-			return err
-		}
-		fresh[id] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(id) })
-	}
-	for id, t := range p.gpus {
-		var wait <-chan struct{}
-		if fresh[id] {
-			wait = expired
-		}
-		if err := p.take(t, wait); err != nil {
-			return err
-		}
-		if t.read.hung(now, p.opts.Timeout) {
-			t.hang()
-		}
-	}
-	return nil
-}
-
-// take takes a GPU's reading if there is one, waiting for it until expired is closed.
-func (p *Poller) take(t *tracked, expired <-chan struct{}) error {
-	r, ok := t.read.take(expired)
-	switch {
-	case !ok:
-		return nil
-	case errors.Is(r.err, gpu.ErrVersionMismatch):
-		return r.err
-	case r.err != nil:
-		t.fail(r.err, r.started)
-	default:
-		t.absorb(r.value, r.started)
-	}
-	return nil
-}
-
 // event takes one event in and tells whether it calls for a poll at once.
 func (p *Poller) event(e gpu.Event) bool {
-	t := p.gpus[e.GPU]
 	switch e.Kind {
 	case gpu.EventXID:
-		if t != nil {
+		if t := p.gpus[e.GPU]; t != nil {
 			t.xid(e)
 		}
 		return false
 	case gpu.EventsLost:
-		if t != nil {
+		level.Warn(p.opts.Logger).Log("msg", "Events of the driver were lost: XIDs may be missing from the counts")
+		for _, t := range p.gpus {
 			t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, e.Time)
 		}
-		return true
-	default:
-		return true
 	}
+	return true
 }
 
 func (p *Poller) drainEvents() {

@@ -25,10 +25,13 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 			t.Errorf("1 s into a hang: up %v, power %v; want the last reading still there", b.Up, b.Readings.PowerWatts)
 		}
 		s = h.step(3 * time.Second)
-		if b := find(t, s, uuidB); b.Readings.PowerWatts.Present() {
-			t.Error("readings outlive stale-after")
+		if b := find(t, s, uuidB); !b.Up || !b.Readings.PowerWatts.Present() {
+			t.Error("before the timeout a slow GPU counts as down or has lost its readings")
 		}
-		s = h.step(3 * time.Second)
+		s = h.step(2 * time.Second)
+		if b := find(t, s, uuidB); b.Readings.PowerWatts.Present() {
+			t.Error("readings of a GPU that is down outlive stale-after")
+		}
 		a, b := find(t, s, uuidA), find(t, s, uuidB)
 		if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrTimeout) {
 			t.Errorf("past the timeout: up %v, errors %v; want down by ErrTimeout", b.Up, b.Errors)
@@ -43,7 +46,7 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 		if n := src.reads[uuidB]; n != 3 {
 			t.Errorf("%d reads of the hung GPU, want 3: two good ones and the one that hangs", n)
 		}
-		if n := timeouts(find(t, s, uuidB)); n != 1 {
+		if n := errorCount(find(t, s, uuidB), gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
 			t.Errorf("timeouts counted %v, want 1 per hang", n)
 		}
 		src.set(func() { delete(src.hang, uuidB) })
@@ -59,13 +62,115 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 	})
 }
 
-func timeouts(g *gpu.GPU) float64 {
+func errorCount(g *gpu.GPU, reading gpu.Reading, reason gpu.Reason) float64 {
 	for _, e := range g.Totals.ReadErrors {
-		if e.Reading == gpu.ReadingDevice && e.Reason == gpu.ReasonTimeout {
+		if e.Reading == reading && e.Reason == reason {
 			return e.Value
 		}
 	}
 	return 0
+}
+
+// TestMIGChangeWakesTheLoop: an event calls for a poll at once, also one that comes in the middle of a poll.
+func TestMIGChangeWakesTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		h := start(t, src, func(o *Options) { o.Interval = time.Hour })
+		stop := h.run()
+		synctest.Wait()
+		release := make(chan struct{})
+		src.set(func() { src.hang[uuidA] = release })
+		src.events <- gpu.Event{Kind: gpu.EventMIGChange, GPU: uuidA}
+		synctest.Wait() // the poll that it called for is under way
+		src.events <- gpu.Event{Kind: gpu.EventMIGChange, GPU: uuidA}
+		src.set(func() { delete(src.hang, uuidA) })
+		close(release)
+		synctest.Wait()
+		if got := h.Current().Generation; got != 3 {
+			t.Errorf("generation %d, want 3: the first, and one for each event", got)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSlowReadingsAreServed: a GPU whose readings take longer than an interval, or than stale-after, is slow, not dead.
+func TestSlowReadingsAreServed(t *testing.T) {
+	for _, polls := range []int{1, 2, 4} {
+		t.Run(fmt.Sprintf("%d polls", polls), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				src := newFakeSource(uuidA)
+				h := start(t, src, nil)
+				stop := h.run()
+				h.step(time.Second)
+				for range 3 {
+					release := make(chan struct{})
+					src.set(func() { src.hang[uuidA] = release })
+					for range polls {
+						s := h.step(time.Second)
+						if g := find(t, s, uuidA); !g.Up || !g.Readings.PowerWatts.Present() {
+							t.Errorf("up %v, power %v while a slow reading is under way", g.Up, g.Readings.PowerWatts)
+						}
+					}
+					src.set(func() { delete(src.hang, uuidA) })
+					close(release)
+					synctest.Wait()
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestFirstReadingUnderWay: until it ends nothing is known of the GPU, not even that it is down.
+func TestFirstReadingUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		release := make(chan struct{})
+		src.hang[uuidA] = release
+		h := start(t, src, nil)
+		stop := h.run()
+		if s := h.step(time.Second); len(s.GPUs) != 0 {
+			t.Errorf("GPUs %+v during the first reading, want none", s.GPUs)
+		}
+		if s := h.step(5 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].Up {
+			t.Errorf("GPUs %+v past the timeout, want one that is down", s.GPUs)
+		}
+		close(release)
+		synctest.Wait()
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAnotherGPUInItsPlace(t *testing.T) {
+	src := newFakeSource(uuidA)
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	src.set(func() {
+		src.inv.GPUs = found(uuidB)
+		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Minor: gpu.Some(0)}}
+	})
+	if s := h.step(time.Second); len(s.GPUs) != 1 || s.GPUs[0].UUID != uuidB {
+		t.Errorf("after an exchange: %+v, want the new GPU alone", s.GPUs)
+	}
+}
+
+func TestDriverStumbles(t *testing.T) {
+	src := newFakeSource(uuidA)
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	src.set(func() { src.invErr = fmt.Errorf("nvmlDeviceGetCount: %w", gpu.ErrDriver) })
+	s := h.step(time.Second)
+	if s.Sources[0].Up || !s.Sources[0].Stale || !s.GPUs[0].Up || !s.Driver.Present() {
+		t.Errorf("one failed enumeration: source %+v, GPU up %v", s.Sources[0], s.GPUs[0].Up)
+	}
 }
 
 func TestStoppingEndsWhileAReadHangs(t *testing.T) {
@@ -105,12 +210,12 @@ func TestFailedReadingKeepsTheOthers(t *testing.T) {
 	if find(t, s, uuidB).Readings.PowerWatts.Present() {
 		t.Error("stale readings are still served")
 	}
-	src.set(func() { src.inv.GPUs = []gpu.UUID{uuidA} })
+	src.set(func() { src.inv.GPUs = found(uuidA) })
 	s = h.step(time.Second)
 	if find(t, s, uuidB).Up {
 		t.Error("a GPU that vanished counts as up")
 	}
-	src.set(func() { src.inv.GPUs = []gpu.UUID{uuidA, uuidB}; delete(src.errs, uuidB) })
+	src.set(func() { src.inv.GPUs = found(uuidA, uuidB); delete(src.errs, uuidB) })
 	s = h.step(time.Second)
 	if !find(t, s, uuidB).Up {
 		t.Error("a GPU that came back is still down")
@@ -126,6 +231,17 @@ func TestMissingGPUIsServedByIndex(t *testing.T) {
 	if len(s.GPUs) != 2 || s.GPUs[1].Index != 1 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrLost) {
 		t.Errorf("GPUs %+v; want the missing one at index 1, down and lost", s.GPUs)
 	}
+	if before := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonLost); before == 0 {
+		t.Error("its errors are not counted")
+	}
+	src.set(func() {
+		src.inv = gpu.Inventory{GPUs: found(uuidA, uuidB)}
+		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
+	})
+	s = h.step(time.Second)
+	if len(s.GPUs) != 2 || s.GPUs[1].UUID != uuidB || !s.GPUs[1].Up {
+		t.Errorf("GPUs %+v; want it found", s.GPUs)
+	}
 }
 
 func TestDriverArrivesLate(t *testing.T) {
@@ -139,7 +255,7 @@ func TestDriverArrivesLate(t *testing.T) {
 	}
 	src.set(func() {
 		src.invErr = nil
-		src.inv.GPUs = []gpu.UUID{uuidA}
+		src.inv.GPUs = found(uuidA)
 		src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA}}
 	})
 	s = h.step(time.Second)
@@ -167,7 +283,7 @@ func TestVersionMismatchEndsTheLoop(t *testing.T) {
 			if err := h.Run(t.Context()); !errors.Is(err, gpu.ErrVersionMismatch) {
 				t.Errorf("Run returned %v, want ErrVersionMismatch", err)
 			}
-			if err := h.Poll(t.Context(), nil); !errors.Is(err, errStopped) {
+			if err := h.Poll(t.Context(), nil); !errors.Is(err, ErrStopped) {
 				t.Errorf("Poll after the end returned %v", err)
 			}
 		})
@@ -198,10 +314,10 @@ func TestEvents(t *testing.T) {
 		if gi := s.GPUs[0].Instances[0]; len(gi.XIDErrors) != 1 || gi.XIDErrors[0].XID != 13 {
 			t.Errorf("XIDs of the GPU instance: %+v", gi.XIDErrors)
 		}
-		src.events <- gpu.Event{Kind: gpu.EventMIGChange, GPU: uuidA, Time: at}
-		synctest.Wait()
-		if now := h.Current(); now.Generation != s.Generation+1 {
-			t.Errorf("generation %d after a MIG change, want %d: a poll at once", now.Generation, s.Generation+1)
+		src.events <- gpu.Event{Kind: gpu.EventsLost, Time: at}
+		s = h.step(time.Second)
+		if n := errorCount(&s.GPUs[0], gpu.ReadingEvents, gpu.ReasonOther); n != 1 {
+			t.Errorf("lost events counted %v times, want once", n)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

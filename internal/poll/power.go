@@ -41,7 +41,8 @@ func defaultIdleWatts(name string) (float64, bool) {
 func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 	board, haveBoard := g.Readings.PowerWatts.Get()
 	procs, haveProcs := g.Readings.Processes.Get()
-	if haveBoard && haveProcs && len(procs) == 0 {
+	// A list that is empty because nothing may be seen is told apart by the driver's own utilization, where it has one.
+	if haveBoard && board > 0 && haveProcs && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
 		if low, ok := p.learnt.Get(); !ok || board < low {
 			p.learnt = gpu.Some(board)
 		}
@@ -91,7 +92,10 @@ func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
 		g.Power.UnallocatedWatts = gpu.Some(max(rest, 0))
 	}
 	if boardJ.Present() {
-		t.shareEnergy(g, spent, shares, at)
+		t.addEnergy(g, spent, shares, at)
+	}
+	for i := range g.Instances { // over one failed reading, too
+		g.Instances[i].EnergyJoules = t.instances[g.Instances[i].ID].energy
 	}
 }
 
@@ -162,9 +166,9 @@ func energySince(before, now gpu.Opt[float64]) float64 {
 	return to - from
 }
 
-// shareEnergy gives each instance its share of the energy spent since the last reading. One that is new had no part in
+// addEnergy gives each instance its share of the energy spent since the last reading. One that is new had no part in
 // it: its counter begins at 0 now.
-func (t *tracked) shareEnergy(g *gpu.GPU, spent float64, shares []float64, at time.Time) {
+func (t *tracked) addEnergy(g *gpu.GPU, spent float64, shares []float64, at time.Time) {
 	rest := spent
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -172,13 +176,14 @@ func (t *tracked) shareEnergy(g *gpu.GPU, spent float64, shares []float64, at ti
 			continue
 		}
 		it := t.instances[gi.ID]
-		if !it.counted {
-			it.counted, it.energy.Since = true, at
+		counter, begun := it.energy.Get()
+		if !begun {
+			counter.Since = at
 		} else {
-			it.energy.Value += spent * shares[i]
+			counter.Value += spent * shares[i]
 			rest -= spent * shares[i]
 		}
-		gi.EnergyJoules = gpu.Some(it.energy)
+		it.energy = gpu.Some(counter)
 	}
 	unallocated, begun := t.totals.EnergyUnallocatedJoules.Get()
 	if !begun {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-kit/log"
+
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -14,7 +16,7 @@ import (
 func TestEstimatesAddUpToTheBoard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		tr := newTracked(uuidA, time.Time{})
+		tr := track()
 		at := time.Unix(1000, 0)
 		energy := rng.Float64() * 1e6
 		var counted, first float64 // what all counters grew by, destroyed instances' too
@@ -72,10 +74,15 @@ func joules(tr *tracked) map[gpu.InstanceKey]float64 {
 	for i := range tr.last.Instances {
 		gi := &tr.last.Instances[i]
 		if it := tr.instances[gi.ID]; it != nil {
-			out[tr.last.Key(gi)] = it.energy.Value
+			out[tr.last.Key(gi)] = it.energy.Or(gpu.Counter{}).Value
 		}
 	}
 	return out
+}
+
+// track is a GPU that has not been read yet.
+func track() *tracked {
+	return newTracked(uuidA, time.Time{}, &Options{StaleAfter: time.Hour, Logger: log.NewNopLogger()})
 }
 
 func growth(before, after map[gpu.InstanceKey]float64) float64 {
@@ -87,7 +94,7 @@ func growth(before, after map[gpu.InstanceKey]float64) float64 {
 }
 
 func TestActivePowerGoesToWhatIsActive(t *testing.T) {
-	tr := newTracked(uuidA, time.Time{})
+	tr := track()
 	idle := migGPU()
 	idle.Readings.PowerWatts, idle.Readings.Processes = gpu.Some(49.0), gpu.Some([]gpu.Process{})
 	tr.absorb(idle, time.Unix(1, 0))
@@ -133,7 +140,7 @@ func TestIdlePowerDefaults(t *testing.T) {
 }
 
 func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
-	tr := newTracked(uuidA, time.Time{})
+	tr := track()
 	g := migGPU()
 	g.Instances[0].Processes, g.Instances[1].Processes = gpu.Some(1), gpu.Some(1)
 	tr.absorb(g, time.Unix(1, 0))

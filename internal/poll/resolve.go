@@ -1,6 +1,8 @@
 package poll
 
 import (
+	"time"
+
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -30,7 +32,10 @@ func newResolver(gpus []gpu.GPU) *resolver {
 	for g := range gpus {
 		r.uuid[gpus[g].UUID] = g
 		if m, ok := gpus[g].Minor.Get(); ok {
-			r.minor[m] = g
+			// A GPU that is down may have had the number that another has now.
+			if other, taken := r.minor[m]; !taken || !gpus[other].Up {
+				r.minor[m] = g
+			}
 		}
 		for i := range gpus[g].Instances {
 			for c := range gpus[g].Instances[i].Computes {
@@ -39,6 +44,17 @@ func newResolver(gpus []gpu.GPU) *resolver {
 		}
 	}
 	return r
+}
+
+// since is when a device was first seen; the zero time for a whole GPU, whose identity is not used again.
+func (r *resolver) since(t target) time.Time {
+	switch {
+	case t.instance == none:
+		return time.Time{}
+	case t.compute == none:
+		return r.gpus[t.gpu].Instances[t.instance].Since
+	}
+	return r.gpus[t.gpu].Instances[t.instance].Computes[t.compute].Since
 }
 
 // find tells which device a reference means, if it exists on this node now.

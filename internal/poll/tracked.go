@@ -1,23 +1,32 @@
 package poll
 
 import (
+	"cmp"
 	"slices"
 	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // tracked is one GPU over time: its last good reading and what has been added up since it was first seen.
 type tracked struct {
+	logger log.Logger
+	maxGap time.Duration // the longest time between two readings over which something is taken to have lasted
+
 	read call[gpu.GPU]
-	// last is the last good reading with what was derived from it; its LastRead is zero before the first.
+	// last is the last good reading with what was derived from it; its LastRead is zero before the first. Its UUID is
+	// empty for a GPU without a handle.
 	last    gpu.GPU
+	taken   time.Time // when the last good reading was taken in: it may have begun long before
 	up      bool
 	failure []gpu.ReadError // why it is not up
 	hanging bool            // the present hang has been counted
 
-	since     time.Time
 	layout    layout
+	tenancy   tenancy
 	capacity  capacityCache
 	totals    gpu.Totals
 	instances map[gpu.InstanceID]*instanceTotals
@@ -31,14 +40,14 @@ type tracked struct {
 type instanceTotals struct {
 	generation uint64
 	xids       []gpu.XIDCount
-	energy     gpu.Counter
-	counted    bool // energy has begun
+	energy     gpu.Opt[gpu.Counter]
 }
 
-func newTracked(id gpu.UUID, now time.Time) *tracked {
+func newTracked(id gpu.UUID, now time.Time, opts *Options) *tracked {
 	t := &tracked{
-		since:     now,
-		last:      gpu.GPU{Facts: gpu.Facts{UUID: id, Index: -1}},
+		logger:    opts.Logger,
+		maxGap:    opts.StaleAfter,
+		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
 		instances: map[gpu.InstanceID]*instanceTotals{},
 	}
 	t.totals.XIDs.Since = now
@@ -56,7 +65,10 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	before := t.last
 	t.up, t.failure, t.hanging = true, nil, false
 	t.countErrors(&g, at)
-	if t.layout.update(&g) {
+	if treeUnknown(&g, &before) {
+		g.Instances = lastInstances(&before)
+	}
+	if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
 	t.pruneInstances(&g)
@@ -65,14 +77,39 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	if before.LastRead.IsZero() || elapsed < 0 { // a clock set back gives no interval
 		elapsed = 0
 	}
-	t.addClockEvents(g.Readings.ClockEvents, elapsed, at)
-	t.addTraffic(&g.Readings, elapsed, at)
+	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
+	t.addTraffic(&g, at)
 	t.estimatePower(&g, at)
 	g.LastRead = at
 	for i := range g.Instances {
 		g.Instances[i].LastRead = at
 	}
 	t.last = g
+}
+
+// treeUnknown tells whether a reading failed to see the instances that were there before. That is no re-cut.
+func treeUnknown(g, before *gpu.GPU) bool {
+	return len(g.Instances) == 0 && len(before.Instances) > 0 && g.MIG.Enabled.Or(false) && failed(g, gpu.ReadingMIG)
+}
+
+// lastInstances are the instances of an earlier reading without what was read of them.
+func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
+	list := slices.Clone(before.Instances)
+	for i := range list {
+		gi := &list[i]
+		gi.Computes = slices.Clone(gi.Computes)
+		dropInstanceReadings(gi)
+		gi.Up = false
+		for c := range gi.Computes {
+			gi.Computes[c].Up = false
+		}
+	}
+	return list
+}
+
+// failed tells whether a reading of the GPU as a whole failed; else its absence means that there is none.
+func failed(g *gpu.GPU, reading gpu.Reading) bool {
+	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == reading })
 }
 
 // fail takes a reading that failed as a whole.
@@ -107,16 +144,29 @@ func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
 	}
 }
 
+// countError counts a failure, and logs the first of its kind.
 func (t *tracked) countError(e gpu.ReadError, at time.Time) {
+	if e.Remembered { // the driver was not asked
+		return
+	}
 	reason := e.Reason()
 	for i := range t.totals.ReadErrors {
 		if c := &t.totals.ReadErrors[i]; c.Reading == e.Reading && c.Reason == reason {
+			if c.Value == 0 {
+				t.logFailure(e)
+			}
 			c.Value++
 			return
 		}
 	}
+	t.logFailure(e)
 	t.totals.ReadErrors = append(t.totals.ReadErrors,
 		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
+}
+
+func (t *tracked) logFailure(e gpu.ReadError) {
+	level.Warn(t.logger).Log("msg", "A reading failed; further failures of this kind are only counted",
+		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }
 
 // xid counts an XID for the GPU and, where it names one, for the GPU instance.
@@ -133,7 +183,7 @@ func (t *tracked) xid(e gpu.Event) {
 // countXID counts in a list ordered by XID.
 func countXID(list []gpu.XIDCount, e gpu.Event) []gpu.XIDCount {
 	i, found := slices.BinarySearchFunc(list, e.XID, func(c gpu.XIDCount, xid uint64) int {
-		return int(int64(c.XID) - int64(xid))
+		return cmp.Compare(c.XID, xid)
 	})
 	if !found {
 		list = slices.Insert(list, i, gpu.XIDCount{XID: e.XID, Counter: gpu.Counter{Since: e.Time}})
@@ -161,10 +211,13 @@ func (t *tracked) pruneInstances(g *gpu.GPU) {
 }
 
 // addClockEvents adds the time since the last reading to the reasons that are active now.
-func (t *tracked) addClockEvents(events gpu.Opt[gpu.ClockEvents], elapsed time.Duration, at time.Time) {
-	bits, ok := events.Get()
+func (t *tracked) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
+	bits, ok := g.Readings.ClockEvents.Get()
 	if !ok {
-		return // never told, or one failed reading: what has been added up stays
+		if !failed(g, gpu.ReadingClockEvents) {
+			t.totals.ClockEvents = nil
+		}
+		return // what has been added up stays over one failed reading
 	}
 	if t.totals.ClockEvents == nil {
 		for _, r := range gpu.ClockEventReasons() {

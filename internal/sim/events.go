@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -25,6 +26,7 @@ type Subscription struct {
 	// under the node's lock
 	watched map[watched]bool
 	queue   []Event
+	waiting bool // somebody is in Next and has found the queue empty
 	arrived chan struct{} // closed and replaced by every event
 }
 
@@ -101,10 +103,12 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 	n := s.node
 	n.lock()
 	defer n.mu.Unlock()
-	if len(s.queue) > 0 {
+	s.waiting = len(s.queue) == 0
+	if !s.waiting {
 		e, s.queue = s.queue[0], s.queue[1:]
 		return e, nil, 0, true
 	}
+	n.settled()
 	if at, planned := n.nextChange(); planned {
 		if d, moves := n.clock.until(at); moves {
 			wake = d
@@ -119,6 +123,36 @@ func (s *Subscription) Close() {
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
 	s.node.watches = slices.DeleteFunc(s.node.watches, func(o *Subscription) bool { return o == s })
+	s.node.settled()
+}
+
+// Settle waits, at most until the context ends, until every event has been taken and whoever takes them is back for more:
+// what a client does with an event before it asks for the next is done then. Clients that have gone away do not count.
+func (n *Node) Settle(ctx context.Context) {
+	for {
+		n.lock()
+		busy := slices.ContainsFunc(n.watches, func(s *Subscription) bool {
+			return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)
+		})
+		idle := n.idle
+		n.mu.Unlock()
+		if !busy {
+			return
+		}
+		select {
+		case <-idle:
+		case <-n.closed:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// settled tells who waits in Settle to look again. The caller holds the lock.
+func (n *Node) settled() {
+	close(n.idle)
+	n.idle = make(chan struct{})
 }
 
 // emit delivers an event to those who watch for it.
@@ -128,6 +162,7 @@ func (n *Node) emit(e Event) {
 			continue
 		}
 		s.queue = append(s.queue, e)
+		s.waiting = false
 		close(s.arrived)
 		s.arrived = make(chan struct{})
 	}

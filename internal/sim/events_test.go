@@ -98,3 +98,42 @@ func TestNextWakesForThePlan(t *testing.T) {
 		}
 	})
 }
+
+// TestSettleWaitsForWhoeverTakesEvents: it returns when every event has been taken and its taker asks for the next.
+func TestSettleWaitsForWhoeverTakesEvents(t *testing.T) {
+	n := start(t, `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
+seed: 1
+gpus: [{model: A30, count: 1}]
+faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 79}]
+`)
+	n.Settle(t.Context()) // nobody listens
+	s := n.Subscribe()
+	if err := s.Watch(0, gpu.EventXID); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan int, 1)
+	handled := make(chan int, 8)
+	go func() {
+		count := 0
+		for {
+			if _, err := s.Next(time.Minute); err != nil {
+				done <- count
+				return
+			}
+			count++
+			handled <- count
+		}
+	}()
+	if err := n.Advance(2 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	n.Settle(t.Context())
+	if len(handled) != 2 {
+		t.Errorf("%d events were handled when Settle returned, want 2", len(handled))
+	}
+	s.Close()
+	if count := <-done; count != 2 {
+		t.Errorf("%d events, want 2", count)
+	}
+}

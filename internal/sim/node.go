@@ -31,6 +31,7 @@ type Node struct {
 	pids     map[uint32]bool
 	records  []Record
 	watches  []*Subscription
+	idle     chan struct{} // closed and replaced whenever a queue is found empty
 	listings int // counts calls of Containers, whose order varies
 }
 
@@ -71,6 +72,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		closed:   make(chan struct{}),
 		at:       clock.Start(),
 		pids:     make(map[uint32]bool),
+		idle:     make(chan struct{}),
 	}
 	for index, spec := range s.GPUs {
 		b := newBoard(s, index, spec)

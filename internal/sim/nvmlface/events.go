@@ -22,7 +22,7 @@ func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
 // RegisterEvents registers all of the types, or none where one is not supported.
 func (d *device) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return {
 	s, ok := set.(*eventSet)
-	if !ok || s.node != d.node {
+	if !ok || s.lib.node != d.node {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	if types&^eventTypes != 0 {
@@ -44,7 +44,7 @@ func (d *device) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return 
 
 // eventSet is a queue of its own.
 type eventSet struct {
-	node  *sim.Node
+	lib   *library
 	queue *sim.Subscription
 	freed sync.Once
 }
@@ -56,7 +56,7 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
 		return nvmlsrc.Event{}, returnOf(err)
 	}
 	event := nvmlsrc.Event{
-		Device:            &device{s.node, e.GPU},
+		Device:            s.lib.devices[e.GPU],
 		Type:              nvml.EventMigConfigChange,
 		GPUInstanceID:     idOrNone(e.Instance),
 		ComputeInstanceID: idOrNone(e.Compute),

@@ -14,9 +14,18 @@ import (
 )
 
 // New makes a simulated node look like NVML. The node stays its owner's, who closes it.
-func New(node *sim.Node) nvmlsrc.Library { return &library{node} }
+func New(node *sim.Node) nvmlsrc.Library {
+	l := &library{node: node}
+	for i := range node.Count() {
+		l.devices = append(l.devices, &device{node, i})
+	}
+	return l
+}
 
-type library struct{ node *sim.Node }
+type library struct {
+	node    *sim.Node
+	devices []*device // one handle for each GPU, as NVML gives
+}
 
 // returnOf is NVML's code for an error of the node.
 func returnOf(err error) nvml.Return {
@@ -71,12 +80,12 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return
 	if _, err := l.node.Read(index, gpu.ReadingDevice); err != nil {
 		return nil, returnOf(err)
 	}
-	return &device{l.node, index}, nvml.SUCCESS
+	return l.devices[index], nvml.SUCCESS
 }
 
 func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 	if err := l.node.Driver(); err != nil {
 		return nil, returnOf(err)
 	}
-	return &eventSet{node: l.node, queue: l.node.Subscribe()}, nvml.SUCCESS
+	return &eventSet{lib: l, queue: l.node.Subscribe()}, nvml.SUCCESS
 }

@@ -1,0 +1,143 @@
+package poll
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// discoverGPUs finds the GPUs of the node. While the driver does not answer, the last inventory stays; without a driver
+// there is none.
+func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
+	wait := expired
+	if !p.discover.start(now, p.source.Discover) {
+		wait = nil // it has hung since an earlier cycle, which has waited for it
+	}
+	r, ok := p.discover.take(wait)
+	switch {
+	case !ok && p.discover.hung(p.opts.Now(), p.opts.Timeout):
+		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
+	case !ok:
+	case errors.Is(r.err, gpu.ErrVersionMismatch):
+		return r.err
+	case r.err != nil:
+		p.driverErr = r.err
+		if errors.Is(r.err, gpu.ErrNoDriver) {
+			p.inventory = gpu.Inventory{}
+		}
+	default:
+		p.driverErr, p.inventory, p.driverSeen = nil, r.value, r.started
+	}
+	p.follow(now)
+	return nil
+}
+
+// follow keeps a tracked GPU for everything that the inventory has, and takes note of what it has no longer.
+func (p *Poller) follow(now time.Time) {
+	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
+	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
+	for _, found := range p.inventory.GPUs {
+		present[found.UUID], taken[found.Index] = true, true
+		t := p.gpus[found.UUID]
+		if t == nil {
+			t = newTracked(found.UUID, now, &p.opts)
+			p.gpus[found.UUID] = t
+		}
+		t.last.Index = found.Index
+	}
+	for id, t := range p.gpus {
+		switch {
+		case present[id]:
+		case taken[t.last.Index] || t.last.LastRead.IsZero():
+			delete(p.gpus, id) // another GPU stands in its place, or it never answered
+		case t.up:
+			t.fail(p.goneBecause(t.last.Index), now)
+		}
+	}
+	p.followMissing(now)
+}
+
+// followMissing takes note of the GPUs that the driver counts and gives no handle for. One that has answered before is
+// known by its UUID still.
+func (p *Poller) followMissing(now time.Time) {
+	known := map[int]bool{}
+	for _, t := range p.gpus {
+		known[t.last.Index] = true
+	}
+	still := make(map[int]bool, len(p.inventory.Missing))
+	for _, m := range p.inventory.Missing {
+		if known[m.Index] {
+			continue
+		}
+		still[m.Index] = true
+		t := p.missing[m.Index]
+		if t == nil {
+			t = newTracked("", now, &p.opts)
+			t.last.Index = m.Index
+			p.missing[m.Index] = t
+		}
+		t.fail(m.Err, now)
+	}
+	for index := range p.missing {
+		if !still[index] {
+			delete(p.missing, index)
+		}
+	}
+}
+
+// goneBecause tells why a GPU that answered before is no longer among those that can be asked.
+func (p *Poller) goneBecause(index int) error {
+	for _, m := range p.inventory.Missing {
+		if m.Index == index {
+			return m.Err
+		}
+	}
+	if p.driverErr != nil {
+		return p.driverErr
+	}
+	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
+}
+
+// readGPUs starts a reading of every GPU that is not still at an earlier one, and takes what comes in time.
+func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
+	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
+	for _, found := range p.inventory.GPUs {
+		t := p.gpus[found.UUID]
+		if err := p.take(t, now, nil); err != nil { // one that ended after its cycle
+			return err
+		}
+		fresh[found.UUID] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(found.UUID) })
+	}
+	for id, t := range p.gpus {
+		var wait <-chan struct{}
+		if fresh[id] {
+			wait = expired
+		}
+		if err := p.take(t, now, wait); err != nil {
+			return err
+		}
+		if t.read.hung(p.opts.Now(), p.opts.Timeout) {
+			t.hang()
+		}
+	}
+	return nil
+}
+
+// take takes a GPU's reading if there is one, waiting for it until expired is closed.
+func (p *Poller) take(t *tracked, now time.Time, expired <-chan struct{}) error {
+	r, ok := t.read.take(expired)
+	switch {
+	case !ok:
+		return nil
+	case errors.Is(r.err, gpu.ErrVersionMismatch):
+		return r.err
+	case r.err != nil:
+		t.fail(r.err, r.started)
+	default:
+		t.absorb(r.value, r.started)
+		t.taken = now
+	}
+	return nil
+}
