@@ -109,6 +109,7 @@ type podList struct {
 			Name            string            `json:"name"`
 			Namespace       string            `json:"namespace"`
 			Labels          map[string]string `json:"labels"`
+			Annotations     map[string]string `json:"annotations"`
 			OwnerReferences []ownerReference  `json:"ownerReferences"`
 		} `json:"metadata"`
 	} `json:"items"`
@@ -122,7 +123,7 @@ type ownerReference struct {
 
 // pods reads the metadata of all pods of the node. An error wraps gpu.ErrNoPermission where the service account may not
 // list pods, else gpu.ErrUnavailable.
-func (a *api) pods(ctx context.Context) (map[podName]metadata, error) {
+func (a *api) pods(ctx context.Context) (map[podName]gpu.PodMetadata, error) {
 	body, err := a.get(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list pods: %w", err)
@@ -132,10 +133,14 @@ func (a *api) pods(ctx context.Context) (map[podName]metadata, error) {
 	if err := json.NewDecoder(http.MaxBytesReader(nil, body, maxBody)).Decode(&list); err != nil {
 		return nil, fmt.Errorf("list pods: %w: %w", err, gpu.ErrUnavailable)
 	}
-	out := make(map[podName]metadata, len(list.Items))
+	out := make(map[podName]gpu.PodMetadata, len(list.Items))
 	for i := range list.Items {
 		m := &list.Items[i].Metadata
-		out[podName{m.Namespace, m.Name}] = metadata{workload: workload(m.OwnerReferences, m.Labels), labels: a.choose(m.Labels)}
+		out[podName{m.Namespace, m.Name}] = gpu.PodMetadata{
+			Workload:   workload(m.OwnerReferences, m.Labels),
+			Labels:     a.choose(m.Labels),
+			MIGDevices: migDevices(m.Annotations[migAnnotation]),
+		}
 	}
 	return out, nil
 }

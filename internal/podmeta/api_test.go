@@ -26,6 +26,7 @@ const answer = `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io
   "labels": {"app": "resnet", "team": "a \"b\"\n", "pod-template-hash": "6d4cf56db6"},
   "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "resnet-6d4cf56db6", "uid": "1", "controller": true}]}},
 {"metadata": {"name": "train-abcde", "namespace": "ml",
+  "annotations": {"hami.io/vgpu-mig-allocations": "[{\"containerIndex\":0,\"deviceIndex\":0,\"gpuUUID\":\"GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c\",\"profile\":\"1g.5gb\",\"placement\":{\"start\":6,\"size\":1}}]"},
   "ownerReferences": [{"kind": "Queue", "name": "q"}, {"kind": "Job", "name": "train", "controller": true}]}},
 {"metadata": {"name": "bare", "namespace": "ml"}}]}`
 
@@ -78,10 +79,10 @@ func TestPods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[podName]metadata{
-			{"vision", "resnet-6d4cf56db6-x7k2p"}: {"Deployment/resnet", []gpu.Label{{Name: "team", Value: "a \"b\"\n"}, {Name: "app", Value: "resnet"}}},
-			{"ml", "train-abcde"}:                 {"Job/train", nil},
-			{"ml", "bare"}:                        {"", nil},
+		want := map[podName]gpu.PodMetadata{
+			{"vision", "resnet-6d4cf56db6-x7k2p"}: {Workload: "Deployment/resnet", Labels: []gpu.Label{{Name: "team", Value: "a \"b\"\n"}, {Name: "app", Value: "resnet"}}},
+			{"ml", "train-abcde"}:                 {Workload: "Job/train", MIGDevices: [][]gpu.DeviceRef{{{GPU: gpuA, PlacementStart: gpu.Some(6)}}}},
+			{"ml", "bare"}:                        {},
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", got, want)

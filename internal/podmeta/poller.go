@@ -1,4 +1,5 @@
-// Package podmeta knows owners and labels of the pods of one node, which the kubelet's pod-resources API does not tell.
+// Package podmeta knows owners and labels of the pods of one node, and the MIG devices that HAMi reserved for them, which
+// the kubelet's pod-resources API does not tell.
 //
 // It asks the Kubernetes API server for the metadata of the node's pods, with the service account of the pod that it
 // runs in, which must be allowed to list pods. Whoever looks a pod up gets what was read last and never waits.
@@ -62,16 +63,10 @@ type Poller struct {
 // podName identifies a pod at a time. A successor may have the same.
 type podName struct{ namespace, name string }
 
-// metadata is what is told of a pod.
-type metadata struct {
-	workload string
-	labels   []gpu.Label
-}
-
 // entry is a pod and whether the last reading had it no more: the kubelet lists a pod for a moment longer than the API
 // server, so that it is kept for one reading.
 type entry struct {
-	metadata
+	gpu.PodMetadata
 	gone bool
 }
 
@@ -109,15 +104,14 @@ func (p *Poller) Close() {
 	p.api.close()
 }
 
-// PodMetadata tells a pod's owner, such as "Deployment/resnet", empty for a bare pod, and those of its labels that
-// were chosen. ok is false for a pod that is not known; a pod that is asked for the first time is then looked for soon.
-// The labels are shared and must not be modified.
-func (p *Poller) PodMetadata(namespace, pod string) (workload string, labels []gpu.Label, ok bool) {
+// PodMetadata tells a pod's owner, those of its labels that were chosen, and what HAMi reserved for it. It returns false
+// for a pod that is not known; a pod that is asked for the first time is then looked for soon.
+func (p *Poller) PodMetadata(namespace, pod string) (gpu.PodMetadata, bool) {
 	name := podName{namespace, pod}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if known, ok := p.pods[name]; ok {
-		return known.workload, known.labels, true
+		return known.PodMetadata, true
 	}
 	if _, again := p.asked[name]; !again {
 		if len(p.asked) >= maxAsked {
@@ -129,7 +123,7 @@ func (p *Poller) PodMetadata(namespace, pod string) (workload string, labels []g
 		default: // it is awake
 		}
 	}
-	return "", nil, false
+	return gpu.PodMetadata{}, false
 }
 
 func (p *Poller) run(ctx context.Context) {
@@ -175,11 +169,11 @@ func (p *Poller) refresh(ctx context.Context) error {
 	pods := make(map[podName]entry, len(now))
 	for name, known := range p.pods {
 		if !known.gone {
-			pods[name] = entry{metadata: known.metadata, gone: true}
+			pods[name] = entry{PodMetadata: known.PodMetadata, gone: true}
 		}
 	}
 	for name, m := range now {
-		pods[name] = entry{metadata: m}
+		pods[name] = entry{PodMetadata: m}
 	}
 	p.pods = pods
 	maps.DeleteFunc(p.asked, func(name podName, _ struct{}) bool { _, known := now[name]; return known })

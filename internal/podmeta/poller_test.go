@@ -84,9 +84,9 @@ func after(d time.Duration) {
 
 func wantKnown(t *testing.T, p *Poller, pod string, want bool) {
 	t.Helper()
-	workload, _, ok := p.PodMetadata("ns", pod)
-	if ok != want || ok && workload != "Job/j" {
-		t.Errorf("pod %s: workload %q, known is %v, want %v", pod, workload, ok, want)
+	known, ok := p.PodMetadata("ns", pod)
+	if ok != want || ok && known.Workload != "Job/j" {
+		t.Errorf("pod %s: workload %q, known is %v, want %v", pod, known.Workload, ok, want)
 	}
 }
 

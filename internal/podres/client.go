@@ -31,11 +31,10 @@ const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 // maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
 const maxReply = 16 << 20
 
-// Metadata tells what the pod-resources API does not: a pod's owner ("Deployment/resnet") and those of its labels that
-// an operator chose to show. ok is false for a pod that is not known (yet). It is called for every pod that holds a
-// device in every List, and must not block.
+// Metadata tells what the pod-resources API does not. It is called for every pod that holds a device in every List, and
+// must not block. It returns false for a pod that is not known (yet).
 type Metadata interface {
-	PodMetadata(namespace, pod string) (workload string, labels []gpu.Label, ok bool)
+	PodMetadata(namespace, pod string) (gpu.PodMetadata, bool)
 }
 
 // Options configures a Client.
@@ -44,7 +43,7 @@ type Options struct {
 	Socket string
 	// ResourceNames are counted as NVIDIA devices beside the usual names: exact, or a prefix that ends in "*".
 	ResourceNames []string
-	// Metadata adds owners and labels; nil for none.
+	// Metadata adds owners and labels, and the MIG devices of HAMi; nil for none.
 	Metadata Metadata
 	// Now is the clock of the backoff.
 	Now    func() time.Time

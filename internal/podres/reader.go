@@ -136,12 +136,15 @@ func (r *reader) describe(pod []gpu.Assignment) {
 	if len(pod) == 0 || r.metadata == nil {
 		return
 	}
-	workload, labels, ok := r.metadata.PodMetadata(pod[0].Holder.Namespace, pod[0].Holder.Pod)
+	known, ok := r.metadata.PodMetadata(pod[0].Holder.Namespace, pod[0].Holder.Pod)
 	if !ok {
 		return
 	}
 	for i := range pod {
-		pod[i].Holder.Workload, pod[i].Holder.Labels = workload, labels
+		pod[i].Holder.Workload, pod[i].Holder.Labels = known.Workload, known.Labels
+	}
+	if len(known.MIGDevices) > 0 {
+		useReserved(pod, known.MIGDevices)
 	}
 }
 

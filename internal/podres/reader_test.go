@@ -204,15 +204,17 @@ func TestReadClaims(t *testing.T) {
 	}
 }
 
-type fakeMetadata map[string]string
+type fakeMetadata map[string]gpu.PodMetadata
 
-func (m fakeMetadata) PodMetadata(namespace, pod string) (string, []gpu.Label, bool) {
-	workload, ok := m[namespace+"/"+pod]
-	return workload, []gpu.Label{{Name: "team", Value: "a"}}, ok
+func (m fakeMetadata) PodMetadata(namespace, pod string) (gpu.PodMetadata, bool) {
+	known, ok := m[namespace+"/"+pod]
+	return known, ok
 }
 
 func TestReadAddsMetadata(t *testing.T) {
-	r := newTestReader(Options{Metadata: fakeMetadata{"ns/known": "Deployment/web"}})
+	r := newTestReader(Options{Metadata: fakeMetadata{
+		"ns/known": {Workload: "Deployment/web", Labels: []gpu.Label{{Name: "team", Value: "a"}}},
+	}})
 	got := r.read(reply(pod("ns", "known", container("c", devices("nvidia.com/gpu", gpuA)), container("d", devices("nvidia.com/gpu", gpuB))),
 		pod("ns", "unknown", container("c", devices("nvidia.com/gpu", migA)))))
 	for _, a := range got.List {

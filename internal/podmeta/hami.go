@@ -1,0 +1,68 @@
+package podmeta
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// migAnnotation has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler writes GPU and placement
+// before it binds the pod; its device plugin adds the UUID once it has made the device, at exactly that placement.
+// Earlier releases tell a template and a slot of it, from which no device can be derived.
+//
+// https://github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go
+const migAnnotation = "hami.io/vgpu-mig-allocations"
+
+// migAllocation is what is read of one entry of the annotation. The container's index counts the pod's init containers,
+// then its containers.
+type migAllocation struct {
+	ContainerIndex int    `json:"containerIndex"`
+	DeviceIndex    int    `json:"deviceIndex"`
+	GPU            string `json:"gpuUUID"`
+	MIG            string `json:"migUUID"`
+	Placement      struct {
+		Start uint16 `json:"start"`
+		Size  uint16 `json:"size"`
+	} `json:"placement"`
+}
+
+// migDevices reads the annotation: the devices of each container that has any, by the containers' index. One entry that
+// is not whole makes all of it unusable, for HAMi too.
+func migDevices(annotation string) [][]gpu.DeviceRef {
+	var list []migAllocation
+	if annotation == "" || json.Unmarshal([]byte(annotation), &list) != nil {
+		return nil
+	}
+	slices.SortFunc(list, func(a, b migAllocation) int {
+		return cmp.Or(cmp.Compare(a.ContainerIndex, b.ContainerIndex), cmp.Compare(a.DeviceIndex, b.DeviceIndex))
+	})
+	var out [][]gpu.DeviceRef
+	for i := range list {
+		a := &list[i]
+		ref, ok := a.device()
+		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex && a.DeviceIndex == list[i-1].DeviceIndex
+		if !ok || twice {
+			return nil
+		}
+		if i == 0 || a.ContainerIndex != list[i-1].ContainerIndex {
+			out = append(out, nil)
+		}
+		out[len(out)-1] = append(out[len(out)-1], ref)
+	}
+	return out
+}
+
+// device names the MIG device by its UUID, or by its placement while the UUID is not told.
+func (a *migAllocation) device() (gpu.DeviceRef, bool) {
+	parent, err := gpu.ParseUUID(a.GPU)
+	if err != nil || a.ContainerIndex < 0 || a.DeviceIndex < 0 || a.Placement.Size == 0 {
+		return gpu.DeviceRef{}, false
+	}
+	if a.MIG == "" {
+		return gpu.DeviceRef{GPU: parent, PlacementStart: gpu.Some(int(a.Placement.Start))}, true
+	}
+	uuid, _, err := gpu.ParseMIGUUID(a.MIG)
+	return gpu.DeviceRef{MIG: uuid}, err == nil
+}
