@@ -19,6 +19,7 @@ const (
 	common          = "github.com/prometheus/common"
 	exporterToolkit = "github.com/prometheus/exporter-toolkit"
 	slogGokit       = "github.com/tjhop/slog-gokit"
+	goSystemd       = "github.com/coreos/go-systemd/v22"
 	compress        = "github.com/klauspost/compress"
 	fsnotify        = "github.com/fsnotify/fsnotify"
 	grpc            = "google.golang.org/grpc"
@@ -63,7 +64,7 @@ func rooms() []room {
 		{
 			dir:       "internal/web",
 			internals: []string{"internal/gpu"},
-			libraries: []string{clientGolang, clientModel, common, exporterToolkit, compress, goKitLog, slogGokit},
+			libraries: []string{clientGolang, clientModel, common, exporterToolkit, compress, goKitLog, slogGokit, goSystemd},
 		},
 		{
 			dir:       "internal/nvmlsrc",

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,16 +31,16 @@ func start(t *testing.T, opts ServerOptions, h http.Handler, logger log.Logger) 
 	if opts.Addresses == nil {
 		opts.Addresses = []string{"127.0.0.1:0"}
 	}
-	listening := make(chan []net.Addr, 1)
-	opts.Listening = func(addrs []net.Addr) { listening <- addrs }
+	listeners, err := listen(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &served{stop: cancel, ended: make(chan error, 1)}
-	go func() { s.ended <- Serve(ctx, opts, h, logger) }()
-	select {
-	case s.addrs = <-listening:
-	case err := <-s.ended:
-		t.Fatalf("Serve: %v", err)
+	for _, l := range listeners {
+		s.addrs = append(s.addrs, l.Addr())
 	}
+	go func() { s.ended <- serveOn(ctx, listeners, opts, h, logger) }()
 	return s
 }
 
@@ -130,7 +132,7 @@ func TestListenErrors(t *testing.T) {
 		{ServerOptions{}, "no address to listen on"},
 		{ServerOptions{Addresses: []string{in}, ConfigFile: "testdata/unknown-key.bad.yml"},
 			"web config testdata/unknown-key.bad.yml: line 2: field cert_fil not found in type web.TLSConfig"},
-		{ServerOptions{SystemdSocket: true}, "serve: no socket activation file descriptors found"},
+		{ServerOptions{SystemdSocket: true}, "systemd passes 0 sockets: expected stream sockets"},
 	} {
 		err := Serve(t.Context(), test.opts, http.NotFoundHandler(), log.NewNopLogger())
 		if err == nil || err.Error() != test.want {
@@ -213,7 +215,45 @@ func TestShutdownCutsOffAtTheDeadline(t *testing.T) {
 	}
 }
 
-// TestMain is the child of TestSystemdSocket where the environment says so.
+// TestShutdownIsNotHeldUp: a client that connected and said nothing is cut off at once, while a request on another
+// address goes on.
+func TestShutdownIsNotHeldUp(t *testing.T) {
+	h := &hanging{began: make(chan struct{}), release: make(chan struct{})}
+	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
+	silent, err := net.Dial("tcp", s.addrs[1].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	answer := make(chan string, 1)
+	go func() {
+		r, err := http.Get("http://" + s.addrs[0].String())
+		if err != nil {
+			answer <- err.Error()
+			return
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		answer <- string(body)
+	}()
+	<-h.began
+	s.stop()
+	if err := silent.SetReadDeadline(time.Now().Add(4 * time.Second)); err != nil { // net/http closes it after 5 s
+		t.Fatal(err)
+	}
+	if _, err := silent.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the silent connection: %v, want it closed", err)
+	}
+	close(h.release)
+	if got := <-answer; got != "hello\n" {
+		t.Errorf("the request in flight got %q", got)
+	}
+	if err := <-s.ended; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
+
+// TestMain is the child of TestSystemdSockets where the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) == "" {
 		os.Exit(m.Run())
@@ -224,46 +264,60 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// childVariable is set in the child, to its web configuration.
 const childVariable = "MIG_EXPORTER_TEST_SYSTEMD"
 
-// serveSystemdSocket serves on the socket that was passed, until it is asked to stop.
+// serveSystemdSocket serves on the sockets that were passed, until it is asked to stop.
 func serveSystemdSocket() error {
 	if err := os.Setenv("LISTEN_PID", itoa(os.Getpid())); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /", hello)
-	mux.HandleFunc("POST /stop", func(http.ResponseWriter, *http.Request) { cancel() })
-	return Serve(ctx, ServerOptions{SystemdSocket: true, ShutdownTimeout: time.Minute}, mux, log.NewNopLogger())
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	opts := ServerOptions{SystemdSocket: true, ConfigFile: os.Getenv(childVariable), ShutdownTimeout: time.Minute}
+	return Serve(ctx, opts, http.HandlerFunc(hello), log.NewNopLogger())
 }
 
-func TestSystemdSocket(t *testing.T) {
+// socketFile is a listening socket as systemd passes one, and its URL.
+func socketFile(t *testing.T) (*os.File, string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	socket, err := l.(*net.TCPListener).File()
+	defer l.Close()
+	file, err := l.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
 	}
-	url := "http://" + l.Addr().String()
-	_ = l.Close()
+	return file, "http://" + l.Addr().String()
+}
+
+// TestSystemdSockets passes two sockets. The limit of one request tells whether each has a server of its own: a shared
+// one is wrapped twice, so that the second socket's requests count against the first's limit.
+func TestSystemdSockets(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "web.yml")
+	writeFile(t, config, []byte("rate_limit: {interval: 1h, burst: 1}\n"))
+	a, urlA := socketFile(t)
+	b, urlB := socketFile(t)
 	child := exec.CommandContext(t.Context(), os.Args[0])
-	child.Env = append(os.Environ(), childVariable+"=1", "LISTEN_FDS=1")
-	child.ExtraFiles = []*os.File{socket} // descriptor 3, where systemd puts the first
+	child.Env = append(os.Environ(), childVariable+"="+config, "LISTEN_FDS=2")
+	child.ExtraFiles = []*os.File{a, b} // descriptors 3 and 4, where systemd puts the first
 	var said strings.Builder
 	child.Stderr = &said
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
-	_ = socket.Close()
+	_, _ = a.Close(), b.Close()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	if code, body, _ := fetch(t, client, "GET", url); code != 200 || body != "hello\n" {
-		t.Errorf("got %d %q", code, body)
+	for _, url := range []string{urlA, urlB} {
+		if code, body, _ := fetch(t, client, "GET", url); code != 200 || body != "hello\n" {
+			t.Errorf("%s: got %d %q", url, code, body)
+		}
 	}
-	fetch(t, client, "POST", url+"/stop")
+	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
 	if err := child.Wait(); err != nil {
 		t.Errorf("child: %v: %s", err, said.String())
 	}

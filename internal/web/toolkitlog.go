@@ -11,19 +11,16 @@ import (
 )
 
 // toolkitHandler hands exporter-toolkit's records to the go-kit logger, which adds time and caller and filters levels.
-type toolkitHandler struct {
-	slog.Handler
-	quiet bool // drop what Serve has logged already
-}
+type toolkitHandler struct{ slog.Handler }
 
-func toolkitLogger(logger log.Logger, quiet bool) *slog.Logger {
-	return slog.New(toolkitHandler{Handler: sloggokit.NewGoKitHandler(logger, slog.LevelDebug), quiet: quiet})
+func toolkitLogger(logger log.Logger) *slog.Logger {
+	return slog.New(toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)})
 }
 
 // Handle implements slog.Handler.
 func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
-	if h.quiet && r.Message == "Listening on" {
-		return nil
+	if r.Message == "Listening on" {
+		return nil // said already
 	}
 	r.Time, r.PC = time.Time{}, 0
 	return h.Handler.Handle(ctx, r)
@@ -31,15 +28,15 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 
 // WithAttrs implements slog.Handler.
 func (h toolkitHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return toolkitHandler{Handler: h.Handler.WithAttrs(attrs), quiet: h.quiet}
+	return toolkitHandler{h.Handler.WithAttrs(attrs)}
 }
 
 // WithGroup implements slog.Handler.
 func (h toolkitHandler) WithGroup(name string) slog.Handler {
-	return toolkitHandler{Handler: h.Handler.WithGroup(name), quiet: h.quiet}
+	return toolkitHandler{h.Handler.WithGroup(name)}
 }
 
 // serverErrorLog takes what net/http has to say: failed TLS handshakes, panics of handlers.
 func serverErrorLog(logger log.Logger) *stdlog.Logger {
-	return slog.NewLogLogger(toolkitHandler{Handler: sloggokit.NewGoKitHandler(logger, slog.LevelDebug)}, slog.LevelWarn)
+	return slog.NewLogLogger(toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)}, slog.LevelWarn)
 }
