@@ -27,7 +27,7 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	if shared.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 4}) || orphan.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) {
 		t.Errorf("placements %v, %v", shared.Placement, orphan.Placement)
 	}
-	if len(orphan.Computes) != 0 || orphan.Memory.Total.Present() {
+	if len(orphan.Computes) != 0 || orphan.Memory != (gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}) { // its profile's; nobody tells what is used
 		t.Errorf("orphan: %+v", orphan)
 	}
 	if !shared.Memory.Total.Present() || len(shared.Computes) != 2 {
