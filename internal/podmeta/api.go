@@ -2,8 +2,6 @@ package podmeta
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,25 +77,6 @@ func distinct(names []string) []string {
 		}
 	}
 	return out
-}
-
-// newTransport trusts the cluster's certificate authority alone.
-func newTransport(credentialsDir string) (*http.Transport, error) {
-	path := filepath.Join(credentialsDir, "ca.crt")
-	ca, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("certificate authority: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("certificate authority: no certificate in %s", path)
-	}
-	return &http.Transport{
-		Proxy:             http.ProxyFromEnvironment,
-		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-		ForceAttemptHTTP2: true,
-		MaxIdleConns:      1,
-	}, nil
 }
 
 func (a *api) close() { a.client.CloseIdleConnections() }

@@ -37,8 +37,8 @@ const (
 type Options struct {
 	// Server is the API server's URL, as InClusterServer gives it.
 	Server string
-	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in a pod. The token is
-	// read for every request, since it is replaced before it expires.
+	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in a pod. Both are read
+	// for every request, since they are replaced while the process runs.
 	CredentialsDir string
 	// Node is the name of the node whose pods count, as Kubernetes has it.
 	Node string

@@ -1,0 +1,80 @@
+package podmeta
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// An API server or a load balancer that is gone without a word is found out this long after its last one, hence before
+// the next reading: a request that times out does not end its HTTP/2 connection, and all later ones would follow it.
+const (
+	pingAfter   = 15 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// transport trusts the cluster's certificate authority alone, and reads it anew for every request: it is replaced while
+// the process runs.
+type transport struct {
+	path string
+
+	mu      sync.Mutex
+	ca      []byte
+	current *http.Transport // trusts ca
+}
+
+func newTransport(credentialsDir string) (*transport, error) {
+	t := &transport{path: filepath.Join(credentialsDir, "ca.crt")}
+	_, err := t.trusting()
+	return t, err
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
+	current, err := t.trusting()
+	if err != nil {
+		return nil, err
+	}
+	return current.RoundTrip(request)
+}
+
+// CloseIdleConnections is what http.Client calls.
+func (t *transport) CloseIdleConnections() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current.CloseIdleConnections()
+}
+
+// trusting gives the transport that trusts what the file has now.
+func (t *transport) trusting() (*http.Transport, error) {
+	ca, err := os.ReadFile(t.path)
+	if err != nil {
+		return nil, fmt.Errorf("certificate authority: %w", err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.current != nil && bytes.Equal(ca, t.ca) {
+		return t.current, nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("certificate authority: no certificate in %s", t.path)
+	}
+	if t.current != nil {
+		t.current.CloseIdleConnections()
+	}
+	t.ca, t.current = ca, &http.Transport{
+		Proxy:             http.ProxyFromEnvironment,
+		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
+		ForceAttemptHTTP2: true,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		MaxIdleConns:      1,
+	}
+	return t.current, nil
+}
