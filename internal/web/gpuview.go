@@ -182,6 +182,9 @@ func memoryGauge(m gpu.Memory) *gauge {
 
 // downText says since when a GPU has not answered, and whether old readings are shown.
 func downText(g *gpu.GPU, now time.Time) string {
+	if g.UUID == "" {
+		return "The driver counts this GPU but gives no handle for it."
+	}
 	if g.LastRead.IsZero() {
 		return "It has not answered since the exporter started."
 	}

@@ -3,6 +3,7 @@ package web
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -50,9 +51,39 @@ func TestPageShowsTheNode(t *testing.T) {
 		}
 	}
 	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`, `title="GPU instance 7, 1g.5gb at 0:1, about 20 W"`,
-		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`} {
+		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`, `data-age="1"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the page", want)
+		}
+	}
+}
+
+// TestPageGPUWithoutHandle shows what there is to say: the index and the reason.
+func TestPageGPUWithoutHandle(t *testing.T) {
+	snap := nodeFixture()
+	snap.GPUs = []gpu.GPU{wholeGPU(0), {Facts: gpu.Facts{Index: 1},
+		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}
+	page := showPage(t, Options{State: true}, snap)
+	const want = "GPU 1 Unknown model lost The driver counts this GPU but gives no handle for it. device: get handle: GPU is lost"
+	if text := pageText(page); !strings.HasSuffix(text, want) || !strings.Contains(text, "GPUs 2 1 does not answer") {
+		t.Errorf("no %q in\n%s", want, text)
+	}
+	if n := strings.Count(page, `class="uuid"`); n != 1 {
+		t.Errorf("%d lines for the UUID of one GPU", n)
+	}
+}
+
+// TestPageModeOff: what a GPU could be cut into with MIG on is no room that it has.
+func TestPageModeOff(t *testing.T) {
+	snap := nodeFixture()
+	g := freeGPU(0)
+	g.Profiles = a100Profiles()
+	g.Capacity = gpu.Some(gpu.Capacity{Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb", Max: 7}}})
+	snap.GPUs = []gpu.GPU{g}
+	page := showPage(t, Options{State: true}, snap)
+	for _, unwanted := range []string{`class="axis"`, "Nothing more fits", "Could still hold", "1g.5gb"} {
+		if strings.Contains(page, unwanted) {
+			t.Errorf("%s is on the page", unwanted)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type pageView struct {
 	Notice    *notice
 	Taken     string // when the Snapshot was made, RFC 3339; empty before the first
 	Age       string
+	AgeS      int64 // the same in seconds: the script counts on from it
 	Tiles     []tile
 	GPUs      []gpuView
 }
@@ -63,7 +64,8 @@ func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	}
 	page.Hostname = snap.Hostname
 	page.Taken = snap.Time.UTC().Format(time.RFC3339)
-	page.Age = ageText(now.Sub(snap.Time))
+	age := now.Sub(snap.Time)
+	page.Age, page.AgeS = ageText(age), int64(age/time.Second)
 	if d, ok := snap.Driver.Get(); ok {
 		page.Facts = append(page.Facts, "driver "+d.Version)
 		if d.CUDA != "" {
