@@ -76,7 +76,7 @@ func TestDocsNameWhatExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := map[string]bool{"mig_exporter_build_info": true, "mig_exporter_poll_duration_seconds": true}
+	known := map[string]bool{"mig_exporter_build_info": true, "mig_exporter_poll_duration_seconds": true, "mig_exporter_scrapes_total": true}
 	for _, f := range Families() {
 		known[f.Name] = true
 	}
