@@ -26,7 +26,7 @@ type Subscription struct {
 	// under the node's lock
 	watched map[watched]bool
 	queue   []Event
-	waiting bool // somebody is in Next and has found the queue empty
+	waiting bool          // somebody is in Next and has found the queue empty
 	arrived chan struct{} // closed and replaced by every event
 }
 

@@ -116,8 +116,7 @@ func (n *Node) end(p *pod) {
 	}
 }
 
-// Containers lists what the kubelet's pod-resources API shows now: the containers of every admitted pod, in an order
-// that differs from call to call as the order of device ids does. A pod that has ended lingers for 2 seconds, beside its
+// Containers lists what the kubelet's pod-resources API shows now: the containers of every admitted pod. A pod that has ended lingers for 2 seconds, beside its
 // successor on the same device, without processes.
 func (n *Node) Containers() []Container {
 	n.lock()
@@ -125,34 +124,24 @@ func (n *Node) Containers() []Container {
 	var list []Container
 	for _, p := range n.pods {
 		for _, c := range p.containers {
-			list = append(list, p.describe(c, n.listings))
+			list = append(list, p.describe(c))
 		}
 	}
-	n.listings++
-	return rotated(list, n.listings)
+	return list
 }
 
-func (p *pod) describe(c *container, turn int) Container {
+func (p *pod) describe(c *container) Container {
 	d := Container{
 		Namespace: p.spec.Namespace, Pod: p.spec.Name, Name: c.spec.Name,
 		Owner: p.spec.Owner, Labels: maps.Clone(p.spec.Labels),
 		PodUID: p.uid, ID: c.id,
-		Claims: rotated(c.claims, turn),
+		Claims: slices.Clone(c.claims),
 	}
 	for _, g := range c.devices {
-		d.Devices = append(d.Devices, DeviceGrant{Resource: g.Resource, IDs: rotated(g.IDs, turn)})
+		d.Devices = append(d.Devices, DeviceGrant{Resource: g.Resource, IDs: slices.Clone(g.IDs)})
 	}
 	if c.process != nil && len(c.process.tasks) > 0 {
 		d.PIDs = []uint32{c.process.pid}
 	}
 	return d
-}
-
-// rotated is a copy that begins elsewhere.
-func rotated[T any](list []T, by int) []T {
-	if len(list) == 0 {
-		return nil
-	}
-	by %= len(list)
-	return append(slices.Clone(list[by:]), list[:by]...)
 }

@@ -162,18 +162,6 @@ func TestAllocatableHoldsEverythingThatIsGiven(t *testing.T) {
 	}
 }
 
-func TestKubeletListVariesItsOrder(t *testing.T) {
-	n := start(t, podsText)
-	var firsts []string
-	for range 2 {
-		firsts = append(firsts, n.Containers()[0].Pod)
-	}
-	slices.Sort(firsts)
-	if !slices.Equal(firsts, []string{"long", "short"}) {
-		t.Errorf("two calls begin with %v", firsts)
-	}
-}
-
 func TestSeveralDevicesAndContainers(t *testing.T) {
 	n := start(t, `
 version: 1

@@ -114,7 +114,7 @@ func TestShippedScenariosKeepTheirInvariantsForAnHour(t *testing.T) {
 func TestSameRunSameBytes(t *testing.T) {
 	for _, name := range shippedNames(t) {
 		a, b := shipped(t, name), shipped(t, name)
-		// Readings do not depend on how often anybody reads, but for the order of the kubelet's list.
+		// Readings do not depend on how often anybody reads.
 		for range 130 {
 			advance(t, a, time.Second)
 			advance(t, b, time.Second)
