@@ -92,7 +92,7 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of --web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
 	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
-	intFlag(app, "web.max-scrapes", "Scrapes served at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
+	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
 	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready says no; 0s is never.", "15s",
 		&cfg.ReadyMaxAge)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
