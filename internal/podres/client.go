@@ -156,7 +156,7 @@ func (c *Client) connect() error {
 	// As a URL, so that a path with a percent sign survives gRPC's parsing.
 	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: path}).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.ForceCodecV2(newLenientCodec())),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.ForceCodecV2(newReplyCodec())),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	)

@@ -1,7 +1,8 @@
 package podres
 
 import (
-	"bytes"
+	"fmt"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
@@ -11,62 +12,93 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// lenientCodec is gRPC's protobuf codec, but for strings that are not valid UTF-8: it replaces what is wrong in them.
-// Kubelets up to 1.34 encode without looking (gogo/protobuf) and pass device ids on as they got them; one device plugin
-// that hands out bytes would otherwise cost the whole reply.
-type lenientCodec struct {
+// A few bytes of an encoded reply can take hundreds once decoded, so that the limit on its length is none on memory.
+// These are about what the parts take, an id with the assignment that is made of it; a node's reply with 20,000 devices
+// and their topology comes to 26 MiB.
+const (
+	maxDecoded   = 64 << 20
+	messageBytes = 192
+	idBytes      = 768
+	numberBytes  = 16 // in a slice that grows
+)
+
+// replyCodec is gRPC's protobuf codec with a limit on the memory that a reply takes, and without the insistence on valid
+// UTF-8. Kubelets up to 1.34 encode without looking (gogo/protobuf) and pass device ids on as they got them; one device
+// plugin that hands out bytes would otherwise cost the whole reply.
+type replyCodec struct {
 	encoding.CodecV2
 }
 
-func newLenientCodec() lenientCodec {
-	return lenientCodec{encoding.GetCodecV2(grpcproto.Name)}
+func newReplyCodec() replyCodec {
+	return replyCodec{encoding.GetCodecV2(grpcproto.Name)}
 }
 
 // Unmarshal implements encoding.CodecV2.
-func (c lenientCodec) Unmarshal(data mem.BufferSlice, v any) error {
-	err := c.CodecV2.Unmarshal(data, v)
+func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	message, ok := v.(proto.Message)
-	if err == nil || !ok {
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	raw := data.Materialize() // a copy
+	size, err := prepare(raw, message.ProtoReflect().Descriptor())
+	if err != nil {
 		return err
 	}
-	repaired, repairErr := repairUTF8(data.Materialize(), message.ProtoReflect().Descriptor())
-	if repairErr != nil {
-		return err
+	if size > maxDecoded {
+		return fmt.Errorf("%d bytes with so many pods and devices that they would take %d MiB, more than %d", len(raw), size>>20, maxDecoded>>20)
 	}
-	return proto.Unmarshal(repaired, message)
+	return proto.Unmarshal(raw, message)
 }
 
-// repairUTF8 replaces invalid UTF-8 in the string fields of an encoded message and of those within it.
-func repairUTF8(in []byte, desc protoreflect.MessageDescriptor) ([]byte, error) {
-	out := make([]byte, 0, len(in))
-	for len(in) > 0 {
-		num, typ, n := protowire.ConsumeTag(in)
+// prepare replaces invalid UTF-8 in the strings of an encoded message and of those within it, in place, and estimates
+// what the message takes decoded, without the bytes of its strings.
+func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
+	for len(raw) > 0 {
+		num, typ, n := protowire.ConsumeTag(raw)
 		if n < 0 {
-			return nil, protowire.ParseError(n)
+			return 0, protowire.ParseError(n)
 		}
-		size := protowire.ConsumeFieldValue(num, typ, in[n:])
-		if size < 0 {
-			return nil, protowire.ParseError(size)
+		length := protowire.ConsumeFieldValue(num, typ, raw[n:])
+		if length < 0 {
+			return 0, protowire.ParseError(length)
 		}
-		field, value := in[:n+size], in[n:n+size]
-		in = in[n+size:]
+		value := raw[n : n+length]
+		raw = raw[n+length:]
 		fd := desc.Fields().ByNumber(num)
-		if typ != protowire.BytesType || fd == nil {
-			out = append(out, field...)
+		if fd == nil {
+			continue // kept as it is, in no more bytes
+		}
+		if typ != protowire.BytesType {
+			size += numberBytes
 			continue
 		}
 		content, _ := protowire.ConsumeBytes(value)
 		switch fd.Kind() {
 		case protoreflect.StringKind:
-			content = bytes.ToValidUTF8(content, []byte("\uFFFD"))
-		case protoreflect.MessageKind:
-			var err error
-			if content, err = repairUTF8(content, fd.Message()); err != nil {
-				return nil, err
+			replaceInvalid(content)
+			if fd.IsList() {
+				size += idBytes
 			}
+		case protoreflect.MessageKind:
+			within, err := prepare(content, fd.Message())
+			if err != nil {
+				return 0, err
+			}
+			size += messageBytes + within
+		default: // packed numbers, of a byte at least
+			size += numberBytes * len(content)
 		}
-		out = protowire.AppendTag(out, num, typ)
-		out = protowire.AppendBytes(out, content)
 	}
-	return out, nil
+	return size, nil
+}
+
+// replaceInvalid puts a question mark in the place of each byte that is not valid UTF-8, so that lengths stay.
+func replaceInvalid(s []byte) {
+	for len(s) > 0 {
+		r, size := utf8.DecodeRune(s)
+		if r == utf8.RuneError && size == 1 {
+			s[0] = '?'
+		}
+		s = s[size:]
+	}
 }

@@ -1,6 +1,7 @@
 package podres
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -24,7 +25,7 @@ func encodeBadUTF8(t testing.TB) []byte {
 
 func decode(data []byte) (*podresources.ListPodResourcesResponse, error) {
 	out := &podresources.ListPodResourcesResponse{}
-	return out, newLenientCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, out)
+	return out, newReplyCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(data)}, out)
 }
 
 func TestCodecReplacesInvalidUTF8(t *testing.T) {
@@ -36,7 +37,7 @@ func TestCodecReplacesInvalidUTF8(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", "a\uFFFDb", gpuA))))
+	want := reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", "a??b", gpuA))))
 	if !proto.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -61,6 +62,45 @@ func TestCodecRefusesGarbage(t *testing.T) {
 	}
 }
 
+func TestCodecRefusesWhatTakesTooMuchMemory(t *testing.T) {
+	many := func(wrap func([]byte) []byte, element []byte) []byte {
+		return wrap(bytes.Repeat(element, (maxReply-100)/len(element)))
+	}
+	field := func(num protowire.Number) func([]byte) []byte {
+		return func(content []byte) []byte {
+			return protowire.AppendBytes(protowire.AppendTag(nil, num, protowire.BytesType), content)
+		}
+	}
+	inContainer := func(content []byte) []byte { return field(1)(field(3)(content)) }
+	none := func(content []byte) []byte { return content }
+	for name, data := range map[string][]byte{
+		"empty pods":    many(none, field(1)(nil)),
+		"small pods":    many(none, field(1)(field(1)([]byte("p")))),
+		"containers":    many(field(1), field(3)(nil)),
+		"devices":       many(inContainer, field(2)(nil)),
+		"device ids":    many(func(ids []byte) []byte { return inContainer(field(2)(ids)) }, field(2)(nil)),
+		"packed CPUs":   inContainer(field(3)(make([]byte, maxReply/2))),
+		"unpacked CPUs": many(inContainer, protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 1)),
+	} {
+		if _, err := decode(data); err == nil || !strings.Contains(err.Error(), "MiB") {
+			t.Errorf("%d bytes of %s: %v, want a refusal", len(data), name, err)
+		}
+	}
+	large := manyDevices(20_000)
+	for _, pod := range large.PodResources {
+		for _, d := range pod.Containers[0].Devices {
+			d.Topology = &podresources.TopologyInfo{Nodes: []*podresources.NUMANode{{ID: 1}}}
+		}
+	}
+	data, err := proto.Marshal(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := decode(data); err != nil || !proto.Equal(got, large) {
+		t.Errorf("20,000 devices: %v", err)
+	}
+}
+
 func FuzzCodec(f *testing.F) {
 	f.Add(encodeBadUTF8(f))
 	f.Add([]byte("\x0a\x05ab"))
@@ -77,4 +117,17 @@ func FuzzCodec(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkDecode20000(b *testing.B) {
+	data, err := proto.Marshal(manyDevices(20_000))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := decode(data); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

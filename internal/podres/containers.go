@@ -1,10 +1,8 @@
 package podres
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,6 +31,9 @@ const (
 	maxFileName = 255
 	// minTruncatedID is how much of a container's id must be left of such a name.
 	minTruncatedID = 12
+	// enoughAbsent is how many processes must not be in ProcDir, and none be, before it is taken for another PID
+	// namespace's: single ones have just ended.
+	enoughAbsent = 10
 )
 
 // ContainersOptions configures Containers.
@@ -60,6 +61,8 @@ type Containers struct {
 	truncated map[string]gpu.Container // by the part of the id that is left
 	unknown   map[string]time.Time     // when an id was last looked for in vain
 	failed    bool                     // LogDir could not be read the last time
+	absent    int                      // processes that were not in ProcDir, until one is
+	seen      bool                     // a process was in ProcDir
 }
 
 // NewContainers reads nothing yet.
@@ -72,12 +75,14 @@ func NewContainers(opts ContainersOptions) *Containers {
 // again never gets its predecessor's container.
 func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	cgroup, err := c.readCgroup(pid)
-	if err != nil {
-		return gpu.Container{}, false // the process has ended
-	}
-	ids := containerIDs(cgroup)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err != nil {
+		c.noteAbsent(err)
+		return gpu.Container{}, false // the process has ended
+	}
+	c.seen = true
+	ids := containerIDs(cgroup)
 	for _, id := range ids {
 		if found, ok := c.lookup(id); ok {
 			return found, true
@@ -106,6 +111,18 @@ func (c *Containers) readCgroup(pid uint32) (string, error) {
 		return "", fmt.Errorf("cgroup of process %d: %w", pid, err)
 	}
 	return string(content), nil
+}
+
+// noteAbsent says once that ProcDir knows none of the processes that the driver names.
+func (c *Containers) noteAbsent(err error) {
+	if c.seen || c.absent >= enoughAbsent {
+		return
+	}
+	c.absent++
+	if c.absent == enoughAbsent {
+		level.Warn(c.opts.Logger).Log("msg", "cannot find the processes on the GPUs; memory of containers that share a GPU is not known: is this the host's PID namespace (hostPID)?",
+			"proc", c.opts.ProcDir, "err", err)
+	}
 }
 
 func (c *Containers) lookup(id string) (gpu.Container, bool) {
@@ -146,7 +163,7 @@ func (c *Containers) worthReading(ids []string) bool {
 func (c *Containers) refresh() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {
-		if !c.failed && !errors.Is(err, fs.ErrNotExist) {
+		if !c.failed {
 			level.Warn(c.opts.Logger).Log("msg", "cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known", "err", err)
 		}
 		c.failed = true

@@ -1,6 +1,7 @@
 package podres
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -88,6 +89,7 @@ type host struct {
 	t          *testing.T
 	proc, logs string
 	now        time.Time
+	log        bytes.Buffer
 }
 
 func newHost(t *testing.T) *host {
@@ -98,7 +100,7 @@ func newHost(t *testing.T) *host {
 
 func (h *host) containers() *Containers {
 	return NewContainers(ContainersOptions{
-		ProcDir: h.proc, LogDir: h.logs, Now: func() time.Time { return h.now }, Logger: log.NewNopLogger(),
+		ProcDir: h.proc, LogDir: h.logs, Now: func() time.Time { return h.now }, Logger: log.NewLogfmtLogger(&h.log),
 	})
 }
 
@@ -200,4 +202,50 @@ func TestContainerOfForgetsWhatIsGone(t *testing.T) {
 	if len(c.byID) != 0 {
 		t.Errorf("%d containers are remembered of an empty directory", len(c.byID))
 	}
+}
+
+func (h *host) wantLogged(text string, times int) {
+	h.t.Helper()
+	if n := strings.Count(h.log.String(), text); n != times {
+		h.t.Errorf("%q was logged %d times, want %d:\n%s", text, n, times, h.log.String())
+	}
+}
+
+func TestContainerOfSaysThatTheLinksAreMissing(t *testing.T) {
+	h := newHost(t)
+	h.process(100, idA)
+	if err := os.Remove(h.logs); err != nil {
+		t.Fatal(err)
+	}
+	c := h.containers()
+	h.wantLogged("container logs", 0) // nobody has asked
+	for range 3 {
+		wantPod(t, c, 100, "")
+		h.now = h.now.Add(retryUnknown)
+	}
+	h.wantLogged("container logs", 1)
+	h.wantLogged(h.logs, 1)
+}
+
+func TestContainerOfSaysThatProcessesAreMissing(t *testing.T) {
+	h := newHost(t)
+	c := h.containers()
+	for i := range uint32(enoughAbsent - 1) {
+		wantPod(t, c, i, "")
+	}
+	h.wantLogged("hostPID", 0)
+	for i := range uint32(enoughAbsent) {
+		wantPod(t, c, i, "")
+	}
+	h.wantLogged("hostPID", 1)
+
+	// One process is enough to know that the others have ended.
+	h.log.Reset()
+	h.process(100, idA)
+	c = h.containers()
+	wantPod(t, c, 100, "")
+	for i := range uint32(2 * enoughAbsent) {
+		wantPod(t, c, i, "")
+	}
+	h.wantLogged("hostPID", 0)
 }
