@@ -32,7 +32,6 @@ type Node struct {
 	records  []Record
 	watches  []*Subscription
 	idle     chan struct{} // closed and replaced whenever a queue is found empty
-	listings int           // counts calls of Containers, whose order varies
 }
 
 // board is one GPU.
