@@ -31,6 +31,10 @@ const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 // maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
 const maxReply = 16 << 20
 
+// settling is how long after its first reply on a new socket a kubelet's having no device at all is not believed: one
+// that has just started answers before it knows its pods again.
+const settling = 2 * time.Second
+
 // Metadata tells what the pod-resources API does not. It is called for every pod that holds a device in every List, and
 // must not block. It returns false for a pod that is not known (yet).
 type Metadata interface {
@@ -39,13 +43,14 @@ type Metadata interface {
 
 // Options configures a Client.
 type Options struct {
-	// Socket is the path of the kubelet's socket. Neither it nor its directory need exist yet.
+	// Socket is the path of the kubelet's socket, relative to the directory in which New is called if it is. Neither the
+	// socket nor its directory need exist yet.
 	Socket string
 	// ResourceNames are counted as NVIDIA devices beside the usual names: exact, or a prefix that ends in "*".
 	ResourceNames []string
 	// Metadata adds owners and labels, and the MIG devices of HAMi; nil for none.
 	Metadata Metadata
-	// Now is the clock of the backoff.
+	// Now is the clock of the backoff, and of how long what a restarted kubelet does not list yet is remembered.
 	Now    func() time.Time
 	Logger log.Logger
 }
@@ -60,6 +65,8 @@ type Client struct {
 
 	mu      sync.Mutex // held during a List
 	conn    *grpc.ClientConn
+	file    os.FileInfo // the socket at the last List; nil for none
+	settled time.Time   // when having no device is believed of who listens on it; zero before the first reply
 	backoff backoff
 	reader  reader
 }
@@ -67,10 +74,15 @@ type Client struct {
 // New starts to watch the socket's directory. It does not connect: the first List does.
 func New(opts Options) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
+	// The watch names files as it was told, and gRPC takes no relative path. Without a working directory it stays as it is.
+	socket, err := filepath.Abs(opts.Socket)
+	if err != nil {
+		socket = opts.Socket
+	}
 	return &Client{
-		socket: opts.Socket,
+		socket: socket,
 		now:    opts.Now,
-		watch:  newSocketWatch(opts.Socket, opts.Logger),
+		watch:  newSocketWatch(socket, opts.Logger),
 		ctx:    ctx,
 		cancel: cancel,
 		reader: newReader(opts),
@@ -90,13 +102,17 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	}
 	// The watch stands before the socket is looked at, so that a kubelet that starts in between is seen.
 	c.watch.ensure()
-	if c.watch.takeRenewed() {
-		c.disconnect()
-		c.backoff.reset()
+	renewed := c.watch.takeRenewed()
+	file, err := c.stat()
+	if !sameSocket(file, c.file) {
+		renewed = true
+		c.file, c.settled = file, time.Time{}
 	}
-	if err := c.socketError(); err != nil {
+	if renewed {
 		c.disconnect()
 		c.backoff.reset() // looking for a file is cheap, and whoever makes it means it
+	}
+	if err != nil {
 		return gpu.Assignments{}, err
 	}
 	if err := c.backoff.pending(c.now()); err != nil {
@@ -112,7 +128,11 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 		return gpu.Assignments{}, err
 	}
 	c.backoff.reset()
-	return c.reader.read(reply), nil
+	now := c.now()
+	if c.settled.IsZero() {
+		c.settled = now.Add(settling)
+	}
+	return c.reader.read(reply, now, now.Before(c.settled)), nil
 }
 
 // Close ends a List under way, the connection and the watch.
@@ -149,19 +169,15 @@ func (c *Client) connect() error {
 	if c.conn != nil {
 		return nil
 	}
-	path, err := filepath.Abs(c.socket)
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
 	// As a URL, so that a path with a percent sign survives gRPC's parsing.
-	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: path}).String(),
+	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: c.socket}).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.ForceCodecV2(newReplyCodec())),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	)
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", path, err)
+		return fmt.Errorf("connect to %s: %w", c.socket, err)
 	}
 	c.conn = conn
 	return nil
@@ -175,16 +191,25 @@ func (c *Client) disconnect() {
 	}
 }
 
-// socketError says why the socket cannot be there to answer, nil where it can.
-func (c *Client) socketError() error {
-	_, err := os.Stat(c.socket)
+// stat looks at the socket. An error says why it cannot be there to answer.
+func (c *Client) stat() (os.FileInfo, error) {
+	info, err := os.Stat(c.socket)
 	switch {
 	case err == nil:
-		return nil
+		return info, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("list pod resources: no kubelet socket at %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
+		return nil, fmt.Errorf("list pod resources: no kubelet socket at %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("list pod resources: kubelet socket %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
+		return nil, fmt.Errorf("list pod resources: kubelet socket %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
 	}
-	return fmt.Errorf("list pod resources: kubelet socket: %w: %w", err, gpu.ErrUnavailable)
+	return nil, fmt.Errorf("list pod resources: kubelet socket: %w: %w", err, gpu.ErrUnavailable)
+}
+
+// sameSocket tells whether no new socket was made between two looks, which the watch misses where a directory above the
+// socket's was replaced. A new file may have the number of the old one, but not its time.
+func sameSocket(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

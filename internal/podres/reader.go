@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
@@ -25,6 +26,13 @@ const (
 	maxGarbledLength = 128
 )
 
+// An assignment that is listed again after less than maxGap was held in between: a kubelet that restarts lists its pods
+// bit by bit. maxMissed bounds how many are remembered meanwhile.
+const (
+	maxGap    = 10 * time.Second
+	maxMissed = 50_000
+)
+
 // reader makes Assignments of the kubelet's replies and remembers what it has seen from one to the next.
 type reader struct {
 	names    resourceNames
@@ -33,6 +41,13 @@ type reader struct {
 	garbled  map[string]struct{} // ids that were logged
 	round    uint64
 	last     []gpu.Assignment // as handed out: sorted, and not to be modified
+	missed   []missed
+}
+
+// missed is an assignment that was listed a while ago and is not now.
+type missed struct {
+	gpu.Assignment
+	since time.Time
 }
 
 func newReader(opts Options) reader {
@@ -44,7 +59,9 @@ func newReader(opts Options) reader {
 	}
 }
 
-func (r *reader) read(reply *podresources.ListPodResourcesResponse) gpu.Assignments {
+// read makes Assignments of a reply. Of a kubelet that is still settling, having none means that it does not know its
+// pods yet: what was handed out last stays.
+func (r *reader) read(reply *podresources.ListPodResourcesResponse, now time.Time, settling bool) gpu.Assignments {
 	out := gpu.Assignments{List: make([]gpu.Assignment, 0, len(r.last))}
 	shared := sharedClaims(reply)
 	for _, pod := range reply.GetPodResources() {
@@ -59,7 +76,11 @@ func (r *reader) read(reply *podresources.ListPodResourcesResponse) gpu.Assignme
 	slices.SortFunc(out.List, compare)
 	// A device that is listed twice for one container is held once; its series may not come twice.
 	out.List = slices.CompactFunc(out.List, func(a, b gpu.Assignment) bool { return compare(a, b) == 0 })
-	r.stamp(out.List)
+	if settling && len(out.List) == 0 {
+		out.List = r.last
+		return out
+	}
+	r.stamp(out.List, now)
 	return out
 }
 
@@ -148,20 +169,48 @@ func (r *reader) describe(pod []gpu.Assignment) {
 	}
 }
 
-// stamp sets Seen: the number of the List since which an assignment was in every one. Both lists are sorted.
-func (r *reader) stamp(list []gpu.Assignment) {
+// stamp sets Seen: the number of the List since which an assignment was in every one, but for gaps shorter than
+// maxGap. Both lists are sorted.
+func (r *reader) stamp(list []gpu.Assignment, now time.Time) {
 	r.round++
+	var gone []missed // of the last List
 	last := r.last
 	for i := range list {
 		list[i].Seen = r.round
 		for len(last) > 0 && compare(last[0], list[i]) < 0 {
+			gone = append(gone, missed{last[0], now})
 			last = last[1:]
 		}
 		if len(last) > 0 && compare(last[0], list[i]) == 0 {
 			list[i].Seen = last[0].Seen
+			last = last[1:]
 		}
 	}
+	for i := range last {
+		gone = append(gone, missed{last[i], now})
+	}
 	r.last = list
+	r.recall(list, gone, now)
+}
+
+// recall gives those that are back their former Seen, and remembers the others for a while, with those that are gone
+// now.
+func (r *reader) recall(list []gpu.Assignment, gone []missed, now time.Time) {
+	if len(r.missed) == 0 && len(gone) == 0 {
+		return
+	}
+	for _, m := range r.missed {
+		if now.Sub(m.since) >= maxGap {
+			continue
+		}
+		at, back := slices.BinarySearchFunc(list, m.Assignment, compare)
+		if back {
+			list[at].Seen = m.Seen
+		} else if len(gone) < maxMissed {
+			gone = append(gone, m)
+		}
+	}
+	r.missed = gone
 }
 
 func (r *reader) logGarbled(holder gpu.Holder, id string) {

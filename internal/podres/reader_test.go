@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-kit/log"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -14,12 +15,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-func newTestReader(opts Options) *reader {
+// testReader reads at a time.
+type testReader struct {
+	reader
+	now      time.Time
+	settling bool
+}
+
+func newTestReader(opts Options) *testReader {
 	if opts.Logger == nil {
 		opts.Logger = log.NewNopLogger()
 	}
-	r := newReader(opts)
-	return &r
+	return &testReader{reader: newReader(opts), now: time.Unix(1000, 0)}
+}
+
+func (r *testReader) read(in *podresources.ListPodResourcesResponse) gpu.Assignments {
+	return r.reader.read(in, r.now, r.settling)
 }
 
 func devices(resource string, ids ...string) []*podresources.ContainerDevices {
@@ -130,10 +141,43 @@ func TestReadNumbersByFirstSight(t *testing.T) {
 	if both["old"] != first["old"] || both["other"] != first["other"] || both["new"] <= both["old"] {
 		t.Errorf("the successor should be newer than %v: %v", first, both)
 	}
+	// A kubelet that restarts lists its pods bit by bit.
+	seen(reply())
+	seen(reply(other))
+	r.now = r.now.Add(maxGap - 1)
+	if back := seen(reply(successor, other, old)); fmt.Sprint(back) != fmt.Sprint(both) {
+		t.Errorf("after a short gap: %v, want %v", back, both)
+	}
 	seen(reply(successor, other))
+	r.now = r.now.Add(maxGap)
 	back := seen(reply(successor, other, old))
 	if back["old"] <= back["new"] {
 		t.Errorf("a holder that comes back should be the newest: %v", back)
+	}
+	r.now = r.now.Add(maxGap)
+	if seen(reply()); len(r.missed) != 3 {
+		t.Errorf("%d assignments are remembered, want 3", len(r.missed))
+	}
+	r.now = r.now.Add(maxGap)
+	if seen(reply()); len(r.missed) != 0 {
+		t.Errorf("%d assignments are remembered after a long gap", len(r.missed))
+	}
+}
+
+func TestReadKeepsWhatASettlingKubeletDoesNotKnowYet(t *testing.T) {
+	r := newTestReader(Options{})
+	known := reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", gpuA))))
+	first := r.read(known)
+	r.settling = true
+	if got := r.read(reply(pod("ns", "other"))); fmt.Sprint(got) != fmt.Sprint(first) {
+		t.Errorf("an empty reply gives %+v, want %+v", got, first)
+	}
+	if got := r.read(reply(pod("ns", "q", container("c", devices("nvidia.com/gpu", gpuB))))); len(got.List) != 1 || got.List[0].Holder.Pod != "q" {
+		t.Errorf("a reply with a device gives %+v", got)
+	}
+	r.settling = false
+	if got := r.read(reply()); len(got.List) != 0 {
+		t.Errorf("once it has settled, an empty reply gives %+v", got)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // Without a watch (the kernel's limit on inotify instances is often reached on busy nodes) only the backoff's end
 // brings the connection back.
 type socketWatch struct {
-	socket   string // clean
+	socket   string // absolute
 	dir      string
 	logger   log.Logger
 	notify   *fsnotify.Watcher // nil where the system gives none
@@ -26,7 +26,6 @@ type socketWatch struct {
 }
 
 func newSocketWatch(socket string, logger log.Logger) *socketWatch {
-	socket = filepath.Clean(socket)
 	w := &socketWatch{socket: socket, dir: filepath.Dir(socket), logger: logger, done: make(chan struct{})}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {

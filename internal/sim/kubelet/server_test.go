@@ -231,6 +231,85 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 	}
 }
 
+func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
+	node := &fakeNode{}
+	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
+	s := serve(t, node)
+	now := stopped()
+	c := podres.New(podres.Options{Socket: s.Socket(), Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	defer c.Close()
+	want := func(what string, n int) gpu.Assignments {
+		t.Helper()
+		got, err := c.List(within(t))
+		if err != nil || len(got.List) != n {
+			t.Errorf("%s: %+v, %v, want %d assignments", what, got, err, n)
+		}
+		return got
+	}
+	first := want("at first", 1)
+	now = now.Add(2 * time.Second)
+	node.set()
+	want("when the pod has ended", 0)
+	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
+	want("when it is back", 1)
+	s.Stop()
+	node.set()
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	want("at the first reply after a restart", 1)
+	now = now.Add(2*time.Second - 1)
+	want("shortly after", 1)
+	now = now.Add(1)
+	want("when the kubelet has settled", 0)
+	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
+	if got := want("when it lists its pod", 1); fmt.Sprint(got) != fmt.Sprint(first) {
+		t.Errorf("after the restart: %+v, want %+v", got, first)
+	}
+}
+
+func TestClientFindsASocketInAReplacedDirectory(t *testing.T) {
+	top := t.TempDir()
+	t.Chdir(top)
+	start := func(pods int) *kubelet.Server {
+		t.Helper()
+		node := &fakeNode{}
+		for n := range pods {
+			node.containers = append(node.containers, held(fmt.Sprint("train-", n), "main", n, "nvidia.com/gpu", gpuA))
+		}
+		s, err := kubelet.New(node, filepath.Join(top, "var", "pod-resources"), log.NewNopLogger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Stop)
+		return s
+	}
+	start(1)
+	c := client(t, filepath.Join("var", "pod-resources", "kubelet.sock"))
+	t.Chdir(t.TempDir())
+	if got, err := c.List(within(t)); err != nil || len(got.List) != 1 {
+		t.Fatalf("a relative path: %+v, %v", got, err)
+	}
+	// Nothing happens in the directory that is watched, and the first kubelet goes on to answer.
+	if err := os.Rename(filepath.Join(top, "var"), filepath.Join(top, "old")); err != nil {
+		t.Fatal(err)
+	}
+	second := start(2)
+	if got, err := c.List(within(t)); err != nil || len(got.List) != 2 {
+		t.Errorf("after the directory was replaced: %+v, %v, want 2 assignments", got, err)
+	}
+	second.Stop()
+	if _, err := c.List(within(t)); !errors.Is(err, gpu.ErrUnavailable) {
+		t.Errorf("a stopped kubelet gives %v", err)
+	}
+	if err := second.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.List(within(t)); err != nil || len(got.List) != 2 {
+		t.Errorf("after the restart: %+v, %v, want 2 assignments", got, err)
+	}
+}
+
 func TestClientWaitsForADirectoryAndASocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pod-resources")
 	c := client(t, filepath.Join(dir, "kubelet.sock"))
