@@ -20,19 +20,14 @@ type simulatedMetadata struct {
 
 // PodMetadata finds a pod's owner and the chosen ones of its labels.
 func (m simulatedMetadata) PodMetadata(namespace, pod string) (gpu.PodMetadata, bool) {
-	for _, c := range m.node.Containers() {
-		if c.Namespace != namespace || c.Pod != pod {
-			continue
+	owner, labels, ok := m.node.PodMetadata(namespace, pod)
+	known := gpu.PodMetadata{Workload: owner}
+	for _, name := range m.labels {
+		if value, has := labels[name]; has {
+			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
 		}
-		known := gpu.PodMetadata{Workload: c.Owner}
-		for _, name := range m.labels {
-			if value, has := c.Labels[name]; has {
-				known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
-			}
-		}
-		return known, true
 	}
-	return gpu.PodMetadata{}, false
+	return known, ok
 }
 
 // stepper is the loop that is asked for a Snapshot after the clock moved.

@@ -130,6 +130,19 @@ func (n *Node) Containers() []Container {
 	return list
 }
 
+// PodMetadata is what an API server would say of a pod that the kubelet lists: its owner and labels, which must not be
+// modified.
+func (n *Node) PodMetadata(namespace, name string) (owner string, labels map[string]string, ok bool) {
+	n.lock()
+	defer n.mu.Unlock()
+	for _, p := range n.pods {
+		if p.spec.Namespace == namespace && p.spec.Name == name {
+			return p.spec.Owner, p.spec.Labels, true
+		}
+	}
+	return "", nil, false
+}
+
 func (p *pod) describe(c *container) Container {
 	d := Container{
 		Namespace: p.spec.Namespace, Pod: p.spec.Name, Name: c.spec.Name,
