@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net/http"
 	"time"
 
 	"github.com/go-kit/log"
@@ -28,29 +29,66 @@ const stepGrace = 10
 // run serves until ctx ends. It returns nil then, or why it could not start or go on.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
-	node, err := openNode(cfg, logger)
+	x, err := assemble(cfg, logger)
 	if err != nil {
 		return err
 	}
-	defer node.close()
-	source := nvmlsrc.New(node.library, nvmlsrc.Options{Now: node.now, Logger: logger})
-	defer closeSource(source, logger)
-	metrics, err := collector.New(collector.Options{
+	defer x.close()
+	return serve(ctx, x.poller, func(ctx context.Context) error {
+		return web.Serve(ctx, web.ServerOptions{
+			Addresses:       cfg.Addresses,
+			ConfigFile:      cfg.WebConfigFile,
+			SystemdSocket:   cfg.SystemdSocket,
+			ShutdownTimeout: shutdownTimeout,
+		}, x.handler, logger)
+	})
+}
+
+// exporter is the program without its command line and its sockets. Nothing in it runs by itself yet.
+type exporter struct {
+	node    *node
+	source  *nvmlsrc.Source
+	metrics *collector.Collector
+	fresh   *prometheus.Registry
+	poller  *poll.Poller
+	handler http.Handler
+	logger  log.Logger
+}
+
+// assemble puts the parts together; its caller closes the result.
+func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
+	node, err := openNode(cfg, logger)
+	if err != nil {
+		return nil, err
+	}
+	x := &exporter{
+		node:   node,
+		source: nvmlsrc.New(node.library, nvmlsrc.Options{Now: node.now, Logger: logger}),
+		logger: logger,
+	}
+	x.metrics, err = collector.New(collector.Options{
 		PodLabels:     cfg.PodLabels,
 		PodLabelNames: cfg.PodLabelNames,
 		Disabled:      cfg.Disabled,
-		DriverCalls:   source.DriverCalls,
+		DriverCalls:   x.source.DriverCalls,
 		Now:           time.Now,
 	})
 	if err != nil {
-		return err
+		x.close()
+		return nil, err
 	}
-	fresh, pollSeconds := freshRegistry()
-	poller := poll.New(source, pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
-		metrics.Observe(s)
+	var pollSeconds prometheus.Histogram
+	x.fresh, pollSeconds = freshRegistry()
+	x.poller = poll.New(x.source, pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
+		x.metrics.Observe(s)
 		pollSeconds.Observe(took.Seconds())
 	}))
-	handler := web.NewHandler(web.Options{
+	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
+	return x, nil
+}
+
+func (x *exporter) webOptions(cfg *Config) web.Options {
+	return web.Options{
 		TelemetryPath: cfg.TelemetryPath,
 		MaxScrapes:    cfg.MaxScrapes,
 		ReadyMaxAge:   cfg.ReadyMaxAge * cfg.speed(),
@@ -58,18 +96,16 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		Pprof:         cfg.Pprof,
 		Simulated:     cfg.Driver == driverSim,
 		Version:       version.Version,
-		Now:           node.now,
-		Register:      fresh,
-		Extra:         node.handlers(poller),
-	}, poller, metrics, fresh, logger)
-	return serve(ctx, poller, func(ctx context.Context) error {
-		return web.Serve(ctx, web.ServerOptions{
-			Addresses:       cfg.Addresses,
-			ConfigFile:      cfg.WebConfigFile,
-			SystemdSocket:   cfg.SystemdSocket,
-			ShutdownTimeout: shutdownTimeout,
-		}, handler, logger)
-	})
+		Now:           x.node.now,
+		Register:      x.fresh,
+		Extra:         x.node.handlers(x.poller),
+	}
+}
+
+// close ends the driver before the node that it belongs to.
+func (x *exporter) close() {
+	closeSource(x.source, x.logger)
+	x.node.close()
 }
 
 // serve runs the loop and the server side by side; the first that fails ends both.

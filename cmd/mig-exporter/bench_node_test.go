@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// The figures are of the program as run wires it, on the node of testdata/scenarios/h100-56.yaml, whose every GPU has
+// seven instances with a pod on each. docs/performance.md keeps them.
+
+const (
+	benchScenario = "../../testdata/scenarios/h100-56.yaml"
+	benchGPUs     = 8
+	benchSlices   = 7 // of a GPU
+)
+
+// growth is the numbers of GPUs at which growth is measured.
+var growth = []int{1, 2, 4, 8, 16}
+
+var (
+	benchCount = regexp.MustCompile(`count: \d+`)
+	benchPod   = regexp.MustCompile(`-(\d{3}),`)
+)
+
+// benchNode starts the bench's node with a number of GPUs on a stepped clock, and its loop.
+func benchNode(tb testing.TB, gpus int) *exporter {
+	tb.Helper()
+	inv, err := parse([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scaledScenario(tb, gpus)})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	x, err := assemble(&inv.Config, log.NewNopLogger())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- x.poller.Run(ctx) }()
+	tb.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tb.Error(err)
+		}
+		x.close()
+	})
+	for range 3 { // what is asked once has been asked, and the pods are there
+		pollOnce(tb, x)
+	}
+	return x
+}
+
+// scaledScenario is the file of the bench's scenario, with as many GPUs and as many pods as they have slices.
+func scaledScenario(tb testing.TB, gpus int) string {
+	tb.Helper()
+	if gpus == benchGPUs {
+		return benchScenario
+	}
+	text, err := os.ReadFile(benchScenario)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	head, list, found := strings.Cut(string(text), "\npods:\n")
+	pods := slices.Collect(strings.Lines(list))
+	if !found || len(pods) != benchGPUs*benchSlices || !benchCount.MatchString(head) {
+		tb.Fatalf("%s: %d pods; expected one in a line, for each slice of count: %d GPUs", benchScenario, len(pods), benchGPUs)
+	}
+	var out strings.Builder
+	out.WriteString(benchCount.ReplaceAllString(head, fmt.Sprintf("count: %d", gpus)) + "\npods:\n")
+	for i := range gpus * benchSlices {
+		out.WriteString(benchPod.ReplaceAllString(pods[i%len(pods)], fmt.Sprintf("-%03d,", i)))
+	}
+	path := tb.TempDir() + "/scaled.yaml"
+	if err := os.WriteFile(path, []byte(out.String()), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	return path
+}
+
+// pollOnce moves the clock by a second and polls.
+func pollOnce(tb testing.TB, x *exporter) {
+	tb.Helper()
+	err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(time.Second) })
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// TestBenchNode holds the bench to what it is said to be.
+func TestBenchNode(t *testing.T) {
+	for _, gpus := range []int{1, benchGPUs, 16} {
+		x := benchNode(t, gpus)
+		s := x.poller.Current()
+		held := 0
+		for i := range s.GPUs {
+			for _, gi := range s.GPUs[i].Instances {
+				held += len(gi.Holders)
+			}
+		}
+		if len(s.GPUs) != gpus || held != gpus*benchSlices || s.Unmatched != 0 {
+			t.Errorf("%d GPUs with %d held instances, %d unmatched; want %d with %d", len(s.GPUs), held, s.Unmatched, gpus, gpus*benchSlices)
+		}
+		if records := x.node.simulated.Records(); slices.ContainsFunc(records, func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
+			t.Errorf("something happened on the bench: %v", records)
+		}
+	}
+}
+
+// cpuTime is what this process has used of the processors so far.
+func cpuTime(tb testing.TB) time.Duration {
+	tb.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		tb.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// reportQuantiles reports the median and the 99th percentile of durations under a name.
+func reportQuantiles(b *testing.B, name string, took []time.Duration) {
+	b.Helper()
+	slices.Sort(took)
+	b.ReportMetric(float64(quantile(took, 0.5).Nanoseconds()), name+"p50-ns")
+	b.ReportMetric(float64(quantile(took, 0.99).Nanoseconds()), name+"p99-ns")
+}
+
+// quantile is the smallest of sorted durations that a share of them does not exceed.
+func quantile(sorted []time.Duration, share float64) time.Duration {
+	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+}
