@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -121,28 +122,37 @@ func (b *board) pci() PCI {
 	return p
 }
 
-// describeTree fills in profiles, instances and MIG devices.
+// describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, hence with few
+// allocations.
 func (b *board) describeTree(s *State) {
 	s.Profiles = b.mig.Profiles
+	count := 0
+	for _, i := range b.instances {
+		count += len(i.computes)
+	}
 	s.Instances = make([]Instance, len(b.instances))
-	described := make(map[*compute]*Device)
+	computes, devices := make([]Compute, 0, count), make([]Device, 0, count)
+	s.Devices = make([]*Device, len(b.devices))
 	for k, i := range b.instances {
 		d := &s.Instances[k]
 		*d = Instance{ID: i.id, Profile: i.profile, Placement: i.placement, MemoryUsed: i.memoryUsed, Activity: i.activity}
-		d.Computes = make([]Compute, len(i.computes))
-		for j, c := range i.computes {
-			d.Computes[j] = Compute{ID: c.id, UUID: c.uuid, Profile: c.profile(), Placement: c.placement, SMs: c.sms, Activity: c.activity}
-			described[c] = &Device{Instance: d, Compute: &d.Computes[j]}
+		first := len(computes)
+		for _, c := range i.computes {
+			computes = append(computes, Compute{
+				ID: c.id, UUID: c.uuid, Profile: c.profile(), Placement: c.placement, SMs: c.sms, Activity: c.activity,
+			})
+			if at := slices.Index(b.devices, c); at >= 0 {
+				devices = append(devices, Device{Instance: d, Compute: &computes[len(computes)-1]})
+				s.Devices[at] = &devices[len(devices)-1]
+			}
 		}
-	}
-	for _, c := range b.devices {
-		s.Devices = append(s.Devices, described[c])
+		d.Computes = computes[first:len(computes):len(computes)]
 	}
 }
 
 // processes lists what runs on the board: the MPS server first, then by start.
 func (b *board) processes() []Process {
-	var list []Process
+	list := make([]Process, 0, 1+len(b.tasks))
 	if b.mps != 0 {
 		list = append(list, Process{PID: b.mps, MemoryBytes: mpsServerMemory, Speed: 1})
 	}
