@@ -111,6 +111,7 @@ func (n *node) startKubelet(cfg *Config) error {
 	}
 	n.closers = append(n.closers, server.Close)
 	n.askKubelet(cfg, server.Socket(), simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames})
+	n.pods = faultyKubelet{Pods: n.pods, node: n.simulated, server: server}
 	n.containers = podres.NewContainers(podres.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
 
 // simulatedMetadata is the API server of a simulated node.
@@ -28,6 +29,21 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string) (gpu.PodMetadata, 
 		}
 	}
 	return known, ok
+}
+
+// faultyKubelet asks a simulated kubelet after the node's faults have had their way with it.
+type faultyKubelet struct {
+	poll.Pods
+	node   *sim.Node
+	server *kubelet.Server
+}
+
+// List asks who holds which device.
+func (k faultyKubelet) List(ctx context.Context) (gpu.Assignments, error) {
+	if err := k.server.Follow(k.node.Kubelet()); err != nil {
+		return gpu.Assignments{}, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
+	}
+	return k.Pods.List(ctx)
 }
 
 // stepper is the loop that is asked for a Snapshot after the clock moved.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -27,6 +28,8 @@ type Subscription struct {
 	watched map[watched]bool
 	queue   []Event
 	waiting bool          // somebody is in Next and has found the queue empty
+	broken  bool          // the queue has failed and nobody was told yet
+	asked   int           // calls of Next, since the failure if there was one
 	arrived chan struct{} // closed and replaced by every event
 }
 
@@ -60,12 +63,16 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 	return nil
 }
 
-// Next waits for the next event, for at most a real time. The errors are gpu.ErrTimeout, and ErrClosed when the
-// subscription or the node was closed.
+// Next waits for the next event, for at most a real time. The errors are gpu.ErrTimeout, ErrClosed when the
+// subscription or the node was closed, and gpu.ErrDriver, once, when the queue has failed.
 func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
+	s.ask()
 	for {
+		if s.failed() {
+			return Event{}, fmt.Errorf("queue of events: %w", gpu.ErrDriver)
+		}
 		event, arrived, wake, ok := s.next()
 		if ok {
 			return event, nil
@@ -127,11 +134,12 @@ func (s *Subscription) Close() {
 }
 
 // Settle waits, at most until the context ends, until every event has been taken and whoever takes them is back for more:
-// what a client does with an event before it asks for the next is done then. Clients that have gone away do not count.
+// what a client does with an event before it asks for the next is done then. A client whose queue has failed is waited
+// for until it has found a queue to work; those that have gone away otherwise do not count.
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
-		busy := slices.ContainsFunc(n.watches, func(s *Subscription) bool {
+		busy := n.failed > 0 || slices.ContainsFunc(n.watches, func(s *Subscription) bool {
 			return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)
 		})
 		idle := n.idle
@@ -162,8 +170,13 @@ func (n *Node) emit(e Event) {
 			continue
 		}
 		s.queue = append(s.queue, e)
-		s.waiting = false
-		close(s.arrived)
-		s.arrived = make(chan struct{})
+		s.wake()
 	}
+}
+
+// wake makes whoever is in Next look again. The caller holds the lock.
+func (s *Subscription) wake() {
+	s.waiting = false
+	close(s.arrived)
+	s.arrived = make(chan struct{})
 }

@@ -21,6 +21,12 @@ const (
 	FaultXID             FaultKind = "xid"                  // an XID error is reported
 	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
 	FaultReconfigure     FaultKind = "external-reconfigure" // somebody else re-cuts the GPU
+	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
+	FaultEventsLost      FaultKind = "events-lost"          // every queue of events fails once, and what was in it is lost
+	FaultKubeletDown     FaultKind = "kubelet-down"         // nobody listens on the kubelet's socket
+	FaultKubeletSlow     FaultKind = "kubelet-slow"         // every answer of the kubelet takes a time
+	FaultKubeletRestart  FaultKind = "kubelet-restart"      // the kubelet ends and begins anew, on a new socket
+	FaultClockJump       FaultKind = "clock-jump"           // the node's clock is wrong by a time
 )
 
 // FaultSpec is a fault that holds for a time, or happens at one.
@@ -31,7 +37,9 @@ type FaultSpec struct {
 	GPU  gpu.Opt[int]  // absent: every GPU
 
 	Reading  gpu.Reading // of not-supported and no-permission
+	During   gpu.Reading // the fault begins with the first call for this reading after At; empty: at At
 	Delay    time.Duration
+	By       time.Duration // of a clock-jump; negative: backwards
 	XID      uint64
 	Instance gpu.Opt[gpu.InstanceID] // where an XID is reported
 	Compute  gpu.Opt[gpu.ComputeID]
@@ -64,6 +72,7 @@ func (n *Node) enter(index int, reading gpu.Reading) (now time.Time, err error) 
 		default:
 		}
 		now = n.lock()
+		n.spring(index, reading, now)
 		until, delay, blocked := n.blocked(index, now)
 		if !blocked && (delay == 0 || slept) {
 			break
@@ -93,11 +102,11 @@ func (n *Node) sleep(d time.Duration) {
 	}
 }
 
-// faults calls do for every fault that holds now for a GPU.
+// faults calls do for every fault that holds now for a GPU, whose caller holds the lock, or for driverAsWhole.
 func (n *Node) faults(index int, now time.Time, do func(f *FaultSpec)) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.active(index, passed) {
+		if f := &n.scenario.Faults[i]; f.active(index, passed) && (f.During == "" || index != driverAsWhole && n.sprung[f]) {
 			do(f)
 		}
 	}
@@ -182,7 +191,12 @@ func (n *Node) planFault(f *FaultSpec) {
 	switch f.Kind {
 	case FaultXID:
 		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.xid(f) }})
+	case FaultEventsLost:
+		n.agenda = append(n.agenda, appointment{at, rankFault, n.loseEvents})
 	case FaultReconfigure:
+		if f.During != "" {
+			return
+		}
 		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.recut(n.boards[f.GPU.Or(0)], f.Layout) }})
 	}
 }

@@ -31,7 +31,9 @@ type Node struct {
 	pids     map[uint32]bool
 	records  []Record
 	watches  []*Subscription
-	idle     chan struct{} // closed and replaced whenever a queue is found empty
+	failed   int                 // queues of events that have failed and whose owner is not back yet
+	sprung   map[*FaultSpec]bool // faults that waited for a call and got it
+	idle     chan struct{}       // closed and replaced whenever a queue is found empty
 }
 
 // board is one GPU.
@@ -71,6 +73,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		closed:   make(chan struct{}),
 		at:       clock.Start(),
 		pids:     make(map[uint32]bool),
+		sprung:   make(map[*FaultSpec]bool),
 		idle:     make(chan struct{}),
 	}
 	for index, spec := range s.GPUs {
@@ -112,8 +115,17 @@ func (n *Node) Close() error {
 	return nil
 }
 
-// Now is the node's time.
-func (n *Node) Now() time.Time { return n.clock.Now() }
+// Now is what the node's clock shows: its time, unless a fault has put it wrong.
+func (n *Node) Now() time.Time {
+	now := n.clock.Now()
+	wrong := time.Duration(0)
+	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+		if f.Kind == FaultClockJump {
+			wrong += f.By
+		}
+	})
+	return now.Add(wrong)
+}
 
 // Advance moves a stepped clock and everything with it.
 func (n *Node) Advance(by time.Duration) error {

@@ -11,16 +11,22 @@ import (
 // faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that it may have.
 func faultKeys() map[FaultKind][2][]string {
 	return map[FaultKind][2][]string{
-		FaultHang:            {nil, {"gpu"}},
+		FaultHang:            {nil, {"gpu", "during"}},
 		FaultDriverLock:      {nil, nil},
-		FaultLost:            {nil, {"gpu"}},
-		FaultResetRequired:   {nil, {"gpu"}},
+		FaultLost:            {nil, {"gpu", "during"}},
+		FaultResetRequired:   {nil, {"gpu", "during"}},
 		FaultNotSupported:    {{"reading"}, {"gpu"}},
 		FaultNoPermission:    {nil, {"gpu", "reading"}},
 		FaultSlow:            {{"delay"}, {"gpu"}},
 		FaultXID:             {{"gpu", "xid"}, {"gi", "ci", "recovery"}},
 		FaultVersionMismatch: {nil, nil},
-		FaultReconfigure:     {{"gpu", "layout"}, nil},
+		FaultReconfigure:     {{"gpu", "layout"}, {"during"}},
+		FaultDestroyLies:     {nil, {"gpu"}},
+		FaultEventsLost:      {nil, nil},
+		FaultKubeletDown:     {nil, nil},
+		FaultKubeletSlow:     {{"delay"}, nil},
+		FaultKubeletRestart:  {nil, nil},
+		FaultClockJump:       {{"by"}, nil},
 	}
 }
 
@@ -35,7 +41,7 @@ func faultKinds() []string {
 
 // fault reads one fault and holds it to the keys of its kind.
 func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
-	o := p.object(n, key, "at", "for", "kind", "gpu", "reading", "delay", "xid", "gi", "ci", "recovery", "layout")
+	o := p.object(n, key, "at", "for", "kind", "gpu", "reading", "during", "delay", "by", "xid", "gi", "ci", "recovery", "layout")
 	if o.fields == nil {
 		return
 	}
@@ -74,6 +80,12 @@ func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
 	}
 	if o.has("reading") {
 		f.Reading = gpu.Reading(o.choice("reading", "", readingNames()...))
+	}
+	if o.has("during") {
+		f.During = gpu.Reading(o.choice("during", "", readingNames()...))
+	}
+	if o.has("by") {
+		f.By = o.offset("by")
 	}
 	if layout := o.fields["layout"]; layout != nil {
 		p.faultLayout(layout, o.sub("layout"), &f, s)

@@ -181,6 +181,17 @@ func (o object) duration(name string) time.Duration {
 	return o.p.duration(n, o.sub(name))
 }
 
+// offset reads a duration that may go backwards.
+func (o object) offset(name string) time.Duration {
+	n := o.fields[name]
+	d, err := time.ParseDuration(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil || d == 0 || d.Abs() > maxDuration {
+		o.p.fail(n, o.sub(name), "is %s; expected a duration such as 10m or -10m", kindOf(n))
+		return 0
+	}
+	return d
+}
+
 // maxDuration keeps sums of durations far from overflow.
 const maxDuration = 10 * 365 * 24 * time.Hour
 

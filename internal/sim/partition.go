@@ -75,6 +75,9 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	if len(i.computes) > 0 {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
+	if n.lies(b, n.at) {
+		return nil
+	}
 	b.instances = slices.DeleteFunc(b.instances, func(o *instance) bool { return o == i })
 	n.treeChanged(b, i, nil)
 	return nil
@@ -111,6 +114,9 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	}
 	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrInUse)
+	}
+	if n.lies(b, n.at) {
+		return nil
 	}
 	c.parent.computes = slices.DeleteFunc(c.parent.computes, func(o *compute) bool { return o == c })
 	n.treeChanged(b, c.parent, c)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
@@ -24,6 +25,7 @@ type api struct {
 	tree   *tree
 	logger log.Logger
 	calls  atomic.Uint64
+	delay  atomic.Int64 // how long every List takes, a time.Duration
 }
 
 func newAPI(node Node, t *tree, logger log.Logger) *api {
@@ -34,7 +36,10 @@ func newAPI(node Node, t *tree, logger log.Logger) *api {
 func (a *api) order() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.Add(1))) }
 
 // List implements the pod-resources API.
-func (a *api) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (a *api) List(ctx context.Context, _ *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
+		return nil, err
+	}
 	containers := a.node.Containers()
 	if err := a.tree.syncTo(containers); err != nil {
 		level.Warn(a.logger).Log("msg", "simulated kubelet: files of containers", "err", err)
@@ -43,6 +48,21 @@ func (a *api) List(context.Context, *podresources.ListPodResourcesRequest) (*pod
 	pods := podsOf(containers, order)
 	order.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	return &podresources.ListPodResourcesResponse{PodResources: pods}, nil
+}
+
+// pause takes its time, unless nobody waits for it any more.
+func pause(ctx context.Context, d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Get implements the pod-resources API.

@@ -33,7 +33,8 @@ type Server struct {
 	tree *tree
 
 	mu      sync.Mutex
-	serving *grpc.Server  // nil while stopped
+	serving *grpc.Server // nil while stopped
+	state   sim.KubeletState
 	done    chan struct{} // closed when serving has ended
 }
 
@@ -96,6 +97,22 @@ func (s *Server) Stop() {
 	s.serving.Stop()
 	<-s.done
 	s.serving = nil
+}
+
+// Follow brings the server into the state that the node's faults want; whoever asks it calls this before.
+func (s *Server) Follow(state sim.KubeletState) error {
+	s.mu.Lock()
+	before := s.state
+	s.state = state
+	s.mu.Unlock()
+	s.api.delay.Store(int64(state.Delay))
+	if state.Down || state.Restarts != before.Restarts {
+		s.Stop()
+	}
+	if state.Down {
+		return nil
+	}
+	return s.Start()
 }
 
 // Close stops the server and removes the files that it made.

@@ -460,3 +460,38 @@ func TestNewSaysWhyItCannotServe(t *testing.T) {
 		}
 	}
 }
+
+// TestFollow: what the faults of a node make of its kubelet.
+func TestFollow(t *testing.T) {
+	node := &fakeNode{}
+	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
+	s := serve(t, node)
+	c := client(t, s.Socket())
+	follow := func(state sim.KubeletState) {
+		t.Helper()
+		if err := s.Follow(state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow(sim.KubeletState{})
+	if got, err := c.List(within(t)); err != nil || len(got.List) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	follow(sim.KubeletState{Down: true})
+	if _, err := c.List(within(t)); !errors.Is(err, gpu.ErrUnavailable) {
+		t.Errorf("while it is down: %v", err)
+	}
+	follow(sim.KubeletState{Down: true})
+	for restarts := range 2 {
+		follow(sim.KubeletState{Restarts: restarts})
+		if got, err := c.List(within(t)); err != nil || len(got.List) != 1 {
+			t.Errorf("after %d restarts, at once: %+v, %v", restarts, got, err)
+		}
+	}
+	follow(sim.KubeletState{Restarts: 1, Delay: time.Hour})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := c.List(ctx); !errors.Is(err, gpu.ErrTimeout) {
+		t.Errorf("while it is slow: %v", err)
+	}
+}

@@ -1,0 +1,98 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Faults that begin in the middle of what a client does: not at a time but with a call.
+
+// spring begins the faults that have waited for this call. The caller holds the lock.
+func (n *Node) spring(index int, reading gpu.Reading, now time.Time) {
+	passed := now.Sub(n.start)
+	for i := range n.scenario.Faults {
+		f := &n.scenario.Faults[i]
+		if f.During == "" || f.During != reading || index == driverAsWhole || n.sprung[f] || !f.active(index, passed) {
+			continue
+		}
+		n.sprung[f] = true
+		if f.Kind == FaultReconfigure {
+			n.cutCell(now)
+			n.recut(n.boards[index], f.Layout)
+			n.sampleIfChanged()
+		}
+	}
+}
+
+// lies tells whether a GPU's driver says that it has destroyed what it leaves there.
+func (n *Node) lies(b *board, now time.Time) bool {
+	lies := false
+	n.faults(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
+	return lies
+}
+
+// loseEvents makes every queue that watches something fail.
+func (n *Node) loseEvents() {
+	for _, s := range n.watches {
+		if len(s.watched) == 0 {
+			continue
+		}
+		if s.asked >= 2 { // else its owner is waited for already, or has just begun
+			n.failed++
+		}
+		s.broken, s.asked, s.queue = true, 0, nil
+		s.wake()
+	}
+}
+
+// ask notes that the subscription's owner wants an event. One who asks for a second time has got an answer to the
+// first, and knows that the queue works.
+func (s *Subscription) ask() {
+	n := s.node
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.asked++
+	if s.asked == 2 && n.failed > 0 {
+		n.failed--
+		n.settled()
+	}
+}
+
+// failed tells, once, that the queue has failed.
+func (s *Subscription) failed() bool {
+	s.node.lock()
+	defer s.node.mu.Unlock()
+	if !s.broken {
+		return false
+	}
+	s.broken, s.asked = false, 0
+	return true
+}
+
+// KubeletState is what the faults of the moment make of the node's kubelet.
+type KubeletState struct {
+	Down     bool
+	Delay    time.Duration // real time that every answer takes
+	Restarts int           // how often it has begun anew so far
+}
+
+// Kubelet tells how the node's kubelet is.
+func (n *Node) Kubelet() KubeletState {
+	var state KubeletState
+	now := n.clock.Now()
+	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+		switch f.Kind {
+		case FaultKubeletDown:
+			state.Down = true
+		case FaultKubeletSlow:
+			state.Delay = max(state.Delay, f.Delay)
+		}
+	})
+	for i := range n.scenario.Faults {
+		if f := &n.scenario.Faults[i]; f.Kind == FaultKubeletRestart && f.At <= now.Sub(n.start) {
+			state.Restarts++
+		}
+	}
+	return state
+}
