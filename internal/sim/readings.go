@@ -36,9 +36,12 @@ type State struct {
 	Celsius                                 int
 	MemoryCelsius                           gpu.Opt[int]
 	SMMHz, MemoryMHz, VideoMHz              uint32
+	MaxSMMHz                                uint32
 	ClockEvents                             gpu.ClockEvents
 	// Traffic since the start, in bytes.
 	PCIeReceived, PCIeTransmitted     uint64
+	// Traffic as it is now, in bytes per second.
+	PCIeReceiving, PCIeTransmitting   float64
 	NVLinks                           int
 	NVLinkReceived, NVLinkTransmitted uint64
 	ECC                               ECC
@@ -53,6 +56,7 @@ type PCI struct {
 	Domain, Bus, Device uint32
 	DeviceID, Subsystem uint32
 	Generation, Width   int // of the link as it runs now: an idle one falls back to generation 1
+	MaxGeneration       int
 }
 
 // Utilization is the driver's own, in percent.

@@ -81,9 +81,12 @@ func (n *Node) state(b *board, now time.Time) State {
 		SMMHz:             b.sample.smMHz,
 		MemoryMHz:         b.model.memoryMHz,
 		VideoMHz:          b.sample.smMHz * 9 / 10,
+		MaxSMMHz:          b.model.maxSMMHz,
 		ClockEvents:       b.sample.reasons,
 		PCIeReceived:      uint64(t.pcieRead),
 		PCIeTransmitted:   uint64(t.pcieWrite),
+		PCIeReceiving:     b.sample.pcie,
+		PCIeTransmitting:  b.sample.pcie * transmitShare,
 		NVLinks:           b.model.nvlinks,
 		NVLinkReceived:    uint64(t.nvlinkRead),
 		NVLinkTransmitted: uint64(t.nvlinkWr),
@@ -114,7 +117,7 @@ func (b *board) pci() PCI {
 	p := PCI{
 		Domain: domain, Bus: bus,
 		DeviceID: b.model.pciDevice, Subsystem: b.model.pciSubsys,
-		Generation: b.model.pcieGen, Width: 16,
+		Generation: b.model.pcieGen, Width: 16, MaxGeneration: b.model.pcieGen,
 	}
 	if len(b.tasks) == 0 {
 		p.Generation = 1
