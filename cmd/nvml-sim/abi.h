@@ -1,0 +1,285 @@
+/*
+ * The part of NVML's binary interface (API 13) that this library speaks. Every name is NVML's own behind "sim_" or
+ * "SIM_"; a test holds sizes, offsets and values against nvml.h.
+ */
+#ifndef SIM_ABI_H
+#define SIM_ABI_H
+
+typedef unsigned int sim_u32;
+typedef unsigned long long sim_u64;
+
+enum {
+	SIM_NVML_SUCCESS = 0,
+	SIM_NVML_ERROR_UNINITIALIZED = 1,
+	SIM_NVML_ERROR_INVALID_ARGUMENT = 2,
+	SIM_NVML_ERROR_NOT_SUPPORTED = 3,
+	SIM_NVML_ERROR_NO_PERMISSION = 4,
+	SIM_NVML_ERROR_NOT_FOUND = 6,
+	SIM_NVML_ERROR_INSUFFICIENT_SIZE = 7,
+	SIM_NVML_ERROR_DRIVER_NOT_LOADED = 9,
+	SIM_NVML_ERROR_TIMEOUT = 10,
+	SIM_NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+	SIM_NVML_ERROR_GPU_IS_LOST = 15,
+	SIM_NVML_ERROR_RESET_REQUIRED = 16,
+	SIM_NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+	SIM_NVML_ERROR_IN_USE = 19,
+	SIM_NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
+	SIM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+	SIM_NVML_ERROR_UNKNOWN = 999,
+
+	SIM_NVML_FEATURE_DISABLED = 0,
+	SIM_NVML_FEATURE_ENABLED = 1,
+	SIM_NVML_DEVICE_MIG_DISABLE = 0,
+	SIM_NVML_DEVICE_MIG_ENABLE = 1,
+	SIM_NVML_BRAND_NVIDIA = 14,
+	SIM_NVML_BUS_TYPE_PCIE = 2,
+	SIM_NVML_DEVICE_ARCH_AMPERE = 7,
+	SIM_NVML_DEVICE_ARCH_HOPPER = 9,
+	SIM_NVML_DEVICE_ARCH_BLACKWELL = 10,
+	SIM_NVML_COMPUTEMODE_DEFAULT = 0,
+	SIM_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
+	SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE = 0,
+	SIM_NVML_PSTATE_0 = 0,
+	SIM_NVML_PSTATE_8 = 8,
+
+	SIM_NVML_CLOCK_GRAPHICS = 0,
+	SIM_NVML_CLOCK_SM = 1,
+	SIM_NVML_CLOCK_MEM = 2,
+	SIM_NVML_CLOCK_VIDEO = 3,
+	SIM_NVML_CLOCK_ID_CURRENT = 0,
+	SIM_NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3,
+
+	SIM_NVML_TEMPERATURE_GPU = 0,
+	SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 0,
+	SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1,
+	SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX = 2,
+	SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX = 3,
+	SIM_NVML_TEMPERATURE_THRESHOLD_COUNT = 8,
+
+	SIM_NVML_PCIE_UTIL_TX_BYTES = 0,
+	SIM_NVML_PCIE_UTIL_RX_BYTES = 1,
+
+	SIM_NVML_VOLATILE_ECC = 0,
+	SIM_NVML_AGGREGATE_ECC = 1,
+	SIM_NVML_MEMORY_ERROR_TYPE_CORRECTED = 0,
+	SIM_NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1,
+	SIM_NVML_MEMORY_LOCATION_DEVICE_MEMORY = 2,
+	SIM_NVML_MEMORY_LOCATION_SRAM = 7,
+
+	SIM_NVML_UUID_TYPE_ASCII = 1,
+	SIM_NVML_UUID_TYPE_BINARY = 2,
+
+	SIM_NVML_VALUE_TYPE_UNSIGNED_INT = 1,
+	SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3,
+
+	SIM_NVML_FI_DEV_ECC_CURRENT = 1,
+	SIM_NVML_FI_DEV_ECC_PENDING = 2,
+	SIM_NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL = 38,
+	SIM_NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL = 45,
+	SIM_NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL = 52,
+	SIM_NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL = 59,
+	SIM_NVML_FI_DEV_MEMORY_TEMP = 82,
+	SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION = 83,
+	SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 138,
+	SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 139,
+	SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX = 140,
+	SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX = 141,
+	SIM_NVML_FI_DEV_POWER_INSTANT = 186,
+	SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES = 197,
+	SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198,
+	SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230,
+
+	SIM_NVML_GPU_RECOVERY_ACTION_NONE = 0,
+	SIM_NVML_GPU_RECOVERY_ACTION_GPU_RESET = 1,
+	SIM_NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 2,
+	SIM_NVML_GPU_RECOVERY_ACTION_DRAIN_P2P = 3,
+	SIM_NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET = 4,
+
+	SIM_NVML_GPU_INSTANCE_PROFILE_2_SLICE = 1,
+	SIM_NVML_GPU_INSTANCE_PROFILE_COUNT = 0x12,
+	SIM_NVML_GPU_INSTANCE_PROFILE_CAPS_GFX = 2,
+	SIM_NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE = 0,
+	SIM_NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE = 1,
+	SIM_NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE = 2,
+	SIM_NVML_COMPUTE_INSTANCE_PROFILE_4_SLICE = 3,
+	SIM_NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE = 4,
+	SIM_NVML_COMPUTE_INSTANCE_PROFILE_COUNT = 0x9,
+	SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED = 0,
+	SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT = 1,
+
+	SIM_nvmlEventTypeSingleBitEccError = 0x1,
+	SIM_nvmlEventTypeDoubleBitEccError = 0x2,
+	SIM_nvmlEventTypePState = 0x4,
+	SIM_nvmlEventTypeXidCriticalError = 0x8,
+	SIM_nvmlEventTypeClock = 0x10,
+	SIM_nvmlEventMigConfigChange = 0x100,
+
+	SIM_nvmlClocksEventReasonGpuIdle = 0x1,
+	SIM_nvmlClocksEventReasonSwPowerCap = 0x4,
+	SIM_nvmlClocksEventReasonSwThermalSlowdown = 0x20,
+};
+
+/* A versioned struct begins with its version: its size, and its number in the highest byte. */
+#define SIM_VERSION(type, number) ((sim_u32)(sizeof(type) | (number) << 24))
+
+typedef struct {
+	char busIdLegacy[16];
+	sim_u32 domain, bus, device, pciDeviceId, pciSubSystemId;
+	char busId[32];
+} sim_nvmlPciInfo_t;
+
+typedef struct {
+	sim_u32 version, domain, bus, device, pciDeviceId, pciSubSystemId, baseClass, subClass;
+	char busId[32];
+} sim_nvmlPciInfoExt_v1_t;
+#define SIM_nvmlPciInfoExt_v1 SIM_VERSION(sim_nvmlPciInfoExt_v1_t, 1)
+
+typedef struct {
+	sim_u64 total, free, used;
+} sim_nvmlMemory_t;
+
+typedef struct {
+	sim_u32 version;
+	sim_u64 total, reserved, free, used;
+} sim_nvmlMemory_v2_t;
+#define SIM_nvmlMemory_v2 SIM_VERSION(sim_nvmlMemory_v2_t, 2)
+
+typedef struct {
+	sim_u64 bar1Total, bar1Free, bar1Used;
+} sim_nvmlBAR1Memory_t;
+
+typedef struct {
+	sim_u32 gpu, memory;
+} sim_nvmlUtilization_t;
+
+typedef struct {
+	sim_u32 version;
+	int sensorType;
+	int temperature;
+} sim_nvmlTemperature_v1_t;
+#define SIM_nvmlTemperature_v1 SIM_VERSION(sim_nvmlTemperature_v1_t, 1)
+
+typedef struct {
+	sim_u64 l1Cache, l2Cache, deviceMemory, registerFile;
+} sim_nvmlEccErrorCounts_t;
+
+typedef struct {
+	sim_u32 max, high, partial, low, none;
+} sim_nvmlRowRemapperHistogramValues_t;
+
+typedef struct {
+	sim_u32 corrActiveRemaps, corrInactiveRemaps, uncActiveRemaps, uncInactiveRemaps, bPending, bFailureOccurred;
+} sim_nvmlRemappedRowsInfo_v2_t;
+
+typedef struct {
+	sim_u32 pid;
+	sim_u64 usedGpuMemory;
+} sim_nvmlProcessInfo_v1_t;
+
+/* Version 3 of the call has it too. */
+typedef struct {
+	sim_u32 pid;
+	sim_u64 usedGpuMemory;
+	sim_u32 gpuInstanceId, computeInstanceId;
+} sim_nvmlProcessInfo_v2_t;
+
+typedef struct {
+	sim_u32 fieldId, scopeId;
+	long long timestamp, latencyUsec;
+	int valueType, nvmlReturn;
+	sim_u64 value;
+} sim_nvmlFieldValue_t;
+
+typedef struct {
+	void *device;
+	sim_u64 eventType, eventData;
+	sim_u32 gpuInstanceId, computeInstanceId;
+} sim_nvmlEventData_t;
+
+typedef struct {
+	sim_u32 version, type;
+	char value[44]; /* a union: 41 characters, or 16 bytes */
+} sim_nvmlUUID_v1_t;
+#define SIM_nvmlUUID_v1 SIM_VERSION(sim_nvmlUUID_v1_t, 1)
+
+typedef struct {
+	sim_u32 version;
+	char branch[80];
+} sim_nvmlSystemDriverBranchInfo_v1_t;
+#define SIM_nvmlSystemDriverBranchInfo_v1 SIM_VERSION(sim_nvmlSystemDriverBranchInfo_v1_t, 1)
+
+typedef struct {
+	sim_u32 version, isSupportedDevice;
+} sim_nvmlGpmSupport_t;
+
+typedef struct {
+	sim_u32 multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount;
+	sim_u32 sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
+	sim_u64 memorySizeMB;
+} sim_nvmlDeviceAttributes_t;
+
+typedef struct {
+	sim_u32 start, size;
+} sim_nvmlGpuInstancePlacement_t;
+
+typedef struct {
+	sim_u32 id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+	sim_u32 copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+	sim_u64 memorySizeMB;
+} sim_nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+	sim_u32 version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+	sim_u32 copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+	sim_u64 memorySizeMB;
+	char name[96];
+} sim_nvmlGpuInstanceProfileInfo_v2_t;
+#define SIM_nvmlGpuInstanceProfileInfo_v2 SIM_VERSION(sim_nvmlGpuInstanceProfileInfo_v2_t, 2)
+
+typedef struct {
+	sim_u32 version, id, sliceCount, instanceCount, multiprocessorCount;
+	sim_u32 copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+	sim_u64 memorySizeMB;
+	char name[96];
+	sim_u32 capabilities;
+} sim_nvmlGpuInstanceProfileInfo_v3_t;
+#define SIM_nvmlGpuInstanceProfileInfo_v3 SIM_VERSION(sim_nvmlGpuInstanceProfileInfo_v3_t, 3)
+
+typedef struct {
+	void *device;
+	sim_u32 id, profileId;
+	sim_nvmlGpuInstancePlacement_t placement;
+} sim_nvmlGpuInstanceInfo_t;
+
+typedef struct {
+	sim_u32 start, size;
+} sim_nvmlComputeInstancePlacement_t;
+
+typedef struct {
+	sim_u32 id, sliceCount, instanceCount, multiprocessorCount;
+	sim_u32 sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+} sim_nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+	sim_u32 version, id, sliceCount, instanceCount, multiprocessorCount;
+	sim_u32 sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+	char name[96];
+} sim_nvmlComputeInstanceProfileInfo_v2_t;
+#define SIM_nvmlComputeInstanceProfileInfo_v2 SIM_VERSION(sim_nvmlComputeInstanceProfileInfo_v2_t, 2)
+
+typedef struct {
+	sim_u32 version, id, sliceCount, instanceCount, multiprocessorCount;
+	sim_u32 sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+	char name[96];
+	sim_u32 capabilities;
+} sim_nvmlComputeInstanceProfileInfo_v3_t;
+#define SIM_nvmlComputeInstanceProfileInfo_v3 SIM_VERSION(sim_nvmlComputeInstanceProfileInfo_v3_t, 3)
+
+typedef struct {
+	void *device;
+	void *gpuInstance;
+	sim_u32 id, profileId;
+	sim_nvmlComputeInstancePlacement_t placement;
+} sim_nvmlComputeInstanceInfo_t;
+
+#endif

@@ -1,0 +1,147 @@
+package main
+
+// #include "abi.h"
+// #include "dispatch.h"
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// result is nvmlReturn_t.
+type result int32
+
+const (
+	success               result = C.SIM_NVML_SUCCESS
+	uninitialized         result = C.SIM_NVML_ERROR_UNINITIALIZED
+	invalidArgument       result = C.SIM_NVML_ERROR_INVALID_ARGUMENT
+	notSupported          result = C.SIM_NVML_ERROR_NOT_SUPPORTED
+	noPermission          result = C.SIM_NVML_ERROR_NO_PERMISSION
+	notFound              result = C.SIM_NVML_ERROR_NOT_FOUND
+	insufficientSize      result = C.SIM_NVML_ERROR_INSUFFICIENT_SIZE
+	driverNotLoaded       result = C.SIM_NVML_ERROR_DRIVER_NOT_LOADED
+	timedOut              result = C.SIM_NVML_ERROR_TIMEOUT
+	functionNotFound      result = C.SIM_NVML_ERROR_FUNCTION_NOT_FOUND
+	gpuIsLost             result = C.SIM_NVML_ERROR_GPU_IS_LOST
+	resetRequired         result = C.SIM_NVML_ERROR_RESET_REQUIRED
+	versionMismatch       result = C.SIM_NVML_ERROR_LIB_RM_VERSION_MISMATCH
+	inUse                 result = C.SIM_NVML_ERROR_IN_USE
+	insufficientResources result = C.SIM_NVML_ERROR_INSUFFICIENT_RESOURCES
+	structMismatch        result = C.SIM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+	unknown               result = C.SIM_NVML_ERROR_UNKNOWN
+)
+
+// resultOf is NVML's code for an error of the node.
+func resultOf(err error) result {
+	if err == nil {
+		return success
+	}
+	for _, known := range []struct {
+		err error
+		ret result
+	}{
+		{gpu.ErrNotSupported, notSupported},
+		{gpu.ErrNoPermission, noPermission},
+		{gpu.ErrNotFound, notFound},
+		{gpu.ErrLost, gpuIsLost},
+		{gpu.ErrResetRequired, resetRequired},
+		{gpu.ErrTimeout, timedOut},
+		{gpu.ErrInUse, inUse},
+		{gpu.ErrInsufficientResources, insufficientResources},
+		{gpu.ErrInvalidArgument, invalidArgument},
+		{gpu.ErrVersionMismatch, versionMismatch},
+		{sim.ErrClosed, uninitialized},
+	} {
+		if errors.Is(err, known.err) {
+			return known.ret
+		}
+	}
+	return unknown
+}
+
+// call answers one function of NVML while the library is initialised.
+type call func(l *library, a args) result
+
+// args are the arguments of a function as they were passed: numbers, handles, and addresses in the caller's memory.
+type args struct {
+	raw *[C.SIM_MAX_ARGS]uintptr
+}
+
+func (a args) uint(i int) uint32 { return uint32(a.raw[i]) }
+
+// at is an argument that points to a T; nil for NULL.
+func at[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
+
+// array is an argument that points to n of T.
+func array[T any](a args, i int, n uint32) []T { return unsafe.Slice(at[T](a, i), n) }
+
+// notNull refuses NULL for some arguments before anything else is looked at.
+func notNull(do call, indexes ...int) call {
+	return func(l *library, a args) result {
+		for _, i := range indexes {
+			if a.raw[i] == 0 {
+				return invalidArgument
+			}
+		}
+		return do(l, a)
+	}
+}
+
+// putText writes a string into a buffer whose size is the next argument.
+func putText(a args, i int, text string) result {
+	size := a.uint(i + 1)
+	if int(size) <= len(text) {
+		return insufficientSize
+	}
+	to := array[byte](a, i, size)
+	to[copy(to, text)] = 0
+	return success
+}
+
+// list writes a list as NVML does where the caller tells in *count how many fit: without room nothing but the count.
+func list[T any](a args, count, items int, values []T) result {
+	room := *at[uint32](a, count)
+	*at[uint32](a, count) = uint32(len(values))
+	if int(room) < len(values) {
+		return insufficientSize
+	}
+	if len(values) == 0 {
+		return success
+	}
+	if a.raw[items] == 0 {
+		return invalidArgument
+	}
+	copy(array[T](a, items, room), values)
+	return success
+}
+
+// cString fills a char array of a struct.
+func cString(to []C.char, text string) {
+	for i := range to {
+		to[i] = 0
+	}
+	for i := range min(len(text), len(to)-1) {
+		to[i] = C.char(text[i])
+	}
+}
+
+// flag is nvmlEnableState_t, and NVML's MIG mode.
+func flag(on bool) uint32 {
+	if on {
+		return C.SIM_NVML_FEATURE_ENABLED
+	}
+	return C.SIM_NVML_FEATURE_DISABLED
+}
+
+// idOrNone is NVML's form of an id that may be absent.
+func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
+	v, ok := id.Get()
+	if !ok {
+		return 0xFFFFFFFF
+	}
+	return uint32(v)
+}

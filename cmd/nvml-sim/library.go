@@ -1,0 +1,162 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// library is the state of the loaded library. The node is started by the first nvmlInit that succeeds and lives as long
+// as the process, as a driver outlives its clients.
+type library struct {
+	getenv func(string) string
+	calls  []call // by number
+
+	mu    sync.Mutex
+	users int // nvmlInit less nvmlShutdown
+	told  string
+	node  *sim.Node
+	sets  map[int]*eventSet
+}
+
+func newLibrary(getenv func(string) string) *library {
+	l := &library{getenv: getenv, sets: make(map[int]*eventSet)}
+	always, initialised := initCalls(), tables()
+	for _, name := range functionNames() {
+		do, ok := always[name]
+		if !ok {
+			do = whileInitialised(initialised[name])
+		}
+		l.calls = append(l.calls, do)
+	}
+	return l
+}
+
+// whileInitialised keeps a function from being called too early or too late; nil is one that is not supported.
+func whileInitialised(do call) call {
+	return func(l *library, a args) result {
+		l.mu.Lock()
+		ready := l.users > 0
+		l.mu.Unlock()
+		switch {
+		case !ready:
+			return uninitialized
+		case do == nil:
+			return notSupported
+		}
+		return do(l, a)
+	}
+}
+
+// tables is what an initialised library answers, by the names of nvml.h.
+func tables() map[string]call {
+	all := make(map[string]call)
+	for _, table := range []map[string]call{
+		systemCalls(), deviceCalls(),
+	} {
+		for name, do := range table {
+			all[name] = do
+		}
+	}
+	return all
+}
+
+// initCalls are those that need no initialised library.
+func initCalls() map[string]call {
+	return map[string]call{
+		"nvmlInit":          (*library).init,
+		"nvmlInit_v2":       (*library).init,
+		"nvmlInitWithFlags": (*library).init,
+		"nvmlShutdown":      (*library).shutdown,
+	}
+}
+
+func (l *library) init(args) result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.node == nil {
+		node, err := start(l.getenv)
+		if err != nil {
+			l.say(err)
+			return driverNotLoaded
+		}
+		l.node = node
+	}
+	if err := l.node.Driver(); err != nil {
+		return resultOf(err)
+	}
+	l.users++
+	return success
+}
+
+// say tells on stderr what a return code cannot, once for as long as it stays the same.
+func (l *library) say(err error) {
+	if err.Error() == l.told {
+		return
+	}
+	l.told = err.Error()
+	fmt.Fprintf(os.Stderr, "libnvidia-ml.so.1 (simulated node): %v\n", err)
+}
+
+func (l *library) shutdown(args) result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users == 0 {
+		return uninitialized
+	}
+	l.users--
+	return success
+}
+
+// start makes the node that the environment names.
+func start(getenv func(string) string) (*sim.Node, error) {
+	path := getenv("MIG_SIM_SCENARIO")
+	if path == "" {
+		return nil, fmt.Errorf("MIG_SIM_SCENARIO is not set: expected the path of a scenario")
+	}
+	mode := sim.ClockReal
+	if text := getenv("MIG_SIM_CLOCK"); text != "" {
+		var err error
+		if mode, err = sim.ParseClockMode(text); err != nil {
+			return nil, fmt.Errorf("MIG_SIM_CLOCK: %w", err)
+		}
+	}
+	scenario, err := sim.Load(path)
+	if err != nil {
+		return nil, fmt.Errorf("MIG_SIM_SCENARIO: %w", err)
+	}
+	return sim.New(scenario, sim.NewClock(mode))
+}
+
+// physical answers about the GPU of the first argument. MIG devices do not have what it asks for.
+func physical(reading gpu.Reading, answer func(s *sim.State, a args) result) call {
+	return device(reading, answer, nil)
+}
+
+// device answers about the GPU of the first argument, or about a MIG device: nil where that is not supported.
+func device(reading gpu.Reading, whole func(s *sim.State, a args) result, slice func(s *sim.State, d *sim.Device, a args) result) call {
+	return func(l *library, a args) result {
+		h, ok := handleOf(a.raw[0])
+		switch {
+		case !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count():
+			return invalidArgument
+		case h.kind == aGPU && whole == nil, h.kind == aMIGDevice && slice == nil:
+			return notSupported
+		}
+		s, err := l.node.Read(h.gpu, reading)
+		if err != nil {
+			return resultOf(err)
+		}
+		if h.kind == aGPU {
+			return whole(&s, a)
+		}
+		d, ok := s.Device(h.instance, h.compute)
+		if !ok {
+			return invalidArgument
+		}
+		return slice(&s, d, a)
+	}
+}
