@@ -39,7 +39,7 @@ type State struct {
 	MaxSMMHz                                uint32
 	ClockEvents                             gpu.ClockEvents
 	// Traffic since the start, in bytes.
-	PCIeReceived, PCIeTransmitted     uint64
+	PCIeReceived, PCIeTransmitted uint64
 	// Traffic as it is now, in bytes per second.
 	PCIeReceiving, PCIeTransmitting   float64
 	NVLinks                           int
