@@ -66,13 +66,16 @@ func (c *Clock) Now() time.Time {
 	return c.start.Add(time.Duration(float64(time.Since(c.start)) * c.speed))
 }
 
+// maxAdvance bounds one step: every second of it is simulated.
+const maxAdvance = 24 * time.Hour
+
 // Advance moves a stepped clock; other clocks move by themselves and refuse.
 func (c *Clock) Advance(by time.Duration) error {
 	if c.speed != 0 {
 		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
 	}
-	if by < 0 {
-		return fmt.Errorf("advance by %s: time does not go back", by)
+	if by < 0 || by > maxAdvance {
+		return fmt.Errorf("advance by %s: expected 0s to %s at a time", by, maxAdvance)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

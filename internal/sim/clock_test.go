@@ -78,3 +78,12 @@ func TestNodeOnARunningClock(t *testing.T) {
 		}
 	})
 }
+
+func TestAdvanceIsBounded(t *testing.T) {
+	c := NewClock(ClockStep)
+	for _, by := range []time.Duration{-time.Second, maxAdvance + 1} {
+		if err := c.Advance(by); err == nil || !c.Now().Equal(StepStart()) {
+			t.Errorf("advance by %s: %v, now %s", by, err, c.Now())
+		}
+	}
+}

@@ -58,12 +58,17 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 // driverAsWhole stands for no GPU in calls and faults.
 const driverAsWhole = -1
 
-// enter begins a call to the driver about a GPU, or about driverAsWhole. It blocks while a fault makes the call hang, and
-// fails as the faults of the moment want it to. Where err is nil it holds the lock, with the state brought up to now.
+// enter begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the faults of
+// the moment want it to. Where err is nil it holds the lock, with the state brought up to now.
 func (n *Node) enter(index int, reading gpu.Reading) (now time.Time, err error) {
-	if index != driverAsWhole && (index < 0 || index >= len(n.boards)) {
+	if index < 0 || index >= len(n.boards) {
 		return time.Time{}, gpu.ErrInvalidArgument
 	}
+	return n.enterAny(index, reading)
+}
+
+// enterAny is enter for a GPU that there is, or for driverAsWhole.
+func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err error) {
 	slept := false
 	for {
 		select {

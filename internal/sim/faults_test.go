@@ -194,3 +194,16 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["7g.40gb@0"]}]
 		t.Errorf("the pod has %v and processes %v; want the id that it was given and none", c.Devices, c.PIDs)
 	}
 }
+
+// TestNoSuchGPU: an index that no GPU has is an error, also the one that stands for the driver as a whole.
+func TestNoSuchGPU(t *testing.T) {
+	n := start(t, "version: 1\ngpus: [{model: A30}]\n")
+	for _, index := range []int{-1, n.Count(), 1 << 31} {
+		if _, err := n.Read(index, gpu.ReadingDevice); !errors.Is(err, gpu.ErrInvalidArgument) {
+			t.Errorf("read GPU %d: %v", index, err)
+		}
+	}
+	if err := n.Driver(); err != nil {
+		t.Error(err)
+	}
+}

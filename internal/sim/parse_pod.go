@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -18,8 +19,8 @@ func (p *parser) pod(n *yaml.Node, key string, s *Scenario) {
 		return
 	}
 	pod := PodSpec{
-		Namespace: o.text("namespace", "default"),
-		Name:      o.required("name"),
+		Namespace: o.named("namespace", o.text("namespace", "default")),
+		Name:      o.named("name", o.required("name")),
 		Owner:     o.text("owner", ""),
 		Labels:    o.labels(),
 		At:        o.duration("at"),
@@ -63,7 +64,7 @@ func overlap(a, b PodSpec) bool {
 // container reads what a container asks for; nameKey is how its name is called there.
 func (p *parser) container(o object, nameKey string, s *Scenario) ContainerSpec {
 	c := ContainerSpec{
-		Name:     o.text(nameKey, "main"),
+		Name:     o.named(nameKey, o.text(nameKey, "main")),
 		Resource: o.text("resource", ""),
 		Count:    int(o.integer("count", 1, 1, 1<<16)),
 		Workload: o.workload(),
@@ -81,6 +82,14 @@ func (p *parser) container(o object, nameKey string, s *Scenario) ContainerSpec 
 		p.fail(o.node, o.sub("resource"), "is missing; expected a resource such as nvidia.com/gpu")
 	}
 	return c
+}
+
+// named checks a name that Kubernetes would take for a pod, a namespace or a container.
+func (o object) named(key, name string) string {
+	if strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
+		o.p.fail(o.at(key), o.sub(key), "is %q; expected lower-case letters, digits, - and . as in resnet-0", name)
+	}
+	return name
 }
 
 // labels reads the pod's labels.
@@ -152,6 +161,10 @@ func (p *parser) pin(n *yaml.Node, key string, s *Scenario) (DevicePin, bool) {
 			return bad()
 		}
 		pin.Profile, pin.Start = name, int(at)
+		if model := s.GPUs[index].board.mig; !slices.ContainsFunc(model.Profiles, func(o gpu.Profile) bool { return o.Name == name }) {
+			p.fail(n, key, "names profile %q; expected one of %s's", name, model.Name)
+			return DevicePin{}, false
+		}
 	}
 	if len(parts) > 2 {
 		ci, isNumber := gpu.ParseDecimal(parts[2])

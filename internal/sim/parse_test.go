@@ -73,6 +73,8 @@ func badWork() []badScenario {
 		{"no resource", goodHead + "workloads: [{name: w}]\npods:\n  - {name: p, workload: w}\n", "pods[0].resource: is missing"},
 		{"bad duration", goodHead + "pods:\n  - {name: p, at: soon}\n", `pods[0].at: is "soon"; expected a duration such as 30s`},
 		{"name twice", goodHead + "pods:\n  - {name: p}\n  - {name: p, at: 1m}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},
+		{"pod name", goodHead + "pods:\n  - {name: ../p, resource: r}\n", `bad.yaml:5: pods[0].name: is "../p"; expected lower-case letters`},
+		{"misspelt profile", goodHead + "pods:\n  - {name: p, resource: r, device: 0/1g.6gbb@0}\n", `pods[0].device: names profile "1g.6gbb"; expected one of A100-40GB's`},
 		{"no such GPU", goodHead + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is "7"; expected a GPU's index from 0 to 1`},
 		{"container beside containers", goodHead + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: stands beside containers"},
 		{"label", goodHead + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is "1"; expected text`},

@@ -14,7 +14,7 @@ func (n *Node) Count() int { return len(n.boards) }
 
 // Driver answers for the driver as a whole: nil, ErrVersionMismatch or ErrClosed.
 func (n *Node) Driver() error {
-	_, err := n.enter(driverAsWhole, gpu.ReadingDevice)
+	_, err := n.enterAny(driverAsWhole, gpu.ReadingDevice)
 	if err == nil {
 		n.mu.Unlock()
 	}
