@@ -29,7 +29,8 @@ type Subscription struct {
 	queue   []Event
 	waiting bool          // somebody is in Next and has found the queue empty
 	broken  bool          // the queue has failed and nobody was told yet
-	asked   int           // calls of Next, since the failure if there was one
+	mending bool          // its owner has had a failure and does not know yet that the queue works
+	asked   int           // calls of Next while mending
 	arrived chan struct{} // closed and replaced by every event
 }
 
@@ -49,6 +50,7 @@ func (n *Node) Subscribe() *Subscription {
 	}
 	n.lock()
 	defer n.mu.Unlock()
+	s.mending = n.failed > 0
 	n.watches = append(n.watches, s)
 	return s
 }

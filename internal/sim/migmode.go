@@ -56,7 +56,7 @@ func (n *Node) build(b *board, layout []LayoutSpec) error {
 			return fmt.Errorf("layout of GPU %d: %s@%d: %w", b.index, l.profile.Name, l.placement.Start, err)
 		}
 		for _, size := range l.computes {
-			if _, err := n.createCompute(b, i, size); err != nil {
+			if _, err := n.createCompute(b, i, size, gpu.Opt[int]{}); err != nil {
 				return fmt.Errorf("layout of GPU %d: %dc of %s@%d: %w", b.index, size, l.profile.Name, l.placement.Start, err)
 			}
 		}

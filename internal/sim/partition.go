@@ -45,6 +45,22 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 	return id, ok
 }
 
+// ComputePlacements lists where compute instances of a size can stand in a GPU instance, free or not; nil where it has no
+// such size.
+func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
+	if !slices.Contains(computeSizes(slicesOfInstance), size) {
+		return nil
+	}
+	var list []gpu.Placement
+	for start := range slicesOfInstance - size + 1 {
+		list = append(list, gpu.Placement{Start: start, Size: size})
+	}
+	return list
+}
+
+// ComputeSMs is how many SMs a compute instance of a size has.
+func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSlices }
+
 // CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
 // profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
@@ -85,6 +101,12 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 
 // CreateComputeInstance makes a compute instance of a number of slices in a GPU instance, at the first free place.
 func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (gpu.ComputeID, error) {
+	return n.CreateComputeInstanceAt(index, id, slices, gpu.Opt[int]{})
+}
+
+// CreateComputeInstanceAt makes a compute instance that starts at a slice of its GPU instance. The errors are as those of
+// CreateGPUInstance.
+func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int, start gpu.Opt[int]) (gpu.ComputeID, error) {
 	b, unlock, err := n.change(index)
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance: %w", err)
@@ -94,7 +116,7 @@ func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (
 	if i == nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
-	c, err := n.createCompute(b, i, slices)
+	c, err := n.createCompute(b, i, slices, start)
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
@@ -168,16 +190,19 @@ func (b *board) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
 	return id
 }
 
-func (n *Node) createCompute(b *board, i *instance, size int) (*compute, error) {
-	if !slices.Contains(computeSizes(i.profile.ComputeSlices), size) {
+func (n *Node) createCompute(b *board, i *instance, size int, start gpu.Opt[int]) (*compute, error) {
+	candidates := ComputePlacements(i.profile.ComputeSlices, size)
+	if s, ok := start.Get(); ok {
+		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
+	}
+	if len(candidates) == 0 {
 		return nil, gpu.ErrInvalidArgument
 	}
-	for start := 0; start+size <= i.profile.ComputeSlices; start++ {
-		place := gpu.Placement{Start: start, Size: size}
+	for _, place := range candidates {
 		if slices.ContainsFunc(i.computes, func(c *compute) bool { return c.placement.Overlaps(place) }) {
 			continue
 		}
-		c := &compute{parent: i, placement: place, sms: i.profile.SMs * size / i.profile.ComputeSlices}
+		c := &compute{parent: i, placement: place, sms: ComputeSMs(i.profile, size)}
 		for slices.ContainsFunc(i.computes, func(o *compute) bool { return o.id == c.id }) {
 			c.id++
 		}

@@ -38,10 +38,10 @@ func (n *Node) loseEvents() {
 		if len(s.watched) == 0 {
 			continue
 		}
-		if s.asked >= 2 { // else its owner is waited for already, or has just begun
+		if !s.mending { // else its owner is waited for already
 			n.failed++
 		}
-		s.broken, s.asked, s.queue = true, 0, nil
+		s.broken, s.mending, s.asked, s.queue = true, true, 0, nil
 		s.wake()
 	}
 }
@@ -52,9 +52,12 @@ func (s *Subscription) ask() {
 	n := s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s.asked++
-	if s.asked == 2 && n.failed > 0 {
-		n.failed--
+	if !s.mending {
+		return
+	}
+	if s.asked++; s.asked == 2 {
+		s.mending = false
+		n.failed = max(n.failed-1, 0)
 		n.settled()
 	}
 }
