@@ -30,8 +30,10 @@ func ParseClockMode(s string) (ClockMode, error) {
 
 // Clock is simulated time. It is safe for concurrent use.
 type Clock struct {
-	start time.Time // when the simulated node began
-	speed float64   // simulated seconds in a second; 0 for a stepped clock
+	start time.Time     // when the simulated node began
+	speed float64       // simulated seconds in a second; 0 for a stepped clock
+	since time.Time     // a moment by this process' own clock, which nobody sets
+	early time.Duration // real time from the start until then
 
 	mu      sync.Mutex
 	now     time.Time     // of a stepped clock
@@ -40,15 +42,15 @@ type Clock struct {
 
 // NewClock starts a clock.
 func NewClock(mode ClockMode) *Clock {
-	c := &Clock{changed: make(chan struct{})}
+	c := &Clock{changed: make(chan struct{}), since: time.Now()}
 	switch mode {
 	case ClockStep:
 		c.start = StepStart()
 		c.now = c.start
 	case ClockX60:
-		c.start, c.speed = time.Now(), 60
+		c.start, c.speed = c.since, 60
 	default:
-		c.start, c.speed = time.Now(), 1
+		c.start, c.speed = c.since, 1
 	}
 	return c
 }
@@ -63,19 +65,43 @@ func (c *Clock) Now() time.Time {
 		defer c.mu.Unlock()
 		return c.now
 	}
-	return c.start.Add(time.Duration(float64(time.Since(c.start)) * c.speed))
+	return c.start.Add(time.Duration(float64(c.early+time.Since(c.since)) * c.speed))
+}
+
+// startAt makes it the clock of a node that another process has begun. It must not be in use yet.
+func (c *Clock) startAt(start time.Time) {
+	c.start, c.early = start, max(c.since.Sub(start), 0)
+}
+
+// moveTo brings a stepped clock to a time that somebody else has moved it to; time does not go back.
+func (c *Clock) moveTo(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.After(c.now) {
+		c.now = now
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
 }
 
 // maxAdvance bounds one step: every second of it is simulated.
 const maxAdvance = 24 * time.Hour
 
-// Advance moves a stepped clock; other clocks move by themselves and refuse.
-func (c *Clock) Advance(by time.Duration) error {
+// checkAdvance tells what stands against a step.
+func (c *Clock) checkAdvance(by time.Duration) error {
 	if c.speed != 0 {
 		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
 	}
 	if by < 0 || by > maxAdvance {
 		return fmt.Errorf("advance by %s: expected 0s to %s at a time", by, maxAdvance)
+	}
+	return nil
+}
+
+// Advance moves a stepped clock; other clocks move by themselves and refuse.
+func (c *Clock) Advance(by time.Duration) error {
+	if err := c.checkAdvance(by); err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

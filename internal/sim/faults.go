@@ -77,6 +77,10 @@ func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err erro
 		default:
 		}
 		now = n.lock()
+		if err := n.stateError(); err != nil {
+			n.mu.Unlock()
+			return time.Time{}, err
+		}
 		n.spring(index, reading, now)
 		until, delay, blocked := n.blocked(index, now)
 		if !blocked && (delay == 0 || slept) {

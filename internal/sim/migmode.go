@@ -10,34 +10,42 @@ import (
 // SetMIGMode turns MIG on or off: on Ampere with the next Reset, later at once. ErrInUse while the GPU has instances or
 // processes.
 func (n *Node) SetMIGMode(index int, on bool) error {
-	b, unlock, err := n.change(index)
+	b, op, err := n.change(index)
 	if err != nil {
 		return fmt.Errorf("set MIG mode: %w", err)
 	}
-	defer unlock()
+	defer op.end()
 	if len(b.instances) > 0 || len(b.tasks) > 0 {
 		return fmt.Errorf("set MIG mode of GPU %d: %w", index, gpu.ErrInUse)
 	}
+	n.setMIGMode(b, on)
+	return op.commit(Change{Op: opMIGMode, On: on})
+}
+
+func (n *Node) setMIGMode(b *board, on bool) {
 	b.migPending = on
 	if b.model.arch != Ampere {
 		n.applyMIGMode(b)
 	}
-	return nil
 }
 
 // Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. ErrInUse while a process runs on it.
 func (n *Node) Reset(index int) error {
-	b, unlock, err := n.change(index)
+	b, op, err := n.change(index)
 	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
-	defer unlock()
+	defer op.end()
 	if len(b.tasks) > 0 {
 		return fmt.Errorf("reset GPU %d: %w", index, gpu.ErrInUse)
 	}
+	n.reset(b)
+	return op.commit(Change{Op: opReset})
+}
+
+func (n *Node) reset(b *board) {
 	b.instances, b.devices = nil, nil
 	n.applyMIGMode(b)
-	return nil
 }
 
 func (n *Node) applyMIGMode(b *board) {

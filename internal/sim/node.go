@@ -20,6 +20,7 @@ type Node struct {
 	start    time.Time
 	closed   chan struct{} // closed by Close
 	closing  sync.Once
+	shared   *shared // with other nodes; nil for a node of its own
 
 	mu       sync.Mutex
 	at       time.Time // the state is that of this moment: the start of the running cell
@@ -111,12 +112,19 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *board {
 
 // Close ends the node: calls that hang return, as does whoever waits for events. It can be called more than once.
 func (n *Node) Close() error {
-	n.closing.Do(func() { close(n.closed) })
+	n.closing.Do(func() {
+		close(n.closed)
+		n.leave()
+	})
 	return nil
 }
 
 // Now is what the node's clock shows: its time, unless a fault has put it wrong.
 func (n *Node) Now() time.Time {
+	if n.shared != nil { // whoever shares a stepped clock may have moved it
+		n.lock()
+		n.mu.Unlock()
+	}
 	now := n.clock.Now()
 	wrong := time.Duration(0)
 	n.faults(driverAsWhole, now, func(f *FaultSpec) {
@@ -129,7 +137,11 @@ func (n *Node) Now() time.Time {
 
 // Advance moves a stepped clock and everything with it.
 func (n *Node) Advance(by time.Duration) error {
-	if err := n.clock.Advance(by); err != nil {
+	advance := n.clock.Advance
+	if n.shared != nil {
+		advance = n.advanceShared
+	}
+	if err := advance(by); err != nil {
 		return err
 	}
 	n.lock()
@@ -155,25 +167,8 @@ func (n *Node) record(r Record) {
 // lock takes the lock and brings the state up to now. The caller unlocks n.mu.
 func (n *Node) lock() time.Time {
 	n.mu.Lock()
+	n.syncShared()
 	now := n.clock.Now()
 	n.catchUp(now)
 	return now
-}
-
-// change prepares an operation on the partition state of one GPU. Where err is nil the caller calls unlock at its end.
-func (n *Node) change(index int) (b *board, unlock func(), err error) {
-	now, err := n.enter(index, gpu.ReadingMIG)
-	if err != nil {
-		return nil, nil, err
-	}
-	b = n.boards[index]
-	if !n.privileged(index, now) {
-		n.mu.Unlock()
-		return nil, nil, gpu.ErrNoPermission
-	}
-	n.cutCell(now)
-	return b, func() {
-		n.sampleIfChanged()
-		n.mu.Unlock()
-	}, nil
 }

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -57,7 +59,8 @@ func Parse(path string, data []byte) (*Scenario, error) {
 		return nil, err
 	}
 	name := filepath.Base(path)
-	s := &Scenario{Name: strings.TrimSuffix(name, filepath.Ext(name))}
+	sum := sha256.Sum256(data)
+	s := &Scenario{Name: strings.TrimSuffix(name, filepath.Ext(name)), digest: hex.EncodeToString(sum[:])}
 	p.scenario(root, s)
 	if len(p.errs) > 0 {
 		slices.SortStableFunc(p.errs, func(a, b *ParseError) int { return a.Line - b.Line })
@@ -117,6 +120,10 @@ func (p *parser) syntaxError(err error) error {
 
 // scenario reads the file's top level.
 func (p *parser) scenario(root *yaml.Node, s *Scenario) {
+	if at := recordedKey(root); at != nil {
+		p.fail(at, "recorded", "this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario")
+		return
+	}
 	o := p.object(root, "", "version", "node", "seed", "gpus", "workloads", "pods", "processes", "faults")
 	if o.fields == nil {
 		return
@@ -143,4 +150,14 @@ func (p *parser) scenario(root *yaml.Node, s *Scenario) {
 	for _, item := range o.list("faults") {
 		p.fault(item.node, item.key, s)
 	}
+}
+
+// recordedKey finds the key that only a recording has, nil where the file is none.
+func recordedKey(root *yaml.Node) *yaml.Node {
+	for i := 0; root.Kind == yaml.MappingNode && i < len(root.Content); i += 2 {
+		if root.Content[i].Value == "recorded" {
+			return root.Content[i]
+		}
+	}
+	return nil
 }

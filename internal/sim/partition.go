@@ -65,25 +65,25 @@ func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSl
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
 // profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
 func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
-	b, unlock, err := n.change(index)
+	b, op, err := n.change(index)
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance: %w", err)
 	}
-	defer unlock()
+	defer op.end()
 	i, err := n.createInstance(b, profileID, start)
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance on GPU %d using profile %d: %w", index, profileID, err)
 	}
-	return i.id, nil
+	return i.id, op.commit(Change{Op: opCreateGI, Profile: profileID, GI: i.id, Start: i.placement.Start})
 }
 
 // DestroyGPUInstance removes a GPU instance: ErrInUse while it has a compute instance.
 func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
-	b, unlock, err := n.change(index)
+	b, op, err := n.change(index)
 	if err != nil {
 		return fmt.Errorf("destroy GPU instance: %w", err)
 	}
-	defer unlock()
+	defer op.end()
 	i := b.instance(id)
 	if i == nil {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrNotFound)
@@ -94,9 +94,13 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	if n.lies(b, n.at) {
 		return nil
 	}
+	n.removeInstance(b, i)
+	return op.commit(Change{Op: opDestroyGI, GI: id})
+}
+
+func (n *Node) removeInstance(b *board, i *instance) {
 	b.instances = slices.DeleteFunc(b.instances, func(o *instance) bool { return o == i })
 	n.treeChanged(b, i, nil)
-	return nil
 }
 
 // CreateComputeInstance makes a compute instance of a number of slices in a GPU instance, at the first free place.
@@ -107,11 +111,11 @@ func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (
 // CreateComputeInstanceAt makes a compute instance that starts at a slice of its GPU instance. The errors are as those of
 // CreateGPUInstance.
 func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int, start gpu.Opt[int]) (gpu.ComputeID, error) {
-	b, unlock, err := n.change(index)
+	b, op, err := n.change(index)
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance: %w", err)
 	}
-	defer unlock()
+	defer op.end()
 	i := b.instance(id)
 	if i == nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
@@ -120,16 +124,16 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
-	return c.id, nil
+	return c.id, op.commit(Change{Op: opCreateCI, GI: id, CI: c.id, Start: c.placement.Start, Slices: slices})
 }
 
 // DestroyComputeInstance removes a compute instance: ErrInUse while a process runs on it.
 func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
-	b, unlock, err := n.change(index)
+	b, op, err := n.change(index)
 	if err != nil {
 		return fmt.Errorf("destroy compute instance: %w", err)
 	}
-	defer unlock()
+	defer op.end()
 	c := b.compute(id, ci)
 	if c == nil {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrNotFound)
@@ -140,9 +144,13 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	if n.lies(b, n.at) {
 		return nil
 	}
+	n.removeCompute(b, c)
+	return op.commit(Change{Op: opDestroyCI, GI: id, CI: ci})
+}
+
+func (n *Node) removeCompute(b *board, c *compute) {
 	c.parent.computes = slices.DeleteFunc(c.parent.computes, func(o *compute) bool { return o == c })
 	n.treeChanged(b, c.parent, c)
-	return nil
 }
 
 func (n *Node) createInstance(b *board, profileID uint32, start gpu.Opt[int]) (*instance, error) {

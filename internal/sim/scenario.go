@@ -16,6 +16,7 @@ type Scenario struct {
 	Pods      []PodSpec
 	Processes []ProcessSpec
 	Faults    []FaultSpec
+	digest    string // of the file
 }
 
 // NodeSpec is the node as a whole.

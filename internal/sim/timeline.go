@@ -20,6 +20,7 @@ const (
 	rankEnd = iota
 	rankFault
 	rankStart
+	rankChange // an operation finds done what was due
 )
 
 // plan puts everything that the scenario fixes in time on the agenda.
@@ -90,11 +91,11 @@ func (n *Node) cutCell(at time.Time) {
 	n.at = at
 }
 
-// sampleIfChanged begins a new cell where an operation changed something.
-func (n *Node) sampleIfChanged() {
+// sampleIfChanged begins a new cell where something changed; passed is how long the one before has held.
+func (n *Node) sampleIfChanged(passed time.Duration) {
 	if n.resample {
 		n.resample = false
-		n.sampleAll(0)
+		n.sampleAll(passed)
 	}
 }
 

@@ -16,12 +16,21 @@ func (n *Node) spring(index int, reading gpu.Reading, now time.Time) {
 		if f.During == "" || f.During != reading || index == driverAsWhole || n.sprung[f] || !f.active(index, passed) {
 			continue
 		}
-		n.sprung[f] = true
-		if f.Kind == FaultReconfigure {
-			n.cutCell(now)
-			n.recut(n.boards[index], f.Layout)
-			n.sampleIfChanged()
+		op, err := n.begin(n.boards[index])
+		if err != nil {
+			return // it waits for the next call
 		}
+		if !n.sprung[f] && op.commit(Change{Op: opSpring, Fault: i}) == nil {
+			n.springFault(f, index)
+		}
+		op.settle()
+	}
+}
+
+func (n *Node) springFault(f *FaultSpec, index int) {
+	n.sprung[f] = true
+	if f.Kind == FaultReconfigure {
+		n.recut(n.boards[index], f.Layout)
 	}
 }
 

@@ -1,0 +1,122 @@
+package sim
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// operation is a change of one GPU's partition state by a client. It holds the node's lock, and where the state is shared
+// the file's too. What is not committed leaves no trace on the GPU.
+type operation struct {
+	node      *Node
+	at        time.Time // where the running cell had begun
+	totals    []totals
+	board     *board
+	before    layoutState
+	committed bool
+}
+
+// layoutState is what operations change of a board.
+type layoutState struct {
+	migOn, migPending bool
+	instances         []*instance
+	computes          [][]*compute
+	devices           []*compute
+}
+
+// change begins an operation. Where err is nil the caller calls end.
+func (n *Node) change(index int) (b *board, op *operation, err error) {
+	now, err := n.enter(index, gpu.ReadingMIG)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !n.privileged(index, now) {
+		n.mu.Unlock()
+		return nil, nil, gpu.ErrNoPermission
+	}
+	if op, err = n.begin(n.boards[index]); err != nil {
+		n.mu.Unlock()
+		return nil, nil, err
+	}
+	return op.board, op, nil
+}
+
+// begin begins an operation under the node's lock, which its end leaves unlocked.
+func (n *Node) begin(b *board) (*operation, error) {
+	if n.shared != nil {
+		if err := n.shared.lock(); err != nil {
+			return nil, err
+		}
+		n.syncShared()
+		if err := n.stateError(); err != nil {
+			n.shared.unlock()
+			return nil, err
+		}
+	}
+	now := n.clock.Now()
+	n.catchUp(now)
+	op := &operation{node: n, at: n.at, board: b, before: b.layoutState()}
+	for _, b := range n.boards {
+		op.totals = append(op.totals, b.totals)
+	}
+	n.cutCell(now)
+	return op, nil
+}
+
+func (b *board) layoutState() layoutState {
+	s := layoutState{
+		migOn: b.migOn, migPending: b.migPending,
+		instances: slices.Clone(b.instances), devices: slices.Clone(b.devices),
+	}
+	for _, i := range b.instances {
+		s.computes = append(s.computes, slices.Clone(i.computes))
+	}
+	return s
+}
+
+// commit makes the operation last: where the state is shared, all others see it from now on. On an error nothing has
+// happened, but that who watches the GPU may have got an event for it.
+func (op *operation) commit(c Change) error {
+	n := op.node
+	if n.shared != nil {
+		c.At, c.GPU = n.at, op.board.index
+		if err := n.shared.add(c); err != nil {
+			return err
+		}
+	}
+	op.committed, n.resample = true, true
+	return nil
+}
+
+// end ends the operation and unlocks the node.
+func (op *operation) end() {
+	op.settle()
+	op.node.mu.Unlock()
+}
+
+func (op *operation) settle() {
+	n := op.node
+	if op.committed {
+		n.sampleIfChanged(n.at.Sub(op.at))
+	} else {
+		op.undo()
+	}
+	if n.shared != nil {
+		n.shared.unlock()
+	}
+}
+
+func (op *operation) undo() {
+	n, b := op.node, op.board
+	n.at, n.resample = op.at, false
+	for i, b := range n.boards {
+		b.totals = op.totals[i]
+	}
+	b.migOn, b.migPending = op.before.migOn, op.before.migPending
+	b.instances, b.devices = op.before.instances, op.before.devices
+	for k, i := range b.instances {
+		i.computes = op.before.computes[k]
+	}
+}

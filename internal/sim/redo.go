@@ -1,0 +1,66 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// redo does what another node has done, with what came of it there.
+func (n *Node) redo(c Change) error {
+	b := n.boards[c.GPU]
+	switch c.Op {
+	case opMIGMode:
+		n.setMIGMode(b, c.On)
+	case opReset:
+		n.reset(b)
+	case opSpring:
+		n.springFault(&n.scenario.Faults[c.Fault], c.GPU)
+	case opCreateGI:
+		i, err := n.createInstance(b, c.Profile, gpu.Some(c.Start))
+		if err != nil {
+			return fmt.Errorf("create GPU instance %d: %w", c.GI, err)
+		}
+		if i.id != c.GI {
+			return fmt.Errorf("GPU instance %d has become %d", c.GI, i.id)
+		}
+	case opCreateCI:
+		return n.redoCompute(b, c)
+	case opDestroyGI:
+		i := b.instance(c.GI)
+		if i == nil || len(i.computes) > 0 {
+			return fmt.Errorf("destroy GPU instance %d: it is not there, or in use", c.GI)
+		}
+		n.removeInstance(b, i)
+	case opDestroyCI:
+		compute := b.compute(c.GI, c.CI)
+		if compute == nil {
+			return fmt.Errorf("destroy compute instance %d of GPU instance %d: it is not there", c.CI, c.GI)
+		}
+		for _, t := range slices.Clone(b.tasks) {
+			if t.on.compute == compute {
+				n.kill(t.proc, "its compute instance was destroyed")
+			}
+		}
+		n.removeCompute(b, compute)
+	default:
+		return fmt.Errorf("%q is no change; expected one of those that this version makes", c.Op)
+	}
+	return nil
+}
+
+func (n *Node) redoCompute(b *board, c Change) error {
+	i := b.instance(c.GI)
+	if i == nil {
+		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, gpu.ErrNotFound)
+	}
+	made, err := n.createCompute(b, i, c.Slices, gpu.Some(c.Start))
+	if err != nil {
+		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, err)
+	}
+	if made.id != c.CI {
+		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.id)
+	}
+	return nil
+}

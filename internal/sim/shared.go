@@ -1,0 +1,276 @@
+package sim
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// shared is a node's part in a state file. It is used under the node's lock.
+type shared struct {
+	path     string
+	scenario *Scenario
+	lockFile *os.File // locked while the state is changed
+	state    *stateFile
+	file     *os.File // the state file as last read or written, open: see readState
+	known    int      // how many changes the node has done, or has on its agenda
+	err      error    // what is wrong with the file as it is now
+	broken   error    // why the node is not as the others are
+	watching sync.WaitGroup
+}
+
+// lockPatience is for how long a node waits for another that changes the state.
+const lockPatience = 5 * time.Second
+
+// watchInterval is how soon those who wait for an event, or in a fault, learn of what other nodes do.
+const watchInterval = 100 * time.Millisecond
+
+// Join starts a node on a state file that it shares with other nodes, mostly of other processes: what a client of one
+// does to the partition of a GPU is seen by all with their next call, and they have one clock. The first makes the file.
+// Scenario and clock mode must be the same for all. A node that comes late goes through everything that has happened.
+// The error wraps ErrState where something is wrong with the file.
+func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
+	sh := &shared{path: path, scenario: s}
+	clock, err := sh.open(mode)
+	if err != nil {
+		sh.close()
+		return nil, err
+	}
+	n, err := New(s, clock)
+	if err != nil {
+		sh.close()
+		return nil, err
+	}
+	n.mu.Lock()
+	n.shared = sh
+	n.takeChanges()
+	n.catchUp(n.clock.Now())
+	err = n.stateError()
+	n.mu.Unlock()
+	if err != nil {
+		sh.close()
+		return nil, err
+	}
+	sh.watching.Go(func() { n.watchShared() })
+	return n, nil
+}
+
+// open reads the state file, or makes it, and the clock that it tells of.
+func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
+	if sh.lockFile, err = os.OpenFile(sh.path+".lock", os.O_CREATE|os.O_RDWR, 0o666); err != nil {
+		return nil, sh.wrong(err)
+	}
+	if err := sh.lock(); err != nil {
+		return nil, err
+	}
+	defer sh.unlock()
+	clock = NewClock(mode)
+	sh.state, sh.file, err = readState(sh.path, sh.scenario)
+	if errors.Is(err, fs.ErrNotExist) {
+		sh.state = &stateFile{
+			Version: stateVersion, ID: rand.Text(), Scenario: sh.scenario.Name, Digest: sh.scenario.digest,
+			Clock: stateClock{Mode: mode, Start: clock.start.UTC()}, Changes: []Change{},
+		}
+		if mode == ClockStep {
+			sh.state.Clock.Now = &clock.start
+		}
+		sh.file, err = writeState(sh.path, sh.state)
+	}
+	if err != nil {
+		return nil, sh.wrong(err)
+	}
+	if sh.state.Clock.Mode != mode {
+		return nil, sh.wrong(fmt.Errorf("%s: was begun with the clock %s, not %s", sh.path, sh.state.Clock.Mode, mode))
+	}
+	clock.startAt(sh.state.Clock.Start)
+	if now := sh.state.Clock.Now; now != nil {
+		clock.moveTo(*now)
+	}
+	return clock, nil
+}
+
+func (sh *shared) wrong(err error) error { return fmt.Errorf("%w: %w", ErrState, err) }
+
+// lock keeps others from changing the state.
+func (sh *shared) lock() error {
+	for deadline := time.Now().Add(lockPatience); ; {
+		err := syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+			return sh.wrong(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
+		case time.Now().After(deadline):
+			return sh.wrong(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockPatience))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// unlock cannot fail on a file that is locked, but by its being closed, which unlocks it.
+func (sh *shared) unlock() { _ = syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_UN) }
+
+// close ends the part in the state file; what was written is written.
+func (sh *shared) close() {
+	for _, f := range []*os.File{sh.lockFile, sh.file} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+}
+
+// leave ends a shared node's part, and its watch.
+func (n *Node) leave() {
+	if n.shared == nil {
+		return
+	}
+	n.shared.watching.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.shared.close()
+}
+
+// watchShared looks for what others do while no call does.
+func (n *Node) watchShared() {
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-n.closed:
+			return
+		case <-ticker.C:
+			n.lock()
+			n.mu.Unlock()
+		}
+	}
+}
+
+// write makes a state the one that all share. The caller holds the file's lock.
+func (sh *shared) write(next *stateFile) error {
+	file, err := writeState(sh.path, next)
+	if err != nil {
+		return sh.wrong(err)
+	}
+	_ = sh.file.Close()
+	sh.state, sh.file = next, file
+	return nil
+}
+
+// add writes one more change, which the node has done itself. The caller holds the file's lock.
+func (sh *shared) add(c Change) error {
+	next := *sh.state
+	if len(next.Changes) == maxChanges {
+		return sh.wrong(fmt.Errorf("%s: has %d changes; remove it to begin anew", sh.path, maxChanges))
+	}
+	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
+	if err := sh.write(&next); err != nil {
+		return err
+	}
+	sh.known = len(next.Changes)
+	return nil
+}
+
+// advanceShared moves the stepped clock of all.
+func (n *Node) advanceShared(by time.Duration) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	sh := n.shared
+	if err := sh.lock(); err != nil {
+		return err
+	}
+	defer sh.unlock()
+	n.syncShared()
+	if err := n.stateError(); err != nil {
+		return err
+	}
+	if err := n.clock.checkAdvance(by); err != nil {
+		return err
+	}
+	next, now := *sh.state, n.clock.Now().Add(by)
+	next.Clock.Now = &now
+	if err := sh.write(&next); err != nil {
+		return err
+	}
+	return n.clock.Advance(by)
+}
+
+// syncShared learns what others have done since the last call. Where nobody has, that costs one look at the file.
+func (n *Node) syncShared() {
+	sh := n.shared
+	if sh == nil || n.isClosed() {
+		return
+	}
+	mine, err := sh.file.Stat()
+	if err != nil {
+		sh.err = sh.wrong(err)
+		return
+	}
+	if now, err := os.Stat(sh.path); err == nil && os.SameFile(mine, now) {
+		sh.err = nil
+		return
+	}
+	state, file, err := readState(sh.path, n.scenario)
+	switch {
+	case err != nil:
+		sh.err = sh.wrong(err)
+		return
+	case state.ID != sh.state.ID || len(state.Changes) < sh.known:
+		_ = file.Close()
+		sh.err = sh.wrong(fmt.Errorf("%s: was begun anew; so must be every process that uses it", sh.path))
+		return
+	}
+	_ = sh.file.Close()
+	sh.state, sh.file, sh.err = state, file, nil
+	if now := state.Clock.Now; now != nil {
+		n.clock.moveTo(*now)
+	}
+	n.takeChanges()
+}
+
+// stateError is what is wrong with the shared state: calls to the driver fail with it.
+func (n *Node) stateError() error {
+	switch {
+	case n.shared == nil:
+		return nil
+	case n.shared.broken != nil:
+		return n.shared.broken
+	}
+	return n.shared.err
+}
+
+func (n *Node) isClosed() bool {
+	select {
+	case <-n.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// takeChanges puts on the agenda what the node does not know yet: at the time at which it was done, or now where the node
+// is past that.
+func (n *Node) takeChanges() {
+	sh, now := n.shared, n.clock.Now()
+	for number, c := range sh.state.Changes[sh.known:] {
+		at := c.At
+		if at.After(now) { // the wall clock was set
+			at = now
+		}
+		if at.Before(n.at) {
+			at = n.at
+		}
+		number += sh.known
+		n.agenda = append(n.agenda, appointment{at, rankChange, func() {
+			if err := n.redo(c); err != nil {
+				sh.broken = sh.wrong(fmt.Errorf("%s: change %d: %w", sh.path, number, err))
+			}
+		}})
+	}
+	sh.known = len(sh.state.Changes)
+	n.sortAgenda()
+}
