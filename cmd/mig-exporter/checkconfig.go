@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -12,19 +13,23 @@ import (
 func checkConfig(cfg *Config) error {
 	var errs []error
 	if cfg.SimScenario != "" {
-		scenario, err := sim.Load(cfg.SimScenario)
-		if err == nil {
-			err = tryScenario(scenario)
-		}
-		errs = append(errs, err)
+		errs = append(errs, checkScenario(cfg.SimScenario))
 	}
 	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
 	_, err := collector.New(collector.Options{PodLabels: cfg.PodLabels, PodLabelNames: cfg.PodLabelNames, Disabled: cfg.Disabled})
 	return errors.Join(append(errs, err)...)
 }
 
-// tryScenario builds the simulated node once: a layout that does not fit shows then.
-func tryScenario(scenario *sim.Scenario) error {
+// checkScenario reads a recording, or builds the simulated node of a scenario once: a layout that does not fit shows then.
+func checkScenario(path string) error {
+	if capture.IsRecording(path) {
+		_, err := capture.Load(path)
+		return err
+	}
+	scenario, err := sim.Load(path)
+	if err != nil {
+		return err
+	}
 	node, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		return err

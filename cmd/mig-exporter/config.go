@@ -45,6 +45,8 @@ type Config struct {
 	ProcDir        string
 
 	Disabled map[string]bool // collectors that are switched off
+
+	Capture CaptureConfig
 }
 
 // Validate checks what a flag's own type cannot. Files are read when they are used.
@@ -64,6 +66,8 @@ func (c *Config) Validate() error {
 	add(c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
 		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s", c.ReadyMaxAge, c.PollInterval)
 	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
+	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
+		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
 	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {

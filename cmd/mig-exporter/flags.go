@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
@@ -14,8 +15,9 @@ import (
 
 // The commands.
 const (
-	commandServe = "serve"
-	commandCheck = "check-config"
+	commandServe   = "serve"
+	commandCheck   = "check-config"
+	commandCapture = "capture"
 )
 
 // logOptions say how to log.
@@ -34,7 +36,7 @@ type invocation struct {
 // case with dots and dashes as underscores.
 func parse(args []string) (invocation, error) {
 	app := newApp()
-	inv := invocation{Config: Config{Disabled: map[string]bool{}}}
+	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
 	sourceFlags(app, cfg)
 	webFlags(app, cfg)
@@ -45,6 +47,8 @@ func parse(args []string) (invocation, error) {
 	enabled := collectorFlags(app)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
+	captureFlags(app.Command(commandCapture, "Write what this node's driver says down as a file for --sim.scenario: "+
+		"inventory, readings and errors, without identities. Nothing is served, pods are not asked for."), &cfg.Capture)
 	command, err := app.Parse(args)
 	if err != nil {
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
@@ -74,7 +78,7 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		driverNVML, &cfg.Driver, driverNVML, driverSim)
 	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
-	app.Flag("sim.scenario", "Scenario file of the simulated node.").StringVar(&cfg.SimScenario)
+	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file that capture wrote.").StringVar(&cfg.SimScenario)
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
 		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
 	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.", "1s", &cfg.PollInterval)
@@ -116,6 +120,14 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)
 	app.Flag("kubernetes.container-logs", "The kubelet's links to container logs, to find the containers that share a GPU.").
 		Default(podres.DefaultLogDir).StringVar(&cfg.ContainerLogs)
+}
+
+func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
+	command.Flag("output", "File to write, or - for standard output.").Required().StringVar(&cfg.Output)
+	command.Flag("force", "Replace the file where it is there already.").BoolVar(&cfg.Force)
+	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.", strconv.Itoa(defaultCapturePolls), &cfg.Polls)
+	command.Flag("capture.keep-identities", "Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
+		BoolVar(&cfg.KeepIdentities)
 }
 
 // collectorFlags declares --collector.NAME and --no-collector.NAME for every collector.

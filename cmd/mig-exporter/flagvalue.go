@@ -28,6 +28,11 @@ func (v *flagValue) Set(s string) error {
 	return nil
 }
 
+// flagOwner is what a flag belongs to: the program or one of its commands.
+type flagOwner interface {
+	Flag(name, help string) *kingpin.FlagClause
+}
+
 // enumFlag declares a flag with a fixed set of values.
 func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T, target *T, values ...T) {
 	names := make([]string, len(values))
@@ -57,7 +62,7 @@ func durationFlag(app *kingpin.Application, name, help, initial string, target *
 	})
 }
 
-func intFlag(app *kingpin.Application, name, help, initial string, target *int) {
+func intFlag(app flagOwner, name, help, initial string, target *int) {
 	app.Flag(name, help).Default(initial).SetValue(&flagValue{
 		flag:     name,
 		expected: "a number such as " + initial,

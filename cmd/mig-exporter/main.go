@@ -48,7 +48,11 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(out, "The configuration is good.")
 		return exitOK
 	}
-	err = run(ctx, &inv.Config, logger)
+	if inv.Command == commandCapture {
+		err = runCapture(ctx, &inv.Config, logger, out)
+	} else {
+		err = run(ctx, &inv.Config, logger)
+	}
 	switch {
 	case err == nil:
 		return exitOK

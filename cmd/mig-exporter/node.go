@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
+	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podres"
@@ -26,50 +28,84 @@ type node struct {
 	library    nvmlsrc.Library
 	pods       poll.Pods       // nil: nobody tells who holds a device
 	containers poll.Containers // nil with it
-	simulated  *sim.Node       // nil for this machine
+	simulated  *sim.Node       // nil for this machine and a replay
+	clock      movable         // nil for this machine
+	polled     func()          // nil, or to be called after each poll
 	inCluster  bool            // in a pod of a Kubernetes cluster: there is a kubelet
 	closers    []func() error
 	logger     log.Logger
 }
 
+// movable is a clock that may be a stepped one.
+type movable interface {
+	Advance(by time.Duration) error
+	Settle(ctx context.Context)
+}
+
+// openNode opens a node with who holds its devices.
 func openNode(cfg *Config, logger log.Logger) (*node, error) {
-	if cfg.Driver == driverSim {
-		return openSimulated(cfg, logger)
+	n, err := openDriver(cfg, logger)
+	if err != nil {
+		return nil, err
 	}
-	if cfg.SimScenario != "" {
+	if err := n.openPods(cfg); err != nil {
+		n.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// openDriver opens a node that nobody tells who holds a device of.
+func openDriver(cfg *Config, logger log.Logger) (*node, error) {
+	switch {
+	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):
+		return openRecording(cfg, logger)
+	case cfg.Driver == driverSim:
+		return openSimulated(cfg, logger)
+	case cfg.SimScenario != "":
 		return nil, fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
 	}
 	name, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("host name: %w", err)
 	}
-	n := &node{
+	return &node{
 		hostname: name, now: time.Now, library: nvmlsrc.Open(cfg.NVMLLibrary), logger: logger,
 		inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != "",
+	}, nil
+}
+
+// openPods makes the node's kubelet the one that is asked. A recording has none.
+func (n *node) openPods(cfg *Config) error {
+	switch {
+	case n.simulated != nil && n.simulated.Scenario().Node.Kubernetes:
+		return n.startKubelet(cfg)
+	case n.clock != nil:
+		return nil
 	}
 	var metadata podres.Metadata
 	if cfg.NodeName != "" {
 		server, err := podmeta.InClusterServer(os.Getenv)
 		if err != nil {
-			return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+			return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 		}
 		m, err := podmeta.New(podmeta.Options{
-			Server: server, CredentialsDir: podmeta.DefaultCredentialsDir, Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: logger,
+			Server: server, CredentialsDir: podmeta.DefaultCredentialsDir, Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
 		n.onClose(m.Close)
 		metadata = m
 	}
 	n.askKubelet(cfg, cfg.KubeletSocket, metadata)
 	n.containers = podres.NewContainers(podres.ContainersOptions{
-		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: logger,
+		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
 	})
-	return n, nil
+	return nil
 }
 
-// openSimulated starts the simulated node of a scenario, with its kubelet where it has one.
+// openSimulated starts the simulated node of a scenario.
 func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
 	scenario, err := sim.Load(cfg.SimScenario)
 	if err != nil {
@@ -79,22 +115,37 @@ func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &node{
+	level.Info(logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario", cfg.SimScenario)
+	return &node{
 		hostname:  scenario.Node.Hostname,
 		now:       simulated.Now,
 		library:   nvmlface.New(simulated),
 		simulated: simulated,
+		clock:     simulated,
 		closers:   []func() error{simulated.Close},
 		logger:    logger,
+	}, nil
+}
+
+// openRecording opens a recording in the place of a driver.
+func openRecording(cfg *Config, logger log.Logger) (*node, error) {
+	if cfg.SimClock == sim.ClockX60 {
+		return nil, fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock, cfg.SimScenario)
 	}
-	level.Info(logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario", cfg.SimScenario)
-	if !scenario.Node.Kubernetes {
-		return n, nil
-	}
-	if err := n.startKubelet(cfg); err != nil {
-		n.close()
+	recording, err := capture.Load(cfg.SimScenario)
+	if err != nil {
 		return nil, err
 	}
+	replay := capture.NewReplay(recording, cfg.stepped())
+	n := &node{
+		hostname: recording.Hostname, now: replay.Now, library: replay.Library(), clock: replay,
+		closers: []func() error{replay.Close}, logger: logger,
+	}
+	if !cfg.stepped() {
+		n.polled = replay.Next
+	}
+	level.Info(logger).Log("msg", "This is a recording: another node's GPUs, as they were", "file", cfg.SimScenario,
+		"start", recording.Start.Format(time.RFC3339), "polls", len(recording.Moments))
 	return n, nil
 }
 
@@ -147,8 +198,8 @@ func (n *node) close() {
 
 // handlers are those that only a simulated node has.
 func (n *node) handlers(poller *poll.Poller) map[string]http.Handler {
-	if n.simulated == nil {
+	if n.clock == nil {
 		return nil
 	}
-	return map[string]http.Handler{"POST /-/sim/advance": advance(n.simulated, poller)}
+	return map[string]http.Handler{"POST /-/sim/advance": advance(n.clock, poller)}
 }

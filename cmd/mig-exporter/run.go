@@ -82,6 +82,9 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.poller = poll.New(x.source, pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
 		pollSeconds.Observe(took.Seconds())
+		if node.polled != nil {
+			node.polled()
+		}
 	}))
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	return x, nil

@@ -54,7 +54,7 @@ type stepper interface {
 
 // advance answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of the new time
 // is published.
-func advance(node *sim.Node, loop stepper) http.Handler {
+func advance(clock movable, loop stepper) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))
 		if err != nil || by < 0 {
@@ -63,10 +63,10 @@ func advance(node *sim.Node, loop stepper) http.Handler {
 		}
 		// The clock moves between two polls: readings of one poll are of one time.
 		err = loop.Poll(r.Context(), func() error {
-			if err := node.Advance(by); err != nil {
+			if err := clock.Advance(by); err != nil {
 				return err
 			}
-			node.Settle(r.Context()) // what happened meanwhile is known to the loop before it polls
+			clock.Settle(r.Context()) // what happened meanwhile is known to the loop before it polls
 			return nil
 		})
 		switch {

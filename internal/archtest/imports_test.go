@@ -52,6 +52,11 @@ func rooms() []room {
 			libraries: []string{goNVML},
 		},
 		{
+			dir:       "internal/capture",
+			internals: []string{"internal/gpu", "internal/nvmlsrc"},
+			libraries: []string{goNVML, yaml},
+		},
+		{
 			dir:       "internal/sim/kubelet",
 			internals: []string{"internal/gpu", "internal/sim"},
 			libraries: []string{grpc, protobuf, kubeletAPI, goKitLog},
@@ -88,7 +93,7 @@ func anyRoom(dir string) room {
 // exclusive lists libraries that only some packages may import, whatever else is allowed; cmd is every package below it.
 func exclusive() map[string][]string {
 	return map[string][]string{
-		goNVML:  {"internal/nvmlsrc", "internal/sim/nvmlface"},
+		goNVML:  {"internal/nvmlsrc", "internal/sim/nvmlface", "internal/capture"},
 		kingpin: {"cmd"},
 	}
 }

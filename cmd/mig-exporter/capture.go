@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
+)
+
+// CaptureConfig is what the flags of the command capture say.
+type CaptureConfig struct {
+	Output         string // "-" is standard output
+	Force          bool
+	Polls          int
+	KeepIdentities bool
+}
+
+// How many polls a recording has by default, and at most: it is read by people and kept in memory.
+const (
+	defaultCapturePolls = 3
+	maxCapturePolls     = 1000
+)
+
+// runCapture polls the node some times and writes what its driver said. A driver that is missing or does not match is
+// what it said, too.
+func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writer) error {
+	if err := checkOutput(&cfg.Capture); err != nil {
+		return err
+	}
+	node, err := openDriver(cfg, logger)
+	if err != nil {
+		return err
+	}
+	defer node.close()
+	recorder := capture.NewRecorder(node.library, node.now())
+	last, err := record(ctx, cfg, node, recorder, logger)
+	if err != nil {
+		return err
+	}
+	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version))
+	if !cfg.Capture.KeepIdentities {
+		recording = recording.Pseudonymize()
+	}
+	data, err := recording.Bytes()
+	if err != nil {
+		return err
+	}
+	if err := writeOutput(&cfg.Capture, data, out); err != nil {
+		return err
+	}
+	found := 0
+	if last != nil {
+		found = len(last.GPUs)
+	}
+	level.Info(logger).Log("msg", "Captured", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
+		"polls", len(recording.Moments), "identities", map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
+	return nil
+}
+
+// record polls and returns the last Snapshot, nil where not even the first poll came to an end.
+func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
+	source := nvmlsrc.New(recorder.Library(), nvmlsrc.Options{Now: node.now, Logger: logger})
+	defer closeSource(source, logger)
+	ended := make(chan struct{}, cfg.Capture.Polls)
+	opts := pollOptions(cfg, node, logger, func(*gpu.Snapshot, time.Duration) { ended <- struct{}{} })
+	opts.Interval = 0 // the polls are asked for below
+	poller := poll.New(source, opts)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	loop := make(chan error, 1)
+	go func() { loop <- poller.Run(ctx) }()
+	err := pollTimes(ctx, cfg, node, recorder, poller, ended, loop)
+	cancel()
+	loopErr := <-loop
+	switch {
+	case errors.Is(loopErr, gpu.ErrVersionMismatch):
+		level.Warn(logger).Log("msg", "The driver does not match its library; the capture ends here and says so", "err", loopErr)
+		return poller.Current(), nil
+	case err != nil:
+		return nil, fmt.Errorf("capture: %w", err)
+	}
+	last := poller.Current()
+	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
+		level.Warn(logger).Log("msg", "The driver does not answer; the capture says so", "err", last.Sources[0].Err)
+	}
+	return last, nil
+}
+
+// pollTimes polls as often as is asked for, an interval apart. On a stepped clock it is the one who moves it.
+func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, poller *poll.Poller,
+	ended <-chan struct{}, loop chan error) error {
+	select {
+	case <-ended: // the first poll, which Run makes by itself
+	case err := <-loop:
+		loop <- err
+		return errors.Join(err, ctx.Err())
+	}
+	var ticks <-chan time.Time
+	if !cfg.stepped() {
+		ticker := time.NewTicker(cfg.PollInterval)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
+	for range cfg.Capture.Polls - 1 {
+		if ticks != nil {
+			select {
+			case <-ticks:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		err := poller.Poll(ctx, func() error {
+			if ticks == nil {
+				if err := node.clock.Advance(cfg.PollInterval); err != nil {
+					return err
+				}
+				node.clock.Settle(ctx)
+			}
+			if node.polled != nil {
+				node.polled()
+			}
+			recorder.Next(node.now())
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkOutput refuses early what writeOutput would refuse after the capture.
+func checkOutput(c *CaptureConfig) error {
+	if c.Output == "-" {
+		return nil
+	}
+	switch info, err := os.Lstat(c.Output); {
+	case errors.Is(err, fs.ErrNotExist):
+		info, err := os.Stat(filepath.Dir(c.Output))
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%s is no directory", filepath.Dir(c.Output))
+		}
+		if err != nil {
+			return fmt.Errorf("--output=%s: %w", c.Output, err)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("--output=%s: %w", c.Output, err)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("--output=%s: is no regular file; expected a new name, or - for standard output", c.Output)
+	case !c.Force:
+		return fmt.Errorf("--output=%s: is there already; expected a new name, or --force to replace it", c.Output)
+	}
+	return nil
+}
+
+// writeOutput writes all or nothing: a file appears under its name when it is complete.
+func writeOutput(c *CaptureConfig, data []byte, out io.Writer) error {
+	if c.Output == "-" {
+		_, err := out.Write(data)
+		return err
+	}
+	if err := checkOutput(c); err != nil { // it took a while since
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(c.Output), "."+filepath.Base(c.Output)+".*")
+	if err != nil {
+		return fmt.Errorf("--output=%s: %w", c.Output, err)
+	}
+	defer os.Remove(f.Name()) // fails once it has its name
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), c.Output)
+	}
+	if err != nil {
+		return fmt.Errorf("--output=%s: %w", c.Output, err)
+	}
+	return nil
+}
