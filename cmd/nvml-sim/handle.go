@@ -57,3 +57,9 @@ func handleOf(raw uintptr) (h handle, ok bool) {
 		compute:  gpu.ComputeID(at % maxComputes),
 	}, true
 }
+
+// putRaw writes a handle where an argument points to.
+func putRaw(a args, i int, h handle) { *at[uintptr](a, i) = h.raw() }
+
+// putHandle writes a handle into a field of a struct.
+func putHandle(to *unsafe.Pointer, h handle) { *(*uintptr)(unsafe.Pointer(to)) = h.raw() }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -55,7 +56,8 @@ func whileInitialised(do call) call {
 func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
-		systemCalls(), deviceCalls(),
+		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
+		eventCalls(), migCalls(), instanceCalls(), computeCalls(),
 	} {
 		for name, do := range table {
 			all[name] = do
@@ -86,10 +88,28 @@ func (l *library) init(args) result {
 		l.node = node
 	}
 	if err := l.node.Driver(); err != nil {
+		l.sayIfState(err)
 		return resultOf(err)
 	}
 	l.users++
 	return success
+}
+
+// failed is NVML's code for an error of the node.
+func (l *library) failed(err error) result {
+	if errors.Is(err, sim.ErrState) {
+		l.mu.Lock()
+		l.sayIfState(err)
+		l.mu.Unlock()
+	}
+	return resultOf(err)
+}
+
+// sayIfState tells what is wrong with the state file.
+func (l *library) sayIfState(err error) {
+	if errors.Is(err, sim.ErrState) {
+		l.say(err)
+	}
 }
 
 // say tells on stderr what a return code cannot, once for as long as it stays the same.
@@ -107,7 +127,12 @@ func (l *library) shutdown(args) result {
 	if l.users == 0 {
 		return uninitialized
 	}
-	l.users--
+	if l.users--; l.users == 0 {
+		for number, set := range l.sets { // whoever still waits finds the library uninitialised
+			set.free()
+			delete(l.sets, number)
+		}
+	}
 	return success
 }
 
@@ -127,6 +152,9 @@ func start(getenv func(string) string) (*sim.Node, error) {
 	scenario, err := sim.Load(path)
 	if err != nil {
 		return nil, fmt.Errorf("MIG_SIM_SCENARIO: %w", err)
+	}
+	if state := getenv("MIG_SIM_STATE"); state != "" {
+		return sim.Join(scenario, mode, state)
 	}
 	return sim.New(scenario, sim.NewClock(mode))
 }
@@ -148,7 +176,7 @@ func device(reading gpu.Reading, whole func(s *sim.State, a args) result, slice 
 		}
 		s, err := l.node.Read(h.gpu, reading)
 		if err != nil {
-			return resultOf(err)
+			return l.failed(err)
 		}
 		if h.kind == aGPU {
 			return whole(&s, a)

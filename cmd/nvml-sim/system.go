@@ -43,7 +43,7 @@ func systemCalls() map[string]call {
 func system(answer func(l *library, a args), pointers ...int) call {
 	return notNull(func(l *library, a args) result {
 		if err := l.node.Driver(); err != nil {
-			return resultOf(err)
+			return l.failed(err)
 		}
 		answer(l, a)
 		return success
@@ -53,7 +53,7 @@ func system(answer func(l *library, a args), pointers ...int) call {
 func systemText(text func(n *sim.NodeSpec) string) call {
 	return notNull(func(l *library, a args) result {
 		if err := l.node.Driver(); err != nil {
-			return resultOf(err)
+			return l.failed(err)
 		}
 		return putText(a, 0, text(&l.node.Scenario().Node))
 	}, 0)
@@ -78,9 +78,9 @@ func handleByIndex(l *library, a args) result {
 		return invalidArgument
 	}
 	if _, err := l.node.Read(int(index), gpu.ReadingDevice); err != nil {
-		return resultOf(err)
+		return l.failed(err)
 	}
-	*at[uintptr](a, 1) = handle{kind: aGPU, gpu: int(index)}.raw()
+	putRaw(a, 1, handle{kind: aGPU, gpu: int(index)})
 	return success
 }
 
@@ -91,7 +91,7 @@ func find(l *library, a args, meant func(s *sim.State) (handle, bool)) result {
 	for index := range l.node.Count() {
 		s, err := l.node.Read(index, gpu.ReadingDevice)
 		if err != nil {
-			missing = resultOf(err)
+			missing = l.failed(err)
 			continue
 		}
 		if h, ok := meant(&s); ok {

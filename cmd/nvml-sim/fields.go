@@ -1,0 +1,146 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+func fieldCalls() map[string]call {
+	return map[string]call{"nvmlDeviceGetFieldValues": notNull(fieldValues, 2)}
+}
+
+// allLinks is the scope of a field that is a total over all NVLinks.
+const allLinks = 0xFFFFFFFF
+
+// recoveryBranch is the first driver branch taken to know the recovery action (unverified).
+const recoveryBranch = 565
+
+// rawOverhead is what protocol adds to data on NVLink.
+const rawOverhead = 1.125
+
+// field is how a field id is answered.
+type field struct {
+	reading gpu.Reading
+	kind    C.int // nvmlValueType_t
+	value   func(s *sim.State, scope uint32) (uint64, result)
+}
+
+// fieldValues answers each field by itself, with a code of its own; the call succeeds where the GPU can be asked.
+func fieldValues(l *library, a args) result {
+	h, ok := handleOf(a.raw[0])
+	if !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count() || int32(a.uint(1)) <= 0 {
+		return invalidArgument
+	}
+	if h.kind == aMIGDevice {
+		return notSupported
+	}
+	s, err := l.node.Read(h.gpu, gpu.ReadingDevice)
+	if err != nil {
+		return l.failed(err)
+	}
+	known := fields(l.node.Scenario().Node.DriverBranch())
+	values := array[C.sim_nvmlFieldValue_t](a, 2, a.uint(1))
+	for i := range values {
+		v := &values[i]
+		v.timestamp, v.latencyUsec, v.value = C.longlong(s.Time.UnixMicro()), 0, 0
+		f, ok := known[uint32(v.fieldId)]
+		if !ok {
+			v.nvmlReturn = C.int(invalidArgument)
+			continue
+		}
+		v.valueType = f.kind
+		now, err := l.node.Read(h.gpu, f.reading)
+		if err != nil {
+			v.nvmlReturn = C.int(l.failed(err))
+			continue
+		}
+		number, ret := f.value(&now, uint32(v.scopeId))
+		v.nvmlReturn = C.int(ret)
+		if ret == success {
+			v.value = C.sim_u64(number) // a union: on a little-endian machine good for 32 bits too
+		}
+	}
+	return success
+}
+
+// fields are those that a driver branch knows.
+func fields(branch int) map[uint32]field {
+	known := map[uint32]field{
+		C.SIM_NVML_FI_DEV_ECC_CURRENT:              simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_PENDING:              simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_MEMORY_TEMP:              {gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, memoryTemperature},
+		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: simple(gpu.ReadingEnergy, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, millijoules),
+		C.SIM_NVML_FI_DEV_POWER_INSTANT: simple(gpu.ReadingPower, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+			func(s *sim.State) uint64 { return uint64(milli(s.Watts)) }),
+		// PCIe counters have 32 bits: they wrap.
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES: simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+			func(s *sim.State) uint64 { return uint64(uint32(s.PCIeTransmitted)) }),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES: simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+			func(s *sim.State) uint64 { return uint64(uint32(s.PCIeReceived)) }),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: nvlinkKiB(1, func(s *sim.State) uint64 { return s.NVLinkTransmitted }),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: nvlinkKiB(1, func(s *sim.State) uint64 { return s.NVLinkReceived }),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX:  nvlinkKiB(rawOverhead, func(s *sim.State) uint64 { return s.NVLinkTransmitted }),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX:  nvlinkKiB(rawOverhead, func(s *sim.State) uint64 { return s.NVLinkReceived }),
+	}
+	for _, id := range []uint32{
+		C.SIM_NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+		C.SIM_NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+	} {
+		known[id] = field{gpu.ReadingNVLink, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}
+	}
+	if branch >= recoveryBranch {
+		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = simple(gpu.ReadingRecovery, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, recoveryAction)
+	}
+	return known
+}
+
+// simple is a field without a scope that every GPU has.
+func simple(reading gpu.Reading, kind C.int, value func(s *sim.State) uint64) field {
+	return field{reading, kind, func(s *sim.State, _ uint32) (uint64, result) { return value(s), success }}
+}
+
+func memoryTemperature(s *sim.State, _ uint32) (uint64, result) {
+	celsius, ok := s.MemoryCelsius.Get()
+	if !ok {
+		return 0, notSupported
+	}
+	return uint64(celsius), success
+}
+
+// nvlinkKiB is a counter in KiB, of one link or of all.
+func nvlinkKiB(overhead float64, value func(s *sim.State) uint64) field {
+	return field{gpu.ReadingNVLink, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.State, scope uint32) (uint64, result) {
+		if s.NVLinks == 0 {
+			return 0, notSupported
+		}
+		kib := uint64(float64(value(s))*overhead) >> 10
+		switch {
+		case scope == allLinks:
+			return kib, success
+		case int64(scope) < int64(s.NVLinks):
+			return kib / uint64(s.NVLinks), success
+		}
+		return 0, invalidArgument
+	}}
+}
+
+// nvlinkErrors are none: the simulation has no faulty links.
+func nvlinkErrors(s *sim.State, _ uint32) (uint64, result) {
+	if s.NVLinks == 0 {
+		return 0, notSupported
+	}
+	return 0, success
+}
+
+func recoveryAction(s *sim.State) uint64 {
+	return map[gpu.RecoveryAction]uint64{
+		gpu.RecoveryNone:          C.SIM_NVML_GPU_RECOVERY_ACTION_NONE,
+		gpu.RecoveryReset:         C.SIM_NVML_GPU_RECOVERY_ACTION_GPU_RESET,
+		gpu.RecoveryReboot:        C.SIM_NVML_GPU_RECOVERY_ACTION_NODE_REBOOT,
+		gpu.RecoveryDrain:         C.SIM_NVML_GPU_RECOVERY_ACTION_DRAIN_P2P,
+		gpu.RecoveryDrainAndReset: C.SIM_NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
+	}[s.Recovery]
+}

@@ -1,0 +1,184 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"math"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// readingCalls tell what a GPU does.
+func readingCalls() map[string]call {
+	limit := number(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.LimitWatts) })
+	clock := notNull(physical(gpu.ReadingClocks, clockNow), 2)
+	maxClock := notNull(physical(gpu.ReadingClocks, clockMax), 2)
+	reasons := number(gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
+	supportedReasons := number(gpu.ReadingClockEvents, func(*sim.State) uint64 {
+		return C.SIM_nvmlClocksEventReasonGpuIdle | C.SIM_nvmlClocksEventReasonSwPowerCap | C.SIM_nvmlClocksEventReasonSwThermalSlowdown
+	})
+	maxGeneration := number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.MaxGeneration) })
+	width := number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Width) })
+	pstate := number(gpu.ReadingClocks, performanceState)
+	return map[string]call{
+		"nvmlDeviceGetUtilizationRates": notNull(physical(gpu.ReadingUtilization, utilization), 1),
+
+		"nvmlDeviceGetPowerUsage":                      number(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.Watts) }),
+		"nvmlDeviceGetEnforcedPowerLimit":              limit,
+		"nvmlDeviceGetPowerManagementLimit":            limit,
+		"nvmlDeviceGetPowerManagementDefaultLimit":     limit,
+		"nvmlDeviceGetPowerManagementLimitConstraints": notNull(physical(gpu.ReadingPower, limitConstraints), 1, 2),
+		"nvmlDeviceGetPowerManagementMode":             number(gpu.ReadingPower, func(*sim.State) uint32 { return flag(true) }),
+		"nvmlDeviceGetTotalEnergyConsumption":          number(gpu.ReadingEnergy, millijoules),
+
+		"nvmlDeviceGetTemperature":          notNull(physical(gpu.ReadingTemperature, temperature), 2),
+		"nvmlDeviceGetTemperatureV":         notNull(physical(gpu.ReadingTemperature, temperatureV), 1),
+		"nvmlDeviceGetTemperatureThreshold": notNull(physical(gpu.ReadingTemperature, threshold), 2),
+
+		"nvmlDeviceGetClockInfo":                      clock,
+		"nvmlDeviceGetMaxClockInfo":                   maxClock,
+		"nvmlDeviceGetMaxCustomerBoostClock":          maxClock,
+		"nvmlDeviceGetClock":                          notNull(physical(gpu.ReadingClocks, clockByID), 3),
+		"nvmlDeviceGetCurrentClocksEventReasons":      reasons,
+		"nvmlDeviceGetCurrentClocksThrottleReasons":   reasons,
+		"nvmlDeviceGetSupportedClocksEventReasons":    supportedReasons,
+		"nvmlDeviceGetSupportedClocksThrottleReasons": supportedReasons,
+		"nvmlDeviceGetPerformanceState":               pstate,
+		"nvmlDeviceGetPowerState":                     pstate,
+
+		"nvmlDeviceGetCurrPcieLinkGeneration":   number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Generation) }),
+		"nvmlDeviceGetMaxPcieLinkGeneration":    maxGeneration,
+		"nvmlDeviceGetGpuMaxPcieLinkGeneration": maxGeneration,
+		"nvmlDeviceGetCurrPcieLinkWidth":        width,
+		"nvmlDeviceGetMaxPcieLinkWidth":         width,
+		"nvmlDeviceGetPcieReplayCounter":        number(gpu.ReadingPCIe, func(*sim.State) uint32 { return 0 }),
+		"nvmlDeviceGetPcieThroughput":           notNull(physical(gpu.ReadingPCIe, pcieThroughput), 2),
+	}
+}
+
+func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
+
+func millijoules(s *sim.State) uint64 { return uint64(math.Round(s.Joules * 1000)) }
+
+func utilization(s *sim.State, a args) result {
+	u, ok := s.Utilization.Get()
+	if !ok {
+		return notSupported
+	}
+	*at[C.sim_nvmlUtilization_t](a, 1) = C.sim_nvmlUtilization_t{gpu: C.sim_u32(u.GPU), memory: C.sim_u32(u.Memory)}
+	return success
+}
+
+// limitConstraints: the lowest limit is about a quarter of the highest on most boards.
+func limitConstraints(s *sim.State, a args) result {
+	*at[uint32](a, 1), *at[uint32](a, 2) = milli(s.LimitWatts/4), milli(s.LimitWatts)
+	return success
+}
+
+func temperature(s *sim.State, a args) result {
+	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {
+		return invalidArgument
+	}
+	*at[uint32](a, 2) = uint32(s.Celsius)
+	return success
+}
+
+func temperatureV(s *sim.State, a args) result {
+	t := at[C.sim_nvmlTemperature_v1_t](a, 1)
+	switch {
+	case t.version != C.SIM_nvmlTemperature_v1:
+		return structMismatch
+	case t.sensorType != C.SIM_NVML_TEMPERATURE_GPU:
+		return invalidArgument
+	}
+	t.temperature = C.int(s.Celsius)
+	return success
+}
+
+// threshold: typical of data-centre boards.
+func threshold(s *sim.State, a args) result {
+	celsius, ok := map[uint32]uint32{
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 92,
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:  95,
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX:  87, // from there on a simulated GPU reports a thermal slowdown
+	}[a.uint(1)]
+	switch {
+	case a.uint(1) >= C.SIM_NVML_TEMPERATURE_THRESHOLD_COUNT:
+		return invalidArgument
+	case !ok, a.uint(1) == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX && !s.MemoryCelsius.Present():
+		return notSupported
+	}
+	*at[uint32](a, 2) = celsius
+	return success
+}
+
+// clocks are the frequencies that a GPU has, in MHz; ok is false for what is no kind of clock.
+func clocks(s *sim.State, clock uint32) (now, highest uint32, ok bool) {
+	switch clock {
+	case C.SIM_NVML_CLOCK_GRAPHICS, C.SIM_NVML_CLOCK_SM:
+		return s.SMMHz, s.MaxSMMHz, true
+	case C.SIM_NVML_CLOCK_MEM:
+		return s.MemoryMHz, s.MemoryMHz, true
+	case C.SIM_NVML_CLOCK_VIDEO:
+		return s.VideoMHz, s.MaxSMMHz * 9 / 10, true
+	}
+	return 0, 0, false
+}
+
+func clockNow(s *sim.State, a args) result {
+	now, _, ok := clocks(s, a.uint(1))
+	if !ok {
+		return invalidArgument
+	}
+	*at[uint32](a, 2) = now
+	return success
+}
+
+func clockMax(s *sim.State, a args) result {
+	_, highest, ok := clocks(s, a.uint(1))
+	if !ok {
+		return invalidArgument
+	}
+	*at[uint32](a, 2) = highest
+	return success
+}
+
+func clockByID(s *sim.State, a args) result {
+	now, highest, ok := clocks(s, a.uint(1))
+	if !ok {
+		return invalidArgument
+	}
+	switch a.uint(2) {
+	case C.SIM_NVML_CLOCK_ID_CURRENT:
+		*at[uint32](a, 3) = now
+	case C.SIM_NVML_CLOCK_ID_CUSTOMER_BOOST_MAX:
+		*at[uint32](a, 3) = highest
+	default:
+		return notSupported
+	}
+	return success
+}
+
+// performanceState: data-centre boards stay in P0 while anything runs.
+func performanceState(s *sim.State) uint32 {
+	if len(s.Processes) == 0 && s.Architecture != sim.Ampere {
+		return C.SIM_NVML_PSTATE_8
+	}
+	return C.SIM_NVML_PSTATE_0
+}
+
+// pcieThroughput is in KB/s.
+func pcieThroughput(s *sim.State, a args) result {
+	switch a.uint(1) {
+	case C.SIM_NVML_PCIE_UTIL_TX_BYTES:
+		*at[uint32](a, 2) = uint32(s.PCIeTransmitting / 1000)
+	case C.SIM_NVML_PCIE_UTIL_RX_BYTES:
+		*at[uint32](a, 2) = uint32(s.PCIeReceiving / 1000)
+	default:
+		return invalidArgument
+	}
+	return success
+}
