@@ -198,7 +198,7 @@ typedef struct {
 
 typedef struct {
 	sim_u32 version, type;
-	char value[44]; /* a union: 41 characters, or 16 bytes */
+	char value[41]; /* a union with 16 bytes */
 } sim_nvmlUUID_v1_t;
 #define SIM_nvmlUUID_v1 SIM_VERSION(sim_nvmlUUID_v1_t, 1)
 

@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -13,7 +14,6 @@ import (
 
 // deviceCalls tell what a device is.
 func deviceCalls() map[string]call {
-	pci := inventory(pciInfo)
 	return map[string]call{
 		"nvmlDeviceGetUUID": textOf(gpu.ReadingDevice, func(s *sim.State) string { return string(s.UUID) },
 			func(_ *sim.State, d *sim.Device) string { return string(d.Compute.UUID) }),
@@ -35,9 +35,9 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetDisplayActive":      inventory(func(*sim.State) uint32 { return flag(false) }),
 		"nvmlDeviceGetAccountingMode":     inventory(func(*sim.State) uint32 { return flag(false) }),
 		"nvmlDeviceGetVirtualizationMode": inventory(func(*sim.State) uint32 { return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE }),
-		"nvmlDeviceGetPciInfo":            pci,
-		"nvmlDeviceGetPciInfo_v2":         pci,
-		"nvmlDeviceGetPciInfo_v3":         pci,
+		"nvmlDeviceGetPciInfo":            oldPCIInfo(16 + 4*4),
+		"nvmlDeviceGetPciInfo_v2":         oldPCIInfo(16 + 5*4),
+		"nvmlDeviceGetPciInfo_v3":         inventory(pciInfo),
 		"nvmlDeviceGetPciInfoExt":         notNull(physical(gpu.ReadingInventory, pciInfoExt), 1),
 		"nvmlDeviceGetIndex":              notNull(device(gpu.ReadingDevice, gpuIndex, migIndex), 1),
 		"nvmlDeviceGetComputeMode":        notNull(device(gpu.ReadingInventory, computeMode, migComputeMode), 1),
@@ -100,6 +100,15 @@ func pciInfo(s *sim.State) C.sim_nvmlPciInfo_t {
 	cString(info.busId[:], busID(s, 8))
 	cString(info.busIdLegacy[:], busID(s, 4))
 	return info
+}
+
+// oldPCIInfo writes the first bytes of the struct: it was shorter before its third version.
+func oldPCIInfo(size uintptr) call {
+	return notNull(physical(gpu.ReadingInventory, func(s *sim.State, a args) result {
+		info := pciInfo(s)
+		copy(array[byte](a, 1, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(&info)), size))
+		return success
+	}), 1)
 }
 
 // pciInfoExt tells the class of a 3D controller, 0x0302.

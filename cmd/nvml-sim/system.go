@@ -133,7 +133,7 @@ func handleByUUIDV(l *library, a args) result {
 	}
 	switch id._type {
 	case C.SIM_NVML_UUID_TYPE_ASCII:
-		return findUUID(l, a, C.GoStringN(&id.value[0], C.int(cLength(id.value[:41]))))
+		return findUUID(l, a, C.GoStringN(&id.value[0], C.int(cLength(id.value[:]))))
 	case C.SIM_NVML_UUID_TYPE_BINARY:
 		b := C.GoStringN(&id.value[0], 16)
 		return findUUID(l, a, fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
