@@ -111,7 +111,7 @@ func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	simulated, err := sim.New(scenario, sim.NewClock(cfg.SimClock))
+	simulated, err := startSimulated(scenario, cfg.SimClock)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -12,6 +13,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
+
+// stateVariable names the file in which the simulated node is shared with other processes: the C library of it, too.
+const stateVariable = "MIG_SIM_STATE"
+
+func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, error) {
+	if path := os.Getenv(stateVariable); path != "" {
+		return sim.Join(scenario, clock, path)
+	}
+	return sim.New(scenario, sim.NewClock(clock))
+}
 
 // simulatedMetadata is the API server of a simulated node.
 type simulatedMetadata struct {
