@@ -93,7 +93,7 @@ const (
 type ReadError struct {
 	Reading Reading
 	Err     error
-	// Remembered says that the driver was not asked this time: an earlier failure still holds.
+	// Remembered says that it is no new failure: an earlier one still holds, whether the driver was asked again or not.
 	Remembered bool
 }
 

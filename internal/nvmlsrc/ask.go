@@ -12,15 +12,16 @@ import (
 // answers is what an entity is known to refuse, by the name of the question. It holds while the entity stands as it is.
 type answers struct {
 	unsupported map[string]bool
-	denied      map[string]error // for lack of privilege
+	denied      map[string]error     // for lack of privilege
+	refused     map[gpu.Reading]bool // denials that are on record: asking again and being denied again is nothing new
 }
 
 func newAnswers() answers {
-	return answers{unsupported: map[string]bool{}, denied: map[string]error{}}
+	return answers{unsupported: map[string]bool{}, denied: map[string]error{}, refused: map[gpu.Reading]bool{}}
 }
 
-// asker puts questions to one entity during one reading and keeps the books: what is not supported is remembered and not
-// asked again, what is denied is asked again with the slow tier, every other failure is an error of the entity.
+// asker puts questions to one entity during one reading and keeps the books: what is not supported is remembered and
+// seldom asked again, what is denied is asked again with the slow tier, every other failure is an error of the entity.
 type asker struct {
 	source *Source
 	answers
@@ -73,6 +74,7 @@ func (a *asker) judge(question string, ret nvml.Return) error {
 	case err == nil:
 		if a.denied[question] != nil {
 			delete(a.denied, question)
+			clear(a.refused)
 			a.source.privilege.regained()
 		}
 	case errors.Is(err, gpu.ErrNotSupported):
@@ -93,7 +95,11 @@ func (a *asker) fail(reading gpu.Reading, err error) {
 	if errors.Is(err, gpu.ErrNotSupported) || a.fatal != nil {
 		return
 	}
-	a.errs = append(a.errs, gpu.ReadError{Reading: reading, Err: err})
+	e := gpu.ReadError{Reading: reading, Err: err}
+	if errors.Is(err, gpu.ErrNoPermission) {
+		e.Remembered, a.refused[reading] = a.refused[reading], true
+	}
+	a.errs = append(a.errs, e)
 }
 
 // text makes a label of a driver's string.

@@ -32,6 +32,7 @@ type board struct {
 	ecc     []eccCounter
 	slow    slowReadings
 	slowAt  time.Time // zero: the slow tier is due
+	freshAt time.Time // when answers were last empty
 }
 
 // migMode is what nvmlDeviceGetMigMode says; both absent where the GPU has no MIG.
@@ -61,6 +62,26 @@ func (b *board) forget() {
 	b.slowAt = time.Time{}
 }
 
+// supportEvery is how often what was not supported is asked again: drivers say so of what they have as well, for a while
+// after they were loaded or a GPU was reset.
+const supportEvery = 10 * time.Minute
+
+// hope asks again what was not supported, where that is due.
+func (b *board) hope(now time.Time) {
+	if since := now.Sub(b.freshAt); since >= 0 && since < supportEvery {
+		return
+	}
+	b.freshAt = now
+	clear(b.answers.unsupported)
+	for i := range b.tree.nodes {
+		n := &b.tree.nodes[i]
+		clear(n.answers.unsupported)
+		for j := range n.computes {
+			clear(n.computes[j].answers.unsupported)
+		}
+	}
+}
+
 // round is one reading of one GPU.
 type round struct {
 	asker
@@ -75,6 +96,7 @@ type round struct {
 
 func newRound(s *Source, b *board) *round {
 	r := &round{board: b, dev: b.handle, now: s.opts.Now()}
+	b.hope(r.now)
 	r.asker = asker{source: s, answers: b.answers}
 	since := r.now.Sub(b.slowAt)
 	r.slow = b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery

@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -47,7 +48,8 @@ func (a computeNode) same(b computeNode) bool {
 func (l *layout) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
-	changed := first || len(g.Instances) != len(l.tree)
+	hidden := l.hidden(g)
+	changed := first || len(g.Instances)+len(hidden) != len(l.tree)
 	tree := make([]treeNode, len(g.Instances))
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -74,10 +76,33 @@ func (l *layout) update(g *gpu.GPU, at time.Time) bool {
 		tree[i] = node
 	}
 	if changed {
-		l.generation, l.tree = next, tree
+		l.generation, l.tree = next, append(tree, hidden...)
 	}
 	g.MIG.LayoutGeneration = l.generation
 	return changed && !first
+}
+
+// hidden are the nodes that a reading cannot have seen: the right to list GPU instances was lost, and without it those
+// that have no compute instance do not show. They count as unchanged until they could be seen again.
+func (l *layout) hidden(g *gpu.GPU) []treeNode {
+	if !unseen(g) {
+		return nil
+	}
+	var list []treeNode
+	for _, node := range l.tree {
+		seen := slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return gi.ID == node.id })
+		if len(node.computes) == 0 && !seen {
+			list = append(list, node)
+		}
+	}
+	return list
+}
+
+// unseen tells whether a reading may have left out GPU instances for lack of a right.
+func unseen(g *gpu.GPU) bool {
+	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
+		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)
+	})
 }
 
 // findCompute finds a compute instance in the node at an index of the tree before, -1 for none.
@@ -99,11 +124,11 @@ type capacityCache struct {
 	value      gpu.Capacity
 }
 
-// of returns what could still be created on g, absent where the profiles or a placement are not known. While MIG is off
+// of returns what could still be created on g, absent where the profiles or what is placed are not known. While MIG is off
 // nothing can be created, and there are no slices: only what the empty GPU could hold is told.
 func (c *capacityCache) of(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
-	if !hasMIG || !slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 }) {
+	if !hasMIG || unseen(g) || !slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 }) {
 		return gpu.None[gpu.Capacity]()
 	}
 	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {

@@ -117,6 +117,43 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 }
 
+// TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it is
+// out of sight is no change of the layout, nor is what could still be created known then.
+func TestPermissionToSeeTheTree(t *testing.T) {
+	tr := track()
+	all := migGPU()
+	all.Instances[1].Computes = nil
+	all.Profiles[0].Placements = []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}
+	tr.absorb(all, time.Unix(1, 0))
+	denied := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
+	see := func(at int64, errs []gpu.ReadError, instances ...gpu.GPUInstance) (generation uint64, capacity bool) {
+		g := all
+		g.Errors, g.Instances = errs, cloneInstances(instances)
+		tr.absorb(g, time.Unix(at, 0))
+		return tr.last.MIG.LayoutGeneration, tr.last.Capacity.Present()
+	}
+	if generation, capacity := see(2, denied, all.Instances[0]); generation != 1 || capacity || len(tr.last.Instances) != 1 {
+		t.Errorf("out of sight: generation %d, capacity %v, %d instances", generation, capacity, len(tr.last.Instances))
+	}
+	if generation, capacity := see(3, nil, all.Instances...); generation != 1 || !capacity || !tr.last.Instances[1].Since.Equal(time.Unix(1, 0)) {
+		t.Errorf("in sight again: generation %d, capacity %v, since %v", generation, capacity, tr.last.Instances[1].Since)
+	}
+	less := cloneInstances(all.Instances)[0]
+	less.Computes = less.Computes[:1]
+	if generation, _ := see(4, denied, less); generation != 2 {
+		t.Errorf("a compute instance gone while the others are out of sight: generation %d, want 2", generation)
+	}
+	if generation, _ := see(5, nil, less, all.Instances[1]); generation != 2 {
+		t.Errorf("the one out of sight is still there: generation %d, want 2", generation)
+	}
+	if generation, _ := see(6, denied, less); generation != 2 {
+		t.Errorf("out of sight: generation %d, want 2", generation)
+	}
+	if generation, _ := see(7, nil, less); generation != 3 {
+		t.Errorf("destroyed while it was out of sight: generation %d, want 3", generation)
+	}
+}
+
 func TestRememberedErrorsAreNotCounted(t *testing.T) {
 	tr := track()
 	g := migGPU()
