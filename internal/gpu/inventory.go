@@ -19,4 +19,5 @@ type FoundGPU struct {
 type MissingGPU struct {
 	Index int
 	Err   error
+	Hung  bool // the driver was asked for it and has not answered yet
 }

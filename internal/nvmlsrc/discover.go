@@ -84,46 +84,26 @@ func (s *Source) enumerate() error {
 		}
 		return nil
 	}
+	if !same {
+		s.lookups = map[int]*lookup{} // what an index stood for, it may stand for no longer
+	}
 	next := make([]slot, count)
+	var unknown []int
 	for i := range next {
 		if same && s.slots[i].usable() {
 			next[i] = s.slots[i]
-			continue
+		} else {
+			unknown = append(unknown, i)
 		}
-		next[i] = s.lookUp(i)
+	}
+	for i, found := range s.lookUp(unknown) {
+		next[i] = s.slotOf(i, found)
 		if errors.Is(next[i].err, gpu.ErrVersionMismatch) || errors.Is(next[i].err, gpu.ErrNoDriver) {
 			return next[i].err
 		}
 	}
 	s.keep(next)
 	return nil
-}
-
-// lookUp asks for the GPU at an index. One that is known and not lost stays as it is, whatever its index was: a reading
-// of it may be under way.
-func (s *Source) lookUp(index int) slot {
-	h, ret := s.lib.DeviceGetHandleByIndex(index)
-	if err := s.check("nvmlDeviceGetHandleByIndex", ret); err != nil {
-		return slot{err: fmt.Errorf("GPU %d: %w", index, err)}
-	}
-	for _, at := range s.slots {
-		if at.usable() && at.board.handle == h {
-			at.board.index.Store(int64(index))
-			return at
-		}
-	}
-	uuid, ret := h.GetUUID()
-	if err := s.check("nvmlDeviceGetUUID", ret); err != nil {
-		return slot{err: fmt.Errorf("GPU %d: %w", index, err)}
-	}
-	b := newBoard(gpu.UUID(text(uuid)), h, index)
-	for _, at := range s.slots {
-		if at.usable() && at.board.uuid == b.uuid {
-			b = at.board
-			b.index.Store(int64(index))
-		}
-	}
-	return slot{board: b}
 }
 
 // keep makes a list of slots the inventory, which is not modified after that, and listens to the events of its GPUs.
@@ -134,7 +114,8 @@ func (s *Source) keep(next []slot) {
 	var list []*board
 	for i, at := range next {
 		if at.board == nil {
-			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: at.err})
+			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
+			s.inventory.Missing = append(s.inventory.Missing, missing)
 			continue
 		}
 		if boards[at.board.uuid] != nil {

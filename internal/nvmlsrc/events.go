@@ -33,11 +33,13 @@ type eventQueue struct {
 	mu         sync.Mutex
 	running    bool
 	stopped    bool
-	set        EventSet // nil until there is a GPU, and after a failure
+	set        *queueSet // nil until there is a GPU, and after a failure
 	boards     []*board
-	registered map[*board]bool // in set
+	registered map[*board]bool // in set, or about to be
 	refused    map[*board]bool // the set broke over them
-	spoilt     bool            // the set must not be waited on again; it may be, at the moment
+	busy       map[*board]bool // a call that registers them is under way, perhaps with an earlier set
+
+	registering sync.WaitGroup // those calls
 
 	overflow bool // events were dropped and nobody was told yet; of the goroutine
 }
@@ -50,32 +52,42 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 		ended:      make(chan struct{}),
 		registered: map[*board]bool{},
 		refused:    map[*board]bool{},
+		busy:       map[*board]bool{},
 	}
 }
 
 // listen makes these the GPUs whose events are received. Events before it are lost. One that is gone stays registered
 // until the queue is set up anew: NVML cannot take it out.
 func (q *eventQueue) listen(boards []*board) {
+	if !q.begin(boards) {
+		return
+	}
+	q.register()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.running && !q.stopped {
+		q.running = true
+		go q.run()
+	}
+}
+
+// begin takes the GPUs and makes the first set. It is false where there is nothing to listen to.
+func (q *eventQueue) begin(boards []*board) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.boards = boards
 	if q.stopped || len(boards) == 0 {
-		return
+		return false
 	}
-	if !q.running {
-		ret := q.renew()
-		if ret != nvml.SUCCESS {
-			err := driverError("nvmlEventSetCreate", ret)
-			level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
-			if errors.Is(err, gpu.ErrNotSupported) {
-				return // Discover finds changes of the layout, too
-			}
-		}
-		q.running = true
-		go q.run()
-		return
+	if q.running {
+		return true
 	}
-	q.registerAll()
+	if ret := q.renew(); ret != nvml.SUCCESS {
+		err := driverError("nvmlEventSetCreate", ret)
+		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
+		return !errors.Is(err, gpu.ErrNotSupported) // Discover finds changes of the layout, too
+	}
+	return true
 }
 
 // stop ends the goroutine; ended says when.
@@ -90,48 +102,6 @@ func (q *eventQueue) stop() {
 	if !q.running {
 		close(q.ended)
 	}
-}
-
-// renew makes a set with every GPU in it, where there is none. The caller holds mu.
-func (q *eventQueue) renew() nvml.Return {
-	set, ret := q.lib.EventSetCreate()
-	if ret != nvml.SUCCESS {
-		return ret
-	}
-	q.set, q.spoilt = set, false
-	q.registered = map[*board]bool{}
-	q.registerAll()
-	return ret
-}
-
-// registerAll registers those GPUs that are not yet, where there is a set. The caller holds mu.
-func (q *eventQueue) registerAll() {
-	for _, b := range q.boards {
-		if q.set == nil || q.spoilt {
-			return
-		}
-		if q.registered[b] || q.refused[b] {
-			continue
-		}
-		q.registered[b] = true
-		// One by one: where one kind is not supported, none of a mask is registered.
-		for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
-			if ret := b.handle.RegisterEvents(kind, q.set); ret == nvml.ERROR_UNKNOWN { // the set is undefined now (nvml.h)
-				q.refused[b], q.spoilt = true, true
-				break
-			}
-		}
-	}
-}
-
-// drop frees the set. Only the goroutine that waits on it may do so.
-func (q *eventQueue) drop() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.set != nil {
-		_ = q.set.Free() // whatever it says, the set is not used any more
-	}
-	q.set, q.spoilt = nil, false
 }
 
 func (q *eventQueue) run() {
@@ -170,9 +140,10 @@ func (q *eventQueue) run() {
 }
 
 // current is the set to wait on, nil where there is none.
-func (q *eventQueue) current() EventSet {
+func (q *eventQueue) current() *queueSet {
 	q.mu.Lock()
-	set, spoilt := q.set, q.spoilt
+	set := q.set
+	spoilt := set != nil && set.spoilt
 	q.mu.Unlock()
 	if spoilt {
 		q.drop()
@@ -184,9 +155,13 @@ func (q *eventQueue) current() EventSet {
 // restore tries to set the queue up anew; where that fails, it is tried again.
 func (q *eventQueue) restore() {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.boards) > 0 {
+	listening := len(q.boards) > 0 && !q.stopped
+	if listening {
 		_ = q.renew()
+	}
+	q.mu.Unlock()
+	if listening {
+		q.register()
 	}
 }
 

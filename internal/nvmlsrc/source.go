@@ -38,7 +38,8 @@ type Source struct {
 	discovering sync.Mutex
 	initialised bool
 	driver      gpu.Driver
-	slots       []slot // by index
+	slots       []slot          // by index
+	lookups     map[int]*lookup // under way, by index
 	inventory   gpu.Inventory
 
 	// mu guards what follows and is never held while the driver is asked.
@@ -59,6 +60,7 @@ func New(lib Library, opts Options) *Source {
 		lib:       lib,
 		opts:      opts,
 		privilege: privilege{logger: opts.Logger},
+		lookups:   map[int]*lookup{},
 		boards:    map[gpu.UUID]*board{},
 		finished:  make(chan struct{}),
 	}
@@ -140,6 +142,7 @@ func (s *Source) Close(ctx context.Context) error {
 		s.queue.stop()
 		<-s.finished
 		<-s.queue.ended
+		s.queue.registering.Wait()
 		var err error
 		if loaded && ctx.Err() == nil {
 			err = s.check("nvmlShutdown", s.lib.Shutdown())

@@ -78,7 +78,12 @@ func (p *Poller) followMissing(now time.Time) {
 			t.last.Index = m.Index
 			p.missing[m.Index] = t
 		}
-		t.fail(m.Err, now)
+		switch {
+		case !m.Hung:
+			t.fail(m.Err, now)
+		case now.Sub(t.since) >= p.opts.Timeout:
+			t.hang(t.since)
+		}
 	}
 	for index := range p.missing {
 		if !still[index] {
@@ -119,7 +124,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 			return err
 		}
 		if t.read.hung(p.opts.Now(), p.opts.Timeout) {
-			t.hang()
+			t.hang(t.read.started)
 		}
 	}
 	return nil

@@ -43,6 +43,11 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 			s.HungCalls++
 		}
 	}
+	for _, t := range p.missing {
+		if t.hanging {
+			s.HungCalls++
+		}
+	}
 	if p.discover.hung(late, p.opts.Timeout) {
 		s.HungCalls++
 	}
@@ -59,6 +64,9 @@ func (p *Poller) gpuList(now time.Time) []gpu.GPU {
 		list = append(list, t.publish(now, p.opts.StaleAfter))
 	}
 	for _, t := range p.missing {
+		if len(t.failure) == 0 {
+			continue // it is being looked up
+		}
 		list = append(list, t.publish(now, p.opts.StaleAfter))
 	}
 	slices.SortFunc(list, func(a, b gpu.GPU) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })

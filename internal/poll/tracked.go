@@ -16,7 +16,8 @@ type tracked struct {
 	logger log.Logger
 	maxGap time.Duration // the longest time between two readings over which something is taken to have lasted
 
-	read call[gpu.GPU]
+	since time.Time // when it was first seen
+	read  call[gpu.GPU]
 	// last is the last good reading with what was derived from it; its LastRead is zero before the first. Its UUID is
 	// empty for a GPU without a handle.
 	last    gpu.GPU
@@ -47,6 +48,7 @@ func newTracked(id gpu.UUID, now time.Time, opts *Options) *tracked {
 	t := &tracked{
 		logger:    opts.Logger,
 		maxGap:    opts.StaleAfter,
+		since:     now,
 		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
 		instances: map[gpu.InstanceID]*instanceTotals{},
 	}
@@ -119,12 +121,12 @@ func (t *tracked) fail(err error, at time.Time) {
 	t.countError(e, at)
 }
 
-// hang marks a GPU whose reading has not returned in time; it counts once per hang.
-func (t *tracked) hang() {
+// hang marks a GPU for which a call that began at a time has not returned in time; it counts once per hang.
+func (t *tracked) hang(since time.Time) {
 	if t.hanging {
 		return
 	}
-	t.fail(gpu.ErrTimeout, t.read.started)
+	t.fail(gpu.ErrTimeout, since)
 	t.hanging = true
 }
 
@@ -146,7 +148,7 @@ func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
 
 // countError counts a failure, and logs the first of its kind.
 func (t *tracked) countError(e gpu.ReadError, at time.Time) {
-	if e.Remembered { // the driver was not asked
+	if e.Remembered { // it has been counted
 		return
 	}
 	reason := e.Reason()
