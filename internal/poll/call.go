@@ -13,7 +13,7 @@ type call[T any] struct {
 type result[T any] struct {
 	value   T
 	err     error
-	started time.Time
+	started time.Time // by the loop's clock; take sets it
 }
 
 // start runs f unless an earlier one has not returned yet, and tells whether it did.
@@ -28,7 +28,7 @@ func (c *call[T]) start(now time.Time, f func() (T, error)) bool {
 	done := c.done
 	go func() {
 		v, err := f()
-		done <- result[T]{value: v, err: err, started: now}
+		done <- result[T]{value: v, err: err}
 	}()
 	return true
 }
@@ -40,8 +40,7 @@ func (c *call[T]) take(expired <-chan struct{}) (result[T], bool) {
 	}
 	select {
 	case r := <-c.done:
-		c.running = false
-		return r, true
+		return c.end(r), true
 	default:
 	}
 	if expired == nil {
@@ -49,11 +48,16 @@ func (c *call[T]) take(expired <-chan struct{}) (result[T], bool) {
 	}
 	select {
 	case r := <-c.done:
-		c.running = false
-		return r, true
+		return c.end(r), true
 	case <-expired:
 		return result[T]{}, false
 	}
+}
+
+func (c *call[T]) end(r result[T]) result[T] {
+	c.running = false
+	r.started = c.started
+	return r
 }
 
 // hung tells whether the running function has been at it for longer than limit.

@@ -47,6 +47,7 @@ type Poller struct {
 
 	// What follows is owned by the goroutine of Run.
 	generation uint64
+	last       time.Time // of the last cycle
 	discover   call[gpu.Inventory]
 	inventory  gpu.Inventory
 	driverErr  error
@@ -104,8 +105,8 @@ func (p *Poller) Poll(ctx context.Context, first func() error) error {
 	}
 }
 
-// Run polls until ctx ends, then waits for the calls under way, at most Grace long, and abandons those that hang. It
-// returns an error only where going on is of no use: gpu.ErrVersionMismatch.
+// Run polls until ctx ends, then waits for the calls under way, at most Grace and maxJoin long, and abandons those that
+// hang. It returns an error only where going on is of no use: gpu.ErrVersionMismatch.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
 	events := p.source.Events()
@@ -159,7 +160,8 @@ func (p *Poller) answer(ctx context.Context, r request) error {
 func (p *Poller) cycle(ctx context.Context) error {
 	began := time.Now()
 	now := p.opts.Now()
-	expired, stop := after(p.opts.Grace)
+	p.turnBack(now)
+	expired, stop := after(ctx, p.opts.Grace)
 	defer stop()
 	p.drainEvents()
 	if p.opts.Pods != nil {
@@ -185,12 +187,14 @@ func (p *Poller) cycle(ctx context.Context) error {
 	return nil
 }
 
-// after returns a channel that is closed once d has passed, and what frees its timer.
-func after(d time.Duration) (<-chan struct{}, func()) {
-	c := make(chan struct{})
-	t := time.AfterFunc(d, func() { close(c) })
-	return c, func() { t.Stop() }
+// after returns a channel that is closed once d has passed or ctx has ended, and what frees its timer.
+func after(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	return ctx.Done(), cancel
 }
+
+// maxJoin bounds the wait for the calls under way at the end. Who shuts the driver down after it waits for them again.
+const maxJoin = 2 * time.Second
 
 // event takes one event in and tells whether it calls for a poll at once.
 func (p *Poller) event(e gpu.Event) bool {
@@ -222,7 +226,7 @@ func (p *Poller) drainEvents() {
 
 // join waits for what is under way.
 func (p *Poller) join() {
-	expired, stop := after(p.opts.Grace)
+	expired, stop := after(context.Background(), min(p.opts.Grace, maxJoin))
 	defer stop()
 	abandoned := 0
 	if _, ok := p.discover.take(expired); !ok && p.discover.running {

@@ -1,0 +1,154 @@
+package poll
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// jumps are what the clock does from one poll to the next.
+var jumps = []time.Duration{
+	time.Second, time.Hour, time.Second, -time.Hour, time.Second, -24 * time.Hour, time.Second, 24 * time.Hour, -time.Nanosecond, time.Second,
+}
+
+// busyGPU is a MIG GPU after n polls: its counters grow.
+func busyGPU(n int) gpu.GPU {
+	g := migGPU()
+	g.Readings.EnergyJoules = gpu.Some(1000 + 200*float64(n))
+	g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(4))
+	g.Readings.PCIe.ReceiveBytes = gpu.Some(uint64(1000 * n))
+	g.Instances[0].Processes = gpu.Some(1)
+	return g
+}
+
+// counters are the running totals of a GPU that may only grow.
+func counters(g *gpu.GPU) []float64 {
+	list := []float64{g.Totals.PCIeReceive.Or(gpu.Counter{}).Value, g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
+	for _, r := range g.Totals.ClockEvents {
+		list = append(list, r.Seconds.Value)
+	}
+	for i := range g.Instances {
+		list = append(list, g.Instances[i].EnergyJoules.Or(gpu.Counter{}).Value)
+	}
+	return list
+}
+
+func TestClockThatJumps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
+			{Device: gpu.DeviceRef{MIG: "MIG-3"}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
+		}}}
+		h := start(t, src, func(o *Options) { o.Pods = pods })
+		src.gpus[uuidA] = busyGPU(0)
+		stop := h.run()
+		var before []float64
+		for n, jump := range jumps {
+			src.set(func() { src.gpus[uuidA] = busyGPU(n + 1) })
+			s := h.step(jump)
+			g := find(t, s, uuidA)
+			if !g.Up || !g.LastRead.Equal(s.Time) || !g.Readings.PowerWatts.Present() {
+				t.Errorf("%d: after %s: up %v, last read %s at %s", n, jump, g.Up, g.LastRead, s.Time)
+			}
+			for _, source := range s.Sources {
+				if !source.Up || source.Stale || !source.LastSuccess.Equal(s.Time) {
+					t.Errorf("%d: after %s: %+v at %s", n, jump, source, s.Time)
+				}
+			}
+			if holders := g.Instances[1].Computes[0].Holders; len(holders) != 1 {
+				t.Errorf("%d: after %s: holders %+v", n, jump, holders)
+			}
+			now := counters(g)
+			for i := range before {
+				if now[i] < before[i] {
+					t.Errorf("%d: after %s: counter %d went from %g to %g", n, jump, i, before[i], now[i])
+				}
+			}
+			before = now
+			if g.Totals.LayoutChanges.Value != 0 {
+				t.Errorf("%d: after %s: the layout changed", n, jump)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestClockSetBackInAnOutage: what does not answer comes of age as if the clock had gone on.
+func TestClockSetBackInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA, uuidB)
+		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
+			{Device: gpu.DeviceRef{GPU: uuidA}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
+		}}}
+		h := start(t, src, func(o *Options) { o.Pods = pods })
+		stop := h.run()
+		h.step(time.Second)
+		release := make(chan struct{})
+		src.set(func() { src.hang[uuidB] = release })
+		pods.err = gpu.ErrUnavailable
+		h.step(time.Second)
+		s := h.step(-time.Hour)
+		if a, b := find(t, s, uuidA), find(t, s, uuidB); !b.Up || b.LastRead.After(s.Time) || len(a.Holders) != 1 {
+			t.Errorf("at the jump: up %v, last read %s at %s, holders %v", b.Up, b.LastRead, s.Time, a.Holders)
+		}
+		s = h.step(5 * time.Second)
+		if b := find(t, s, uuidB); b.Up || b.Readings.PowerWatts.Present() || s.HungCalls != 1 {
+			t.Errorf("past the timeout: up %v, power %v, %d hung calls", b.Up, b.Readings.PowerWatts, s.HungCalls)
+		}
+		if a := find(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
+			t.Errorf("past the timeout: the other GPU is up %v, held by %v", a.Up, a.Holders)
+		}
+		s = h.step(h.opts.PodsStaleAfter)
+		if a := find(t, s, uuidA); len(a.Holders) != 0 {
+			t.Errorf("past stale-after: held by %v", a.Holders)
+		}
+		src.set(func() { delete(src.hang, uuidB) })
+		close(release)
+		synctest.Wait()
+		s = h.step(time.Second)
+		if b := find(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) {
+			t.Errorf("after the hang: up %v, last read %s at %s", b.Up, b.LastRead, s.Time)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestLookupThatHangs: a GPU whose handle the driver does not give in time counts as down after the timeout, once.
+func TestLookupThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		src.inv.Missing = []gpu.MissingGPU{{Index: 1, Err: gpu.ErrTimeout, Hung: true}}
+		h := start(t, src, nil)
+		stop := h.run()
+		s := h.step(4 * time.Second)
+		if len(s.GPUs) != 1 || s.HungCalls != 0 {
+			t.Errorf("before the timeout: %d GPUs, %d hung calls", len(s.GPUs), s.HungCalls)
+		}
+		for range 3 {
+			s = h.step(time.Second)
+			if len(s.GPUs) != 2 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrTimeout) || s.HungCalls != 1 {
+				t.Fatalf("after the timeout: %+v, %d hung calls", s.GPUs, s.HungCalls)
+			}
+			if n := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
+				t.Errorf("%g timeouts", n)
+			}
+		}
+		src.set(func() {
+			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: found(uuidA, uuidB)}
+			src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
+		})
+		if s = h.step(time.Second); len(s.GPUs) != 2 || !s.GPUs[1].Up || s.HungCalls != 0 {
+			t.Errorf("found at last: %+v, %d hung calls", s.GPUs, s.HungCalls)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
