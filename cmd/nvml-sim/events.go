@@ -34,7 +34,8 @@ type eventSet struct {
 
 // createSet makes a set under the lowest free number.
 func createSet(l *library, a args) result {
-	if err := l.node.Driver(); err != nil {
+	err := l.node.Driver()
+	if err != nil {
 		return l.failed(err)
 	}
 	l.mu.Lock()
@@ -93,7 +94,8 @@ func registerEvents(l *library, a args) result {
 		if types&known.bit == 0 {
 			continue
 		}
-		if err := set.queue.Watch(h.gpu, known.kind); err != nil {
+		err := set.queue.Watch(h.gpu, known.kind)
+		if err != nil {
 			return l.failed(err)
 		}
 	}

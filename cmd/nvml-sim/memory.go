@@ -199,7 +199,7 @@ func rowHistogram(s *sim.State, a args) result {
 	if !ok {
 		return notSupported
 	}
-	used := min(uint64(rows.Correctable+rows.Uncorrectable), banks)
+	used := min(rows.Correctable+rows.Uncorrectable, banks)
 	*at[C.sim_nvmlRowRemapperHistogramValues_t](a, 1) = C.sim_nvmlRowRemapperHistogramValues_t{
 		max: C.sim_u32(banks - used), high: C.sim_u32(used),
 	}

@@ -42,7 +42,8 @@ func systemCalls() map[string]call {
 // system answers for the driver as a whole, unless that has a fault.
 func system(answer func(l *library, a args), pointers ...int) call {
 	return notNull(func(l *library, a args) result {
-		if err := l.node.Driver(); err != nil {
+		err := l.node.Driver()
+		if err != nil {
 			return l.failed(err)
 		}
 		answer(l, a)
@@ -52,7 +53,8 @@ func system(answer func(l *library, a args), pointers ...int) call {
 
 func systemText(text func(n *sim.NodeSpec) string) call {
 	return notNull(func(l *library, a args) result {
-		if err := l.node.Driver(); err != nil {
+		err := l.node.Driver()
+		if err != nil {
 			return l.failed(err)
 		}
 		return putText(a, 0, text(&l.node.Scenario().Node))
@@ -77,7 +79,8 @@ func handleByIndex(l *library, a args) result {
 	if index >= uint32(l.node.Count()) {
 		return invalidArgument
 	}
-	if _, err := l.node.Read(int(index), gpu.ReadingDevice); err != nil {
+	_, err := l.node.Read(int(index), gpu.ReadingDevice)
+	if err != nil {
 		return l.failed(err)
 	}
 	putRaw(a, 1, handle{kind: aGPU, gpu: int(index)})

@@ -141,28 +141,8 @@ func checkMIGDevices(t *testing.T, l nvml.Interface, d nvml.Device) {
 	}
 }
 
-// Versions and room: what the caller says of its structs and buffers is looked at.
-func TestVersionsAndRoom(t *testing.T) {
-	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, `
-version: 1
-gpus: [{model: A100-40GB}]
-workloads: [{name: work, memory: 1GiB, sm: 10}]
-pods: [{name: a, resource: nvidia.com/gpu, workload: work}]
-`)) {
-		return
-	}
-	l := open(t)
-	d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(0))
-	if m := ok[nvml.Memory_v2](t)(d.GetMemoryInfo_v2()); m.Total != 40960<<20 || m.Total != m.Free+m.Reserved+m.Used {
-		t.Errorf("memory %+v", m)
-	}
-	if m := ok[nvml.Memory](t)(d.GetMemoryInfo()); m.Total != 40960<<20 || m.Total != m.Free+m.Used {
-		t.Errorf("memory %+v", m)
-	}
-	if p := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()); len(p) != 1 || p[0].UsedGpuMemory != 1<<30 || p[0].GpuInstanceId != 0xFFFFFFFF {
-		t.Errorf("processes %+v", p)
-	}
-	program := compile(t, `
+// versionsAndRoom prints return codes, and what was written.
+const versionsAndRoom = `
 #include <dlfcn.h>
 #include <stdio.h>
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
@@ -203,7 +183,30 @@ int main(int argc, char **argv)
 	SAY(nvmlDeviceGetName(d, name, 4));
 	puts(pci.busId);
 	return 0;
-}`, "-ldl", "-I", strings.TrimSuffix(nvmlHeader(t), "/nvml.h"))
+}`
+
+// Versions and room: what the caller says of its structs and buffers is looked at.
+func TestVersionsAndRoom(t *testing.T) {
+	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, `
+version: 1
+gpus: [{model: A100-40GB}]
+workloads: [{name: work, memory: 1GiB, sm: 10}]
+pods: [{name: a, resource: nvidia.com/gpu, workload: work}]
+`)) {
+		return
+	}
+	l := open(t)
+	d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(0))
+	if m := ok[nvml.Memory_v2](t)(d.GetMemoryInfo_v2()); m.Total != 40960<<20 || m.Total != m.Free+m.Reserved+m.Used {
+		t.Errorf("memory %+v", m)
+	}
+	if m := ok[nvml.Memory](t)(d.GetMemoryInfo()); m.Total != 40960<<20 || m.Total != m.Free+m.Used {
+		t.Errorf("memory %+v", m)
+	}
+	if p := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()); len(p) != 1 || p[0].UsedGpuMemory != 1<<30 || p[0].GpuInstanceId != 0xFFFFFFFF {
+		t.Errorf("processes %+v", p)
+	}
+	program := compile(t, versionsAndRoom, "-ldl", "-I", strings.TrimSuffix(nvmlHeader(t), "/nvml.h"))
 	out, err := exec.Command(program, built("libnvidia-ml.so.1")).CombinedOutput()
 	const expected = "0 0 25 2 7 7 1 0 1 1024 2 2 2 0 0 1 1 00000000:07:00.0\n"
 	if err != nil || string(out) != expected {
