@@ -75,15 +75,14 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
 	source := nvmlsrc.New(recorder.Library(), nvmlsrc.Options{Now: node.now, Logger: logger})
 	defer closeSource(source, logger)
-	ended := make(chan struct{}, cfg.Capture.Polls)
-	opts := pollOptions(cfg, node, logger, func(*gpu.Snapshot, time.Duration) { ended <- struct{}{} })
+	opts := pollOptions(cfg, node, logger, nil)
 	opts.Interval = 0 // the polls are asked for below
 	poller := poll.New(source, opts)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	loop := make(chan error, 1)
 	go func() { loop <- poller.Run(ctx) }()
-	err := pollTimes(ctx, cfg, node, recorder, poller, ended, loop)
+	err := pollTimes(ctx, cfg, node, recorder, poller)
 	cancel()
 	loopErr := <-loop
 	switch {
@@ -100,14 +99,14 @@ func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Reco
 	return last, nil
 }
 
+// errFirstPoll is how pollTimes waits for the first poll without another.
+var errFirstPoll = errors.New("the first poll is done")
+
 // pollTimes polls as often as is asked for, an interval apart. On a stepped clock it is the one who moves it.
-func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, poller *poll.Poller,
-	ended <-chan struct{}, loop chan error) error {
-	select {
-	case <-ended: // the first poll, which Run makes by itself
-	case err := <-loop:
-		loop <- err
-		return errors.Join(err, ctx.Err())
+func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, poller *poll.Poller) error {
+	// Run makes the first poll by itself.
+	if err := poller.Poll(ctx, func() error { return errFirstPoll }); !errors.Is(err, errFirstPoll) {
+		return err
 	}
 	var ticks <-chan time.Time
 	if !cfg.stepped() {
@@ -124,23 +123,27 @@ func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.R
 			}
 		}
 		err := poller.Poll(ctx, func() error {
-			if ticks == nil {
-				if err := node.clock.Advance(cfg.PollInterval); err != nil {
-					return err
-				}
-				node.clock.Settle(ctx)
-			}
-			if node.polled != nil {
-				node.polled()
-			}
-			recorder.Next(node.now())
-			return nil
+			return recorder.Next(func() (time.Time, error) { return node.move(ctx, cfg) })
 		})
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// move brings the node to the next poll, and its clock where that is stepped. It returns the time there.
+func (n *node) move(ctx context.Context, cfg *Config) (time.Time, error) {
+	if cfg.stepped() {
+		if err := n.clock.Advance(cfg.PollInterval); err != nil {
+			return n.now(), err
+		}
+		n.clock.Settle(ctx)
+	}
+	if n.polled != nil {
+		n.polled()
+	}
+	return n.now(), nil
 }
 
 // checkOutput refuses early what writeOutput would refuse after the capture.

@@ -54,6 +54,9 @@ func parse(args []string) (invocation, error) {
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
 	}
 	inv.Command = command
+	if command == commandCapture {
+		cfg.ReadyMaxAge = 0 // nobody asks: polls may be further apart
+	}
 	for name, on := range enabled {
 		if !*on {
 			cfg.Disabled[name] = true

@@ -26,12 +26,12 @@ func textNode(s string) *yaml.Node { return scalar("!!str", strings.ToValidUTF8(
 func intNode(n int) *yaml.Node { return scalar("!!int", strconv.Itoa(n)) }
 
 // mapping is written on one line.
-type mapping struct{ *yaml.Node }
+type mapping struct{ node *yaml.Node }
 
 func newMapping() mapping { return mapping{&yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}} }
 
 func (m mapping) add(key string, value *yaml.Node) {
-	m.Content = append(m.Content, textNode(key), value)
+	m.node.Content = append(m.node.Content, textNode(key), value)
 }
 
 // encode writes a value of one of the questions' types.
@@ -71,7 +71,7 @@ func encodeStruct(v reflect.Value) *yaml.Node {
 			m.add(snake(name), encode(v.Field(i)))
 		}
 	}
-	return m.Node
+	return m.node
 }
 
 // isPadding: go-nvml's structs have the compiler's padding as fields.
@@ -132,5 +132,5 @@ func encodeField(f fieldValue) *yaml.Node {
 		value = textNode(hex.EncodeToString(raw[:]))
 	}
 	m.add(fieldKinds().name(uint64(f.kind)), value)
-	return m.Node
+	return m.node
 }

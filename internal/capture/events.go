@@ -80,7 +80,9 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
 	t := s.lib.tape
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.before = t.moment + 1
+	if r.before = t.moment; !t.between {
+		r.before++
+	}
 	s.lib.events.records = append(s.lib.events.records, r)
 	return e, ret
 }

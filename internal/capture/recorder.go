@@ -15,10 +15,10 @@ type Recorder struct {
 }
 
 // NewRecorder puts a recorder in front of a driver. The first poll is at a time.
-func NewRecorder(real nvmlsrc.Library, start time.Time) *Recorder {
+func NewRecorder(driver nvmlsrc.Library, start time.Time) *Recorder {
 	t := newTape(false)
 	return &Recorder{
-		lib:     &library{tape: t, real: real, node: newEntity(t, nil), events: &eventQueue{sets: map[*eventSet]bool{}}},
+		lib:     &library{tape: t, real: driver, node: newEntity(t, nil), events: &eventQueue{sets: map[*eventSet]bool{}}},
 		start:   start.Round(0).UTC(),
 		moments: []time.Duration{0},
 	}
@@ -27,13 +27,20 @@ func NewRecorder(real nvmlsrc.Library, start time.Time) *Recorder {
 // Library is the driver as it is recorded. Only what is asked of it is.
 func (r *Recorder) Library() nvmlsrc.Library { return r.lib }
 
-// Next says that another poll begins at a time. It must not be called during one.
-func (r *Recorder) Next(now time.Time) {
+// Next says that another poll begins, and runs move, which returns its time, between the two: what happens in it belongs
+// to the next poll. It must not be called during one.
+func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t := r.lib.tape
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.moment++
+	t.between = true
+	t.mu.Unlock()
+	now, err := move()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.between = false
 	r.moments = append(r.moments, now.Round(0).Sub(r.start).Round(time.Millisecond)) // the wall clock, which may be set back
+	return err
 }
 
 // Recording is what was said up to now. Calls that have not returned are in it as such.

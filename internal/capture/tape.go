@@ -57,6 +57,7 @@ type tape struct {
 	mu      sync.Mutex
 	replays bool
 	moment  int
+	between bool // of a recording: the moment's poll has not begun
 	closed  bool
 	changed chan struct{} // closed and replaced when any of this changes, and by the queue of events
 }

@@ -69,14 +69,14 @@ func (r *Recording) Bytes() ([]byte, error) {
 	recorded.add("gpus", gpus)
 	root := block()
 	root.add("version", intNode(1))
-	root.add("node", node.Node)
-	root.add("recorded", recorded.Node)
+	root.add("node", node.node)
+	root.add("recorded", recorded.node)
 
 	var out bytes.Buffer
 	fmt.Fprintf(&out, head, says)
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
-	if err := encoder.Encode(root.Node); err != nil {
+	if err := encoder.Encode(root.node); err != nil {
 		return nil, fmt.Errorf("encode recording: %w", err)
 	}
 	if err := encoder.Close(); err != nil {
@@ -98,7 +98,7 @@ func (g gpuRecord) encode() *yaml.Node {
 			d := block()
 			d.add("index", intNode(index))
 			d.add("answers", g.devices[index].encode())
-			list.Content = append(list.Content, d.Node)
+			list.Content = append(list.Content, d.node)
 		}
 		m.add("mig_devices", list)
 	}
@@ -109,11 +109,11 @@ func (g gpuRecord) encode() *yaml.Node {
 			i.add("profile", encode(reflect.ValueOf(at.profile)))
 			i.add("position", intNode(at.position))
 			i.add("answers", g.instances[at].encode())
-			list.Content = append(list.Content, i.Node)
+			list.Content = append(list.Content, i.node)
 		}
 		m.add("gpu_instances", list)
 	}
-	return m.Node
+	return m.node
 }
 
 func compareSlots(a, b slot) int {
@@ -127,9 +127,9 @@ func (a answers) encode() *yaml.Node {
 		m.add(question, encodeEntries(a[question]))
 	}
 	if len(a) == 0 {
-		m.Style = yaml.FlowStyle
+		m.node.Style = yaml.FlowStyle
 	}
-	return m.Node
+	return m.node
 }
 
 // encodeEntries writes those that differ from the one before them; one that holds throughout stands alone.
@@ -147,14 +147,14 @@ func encodeEntries(entries []entry) *yaml.Node {
 		if e.nth > 1 {
 			at += "." + strconv.Itoa(e.nth)
 		}
-		changes.Content = append(changes.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: at}, n)
+		changes.node.Content = append(changes.node.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: at}, n)
 	}
-	if len(changes.Content) == 2 {
-		return changes.Content[1]
+	if len(changes.node.Content) == 2 {
+		return changes.node.Content[1]
 	}
 	m := newMapping()
-	m.add("moments", changes.Node)
-	return m.Node
+	m.add("moments", changes.node)
+	return m.node
 }
 
 // flat is a node's content as text, to compare.
@@ -175,7 +175,7 @@ func (a answer) encode(moment int) *yaml.Node {
 	if a.until == never {
 		m := newMapping()
 		m.add("hangs", textNode("ever"))
-		return m.Node
+		return m.node
 	}
 	n := a.encodeSaid()
 	if a.until <= moment {
@@ -184,7 +184,7 @@ func (a answer) encode(moment int) *yaml.Node {
 	m := newMapping()
 	m.add("hangs", intNode(a.until))
 	m.add("then", n)
-	return m.Node
+	return m.node
 }
 
 func (a answer) encodeSaid() *yaml.Node {
@@ -193,7 +193,7 @@ func (a answer) encodeSaid() *yaml.Node {
 	}
 	m := newMapping()
 	m.add("error", textNode(returnName(a.ret)))
-	return m.Node
+	return m.node
 }
 
 func encodeEvents(events []eventRecord) *yaml.Node {
@@ -203,7 +203,7 @@ func encodeEvents(events []eventRecord) *yaml.Node {
 		m.add("before", intNode(e.before))
 		if e.ret != nvml.SUCCESS {
 			m.add("error", textNode(returnName(e.ret)))
-			list.Content = append(list.Content, m.Node)
+			list.Content = append(list.Content, m.node)
 			continue
 		}
 		if e.gpu != "" {
@@ -213,7 +213,7 @@ func encodeEvents(events []eventRecord) *yaml.Node {
 		m.add("data", encode(reflect.ValueOf(e.event.Data)))
 		m.add("gpu_instance_id", encode(reflect.ValueOf(e.event.GPUInstanceID)))
 		m.add("compute_instance_id", encode(reflect.ValueOf(e.event.ComputeInstanceID)))
-		list.Content = append(list.Content, m.Node)
+		list.Content = append(list.Content, m.node)
 	}
 	return list
 }

@@ -1,0 +1,171 @@
+package capture
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const goodFile = `version: 1
+node: {hostname: a, kubernetes: false}
+recorded:
+  by: mig-exporter
+  start: "2026-01-01T00:00:00Z"
+  moments: [0s, 1s, 2.5s]
+  identities: pseudonyms
+  node:
+    nvmlDeviceGetCount: 1
+    nvmlDeviceGetHandleByIndex(0): gpu0
+    nvmlInit: ok
+  events:
+    - {before: 1, gpu: gpu0, type: XID_CRITICAL_ERROR, data: 79, gpu_instance_id: 3, compute_instance_id: 4294967295}
+    - {before: 2, error: UNKNOWN}
+  gpus:
+    - gpu: gpu0
+      answers:
+        nvmlDeviceGetName: "580"
+        nvmlDeviceGetPowerUsage: {moments: {0: 100, 1: {error: NO_PERMISSION}, 1.2: {hangs: 2, then: {error: -5}}, 2: {hangs: ever}}}
+        nvmlDeviceGetFieldValues(MEMORY_TEMP, 0): {unsigned_int: 45}
+        nvmlDeviceGetUtilizationRates: {gpu: 1, memory: 2}
+        nvmlDeviceGetGpuInstances(9): 1
+      mig_devices:
+        - {index: 0, answers: {nvmlDeviceGetGpuInstanceId: 1}}
+      gpu_instances:
+        - {profile: 9, position: 0, answers: {nvmlGpuInstanceGetComputeInstances: []}}
+`
+
+// TestBadFiles breaks a good file once in every way, and wants to be told file, line and key.
+func TestBadFiles(t *testing.T) {
+	if _, err := Parse("f.yaml", []byte(goodFile)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ old, new, want string }{
+		{"version: 1", "version: 2", `f.yaml:1: version: is "2"`},
+		{"kubernetes: false", "kubernetes: true", "f.yaml:2: node.kubernetes: is true"},
+		{"kubernetes: false", "kubernetes: 0", "f.yaml:2: node.kubernetes: is \"0\"; expected true or false"},
+		{", kubernetes: false", "", "f.yaml:2: node.kubernetes: is missing"},
+		{"by: mig-exporter", "bye: mig-exporter", "f.yaml:4: recorded.bye: is not known here"},
+		{`"2026-01-01T00:00:00Z"`, "yesterday", "f.yaml:5: recorded.start: is \"yesterday\""},
+		{"[0s, 1s, 2.5s]", "[0s, 1, 2.5s]", "f.yaml:6: recorded.moments[1]:"},
+		{"[0s, 1s, 2.5s]", "[1s]", "f.yaml:6: recorded.moments[0]: is 1s"},
+		{"[0s, 1s, 2.5s]", "[]", "f.yaml:6: recorded.moments: is empty"},
+		{"pseudonyms", "secret", "f.yaml:7: recorded.identities:"},
+		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: -1", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is -1"},
+		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: 99999", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is 99999"},
+		{"(0): gpu0", "(0): gpu1", "f.yaml:10: recorded.node.nvmlDeviceGetHandleByIndex(0): is \"gpu1\", which is none"},
+		{"nvmlInit: ok", "nvmlInit: fine", "f.yaml:11: recorded.node.nvmlInit: is \"fine\"; expected ok"},
+		{"nvmlInit: ok", "nvmlInits: ok", "f.yaml:11: recorded.node.nvmlInits: is no question"},
+		{"nvmlInit: ok", "nvmlInit(3): ok", "f.yaml:11: recorded.node.nvmlInit(3): is no question"},
+		{"before: 1", "before: 3", "f.yaml:13: recorded.events[0].before: is 3; expected at most 2"},
+		{"{before: 1, gpu: gpu0", "{before: 1, gpu: gpu9", "f.yaml:13: recorded.events[0].gpu: is \"gpu9\""},
+		{"XID_CRITICAL_ERROR", "XID", "f.yaml:13: recorded.events[0].type:"},
+		{"error: UNKNOWN", "error: ODD", "f.yaml:14: recorded.events[1].error: is \"ODD\""},
+		{"- gpu: gpu0", "- gpu: 0", "f.yaml:16: recorded.gpus[0].gpu: is \"0\"; expected text"},
+		{`"580"`, "580", "f.yaml:18: recorded.gpus[0].answers.nvmlDeviceGetName: is \"580\"; expected text"},
+		{"0: 100", "0: -100", "f.yaml:19: recorded.gpus[0].answers.nvmlDeviceGetPowerUsage.moments.0: is \"-100\""},
+		{"0: 100", "5: 100", "f.yaml:19: recorded.gpus[0].answers.nvmlDeviceGetPowerUsage.moments.5: is no moment"},
+		{"1.2:", "1.0:", "moments.1.0: is no moment"},
+		{"0: 100", "1: 100", "moments.1: is not after the moment before it"},
+		{"NO_PERMISSION", "0", "moments.1.error: is \"0\"; expected a code"},
+		{"hangs: 2, ", "hangs: 7, ", "moments.1.2.hangs: is 7; expected at most 2"},
+		{"then: {error: -5}", "then: {hangs: ever}", "moments.1.2.then: hangs again"},
+		{"hangs: ever", "hangs: 2", "moments.2.hangs: is \"2\"; expected ever"},
+		{"(MEMORY_TEMP, 0)", "(MEMORY_TEMPO, 0)", `has the argument "MEMORY_TEMPO"`},
+		{"(MEMORY_TEMP, 0)", "(MEMORY_TEMP, 0", "is not closed"},
+		{"unsigned_int: 45", "unsigned_int: 4500000000", "f.yaml:20: recorded.gpus[0].answers.nvmlDeviceGetFieldValues(MEMORY_TEMP, 0).unsigned_int:"},
+		{"unsigned_int: 45", "int: 45", "is no type of a field's value"},
+		{"unsigned_int: 45", "double: 45", "expected text"},
+		{"{unsigned_int: 45}", "45", "expected a value with its type"},
+		{"memory: 2", "memories: 2", "nvmlDeviceGetUtilizationRates.memories: is not known here"},
+		{", memory: 2", "", "nvmlDeviceGetUtilizationRates.memory: is missing"},
+		{"GetGpuInstances(9): 1", "GetGpuInstances(9): 100000000", "expected a number of handles"},
+		{"index: 0", "index: zero", "f.yaml:24: recorded.gpus[0].mig_devices[0].index:"},
+		{"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetSerial", "mig_devices[0].answers.nvmlDeviceGetSerial: is no question"},
+		{"ComputeInstances: []", "ComputeInstances: *a", "not YAML"},
+		{"position: 0", "position: 99999", "gpu_instances[0].position: is 99999"},
+		{"version: 1", "version: [", "f.yaml:"},
+		{goodFile, "", "f.yaml:1: is empty"},
+		{goodFile, goodFile + "---\n{}\n", "a second document"},
+	} {
+		_, err := Parse("f.yaml", []byte(strings.Replace(goodFile, c.old, c.new, 1)))
+		var parseErr *ParseError
+		if !errors.As(err, &parseErr) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q for %q: %v, want %s", c.new, c.old, err, c.want)
+		}
+	}
+}
+
+// TestDocumentedFile: the example of docs/capture.md is a recording.
+func TestDocumentedFile(t *testing.T) {
+	page, err := os.ReadFile("../../docs/capture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "```yaml\n")
+	example, _, found := strings.Cut(example, "```")
+	if !found {
+		t.Fatal("docs/capture.md has no example")
+	}
+	rec, err := Parse("docs/capture.md", []byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rewritten(t, rec)
+}
+
+func TestIsRecording(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]bool{
+		goodFile:                             true,
+		"{version: 1, recorded: }":           true,
+		"version: 1\nnode: {}\ngpus: []":     false,
+		"gpus:\n  - recorded: 1\n":           false,
+		"# recorded:\nversion: 1\n":          false,
+		"recorded: [":                        false,
+		"":                                   false,
+		"&a recorded: 1\n*a : 1\nversion: 1": true,
+	} {
+		path := filepath.Join(dir, "f.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got := IsRecording(path); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+	if IsRecording(filepath.Join(dir, "none.yaml")) {
+		t.Error("a file that is not there")
+	}
+	if _, err := Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+}
+
+// FuzzParse: whatever a file says, reading it does not crash, every error says where it is, and what is read is written as
+// a file that is read again as the same.
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(goodFile))
+	f.Add([]byte("{version: 1, recorded: {moments: [0s], gpus: [{gpu: a, answers: {nvmlDeviceGetName: {hangs: {}, then: x}}}]}}"))
+	f.Add([]byte("recorded: &a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rec, err := Parse("f.yaml", data)
+		if err != nil {
+			var parseErr *ParseError
+			if !errors.As(err, &parseErr) || parseErr.Line < 1 || parseErr.File != "f.yaml" {
+				t.Fatalf("error without a place: %v", err)
+			}
+			return
+		}
+		rewritten(t, rec)
+		rewritten(t, rec.Pseudonymize())
+		replay := NewReplay(rec, true)
+		_ = replay.Close() // what hangs returns
+		d, _ := replay.Library().DeviceGetHandleByIndex(0)
+		if d != nil {
+			_, _ = d.GetPowerUsage()
+			_, _ = d.GetGpuInstances(9, 1)
+		}
+	})
+}
