@@ -34,6 +34,13 @@ var goldens = []struct {
 	{name: "a30", scenario: "a30"},
 	{name: "gke-h100-3g", scenario: "gke-h100-3g"},
 	{name: "mps-and-timeslicing", scenario: "mps-and-timeslicing"},
+	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
+	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{
+		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second, 30 * time.Second,
+		30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 10 * time.Second, 50 * time.Second,
+		20 * time.Second, 10 * time.Second, 30 * time.Second, 3 * time.Second, 57 * time.Second, 20 * time.Second, 10 * time.Second,
+		20 * time.Second, 10 * time.Second, 6 * time.Second,
+	}},
 }
 
 // goldenSteps are what every golden's clock is advanced by before the scrape, a poll each.

@@ -15,6 +15,7 @@ const goldens = "../../testdata/golden"
 func required() []string {
 	return []string{
 		"a30.prom",
+		"chaos.prom",
 		"dgx-a100-mixed.info.prom",
 		"dgx-a100-mixed.prom",
 		"gke-h100-3g.prom",
