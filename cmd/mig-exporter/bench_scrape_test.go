@@ -83,7 +83,7 @@ func renewedHandler(x *exporter) (http.Handler, *renewed) {
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())
 	fresh, _ := freshRegistry()
-	return web.NewHandler(web.Options{Register: fresh}, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
+	return web.NewHandler(web.Options{Register: fresh, FreshFor: freshFor}, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
 }
 
 func benchScrape(b *testing.B, h http.Handler, accept, coding string, before func()) {

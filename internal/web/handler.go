@@ -33,6 +33,8 @@ type Options struct {
 	TelemetryPath string
 	// MaxScrapes bounds the scrapes gathered and encoded at the same time, those beyond it get a 503; 0 is no bound.
 	MaxScrapes int
+	// FreshFor is for how long, in real time, scrapers share what was gathered anew for one of them; 0 is not at all.
+	FreshFor time.Duration
 	// ReadyMaxAge is the age of the last Snapshot from which the process is not ready; 0 is no bound.
 	ReadyMaxAge time.Duration
 	// State serves the Snapshot as JSON and shows it on the page.
@@ -74,8 +76,8 @@ func CheckTelemetryPath(path string) error {
 	return nil
 }
 
-// NewHandler serves everything. fresh is gathered anew in every scrape (go_*, process_* and the like) and must not
-// have a family in common with metrics. It panics if the telemetry path or a pattern of Extra cannot be served.
+// NewHandler serves everything. fresh is gathered anew for scrapes (go_*, process_* and the like), see Options.FreshFor,
+// and must not have a family in common with metrics. It panics if the telemetry path or a pattern of Extra cannot be served.
 func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) http.Handler {
 	if opts.TelemetryPath == "" {
 		opts.TelemetryPath = TelemetryPathDefault

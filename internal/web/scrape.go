@@ -1,7 +1,6 @@
 package web
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,9 +19,8 @@ import (
 // scrapeHandler serves metrics: the encoded Snapshot, shared by all scrapers, and after it the fresh families.
 type scrapeHandler struct {
 	expositions perSnapshot[*exposition]
-	fresh       prometheus.Gatherer
+	endings     *endings
 	formats     []expfmt.Format
-	pool        *buffers
 	slots       chan struct{} // nil: no bound
 	complaints  *complaints
 	served      atomic.Uint64
@@ -31,10 +29,11 @@ type scrapeHandler struct {
 
 func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers, logger log.Logger) *scrapeHandler {
 	h := &scrapeHandler{
-		fresh:      fresh,
 		formats:    expfmt.DefaultOpenMetricsAcceptedFormats(),
-		pool:       pool,
 		complaints: &complaints{logger: logger, now: opts.Now},
+	}
+	h.endings = &endings{
+		fresh: fresh, keep: opts.FreshFor, pool: pool, report: h.complaints.add, kept: make(map[wire]*keptEnding),
 	}
 	if opts.Register != nil {
 		opts.Register.MustRegister(scrapeCounter("served", &h.served), scrapeCounter("rejected", &h.rejected))
@@ -67,51 +66,31 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	form := wire{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
-	own := h.pool.get()
-	defer h.pool.put(own)
-	shared, err := h.encode(own, form)
+	begin, end, err := h.encode(form)
 	if err != nil {
 		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", string(form.format))
 	w.Header().Add("Vary", "Accept")
-	answer(w, form.coding, shared, own.Bytes())
+	answer(w, form.coding, begin, end)
 	h.served.Add(1)
 }
 
-// encode gives the shared beginning of an answer, and appends to own the families that are gathered anew and what ends
-// an exposition. It gives up its slot before the answer is written, so that slow readers keep nobody out. What is
-// missing is logged; it is an error only where nothing else is left.
-func (h *scrapeHandler) encode(own *bytes.Buffer, form wire) ([]byte, error) {
+// encode gives the two parts of an answer: the Snapshot, and the families that are gathered anew with what ends an
+// exposition. It gives up its slot before the answer is written, so that slow readers keep nobody out. What is missing is
+// logged; it is an error only where nothing else is left.
+func (h *scrapeHandler) encode(form wire) (begin, end []byte, err error) {
 	defer h.leave()
 	var open opening
-	var sharedErr error
 	if e, ok := h.expositions.current(); ok {
-		open, sharedErr = e.opening(form)
+		open, err = e.opening(form)
 	}
-	plain := own
-	if form.coding == codingGzip {
-		plain = h.pool.get()
-		defer h.pool.put(plain)
+	last := h.endings.of(form, open)
+	if err = errors.Join(err, last.err); err != nil && open.size == 0 && last.empty {
+		return nil, nil, err
 	}
-	families, err := h.fresh.Gather()
-	if err != nil {
-		err = fmt.Errorf("gather: %w", err)
-	}
-	err = errors.Join(err, encodeFamilies(plain, form.format, families))
-	empty := open.size == 0 && plain.Len() == 0
-	err = errors.Join(err, finish(plain, form.format))
-	if err != nil {
-		h.complaints.add(err)
-	}
-	if err = errors.Join(sharedErr, err); err != nil && empty {
-		return nil, err
-	}
-	if form.coding == codingGzip {
-		h.pool.closeGzip(own, open, plain.Bytes())
-	}
-	return open.bytes, nil
+	return open.bytes, last.bytes, nil
 }
 
 func (h *scrapeHandler) enter() bool {
