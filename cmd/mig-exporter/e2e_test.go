@@ -55,7 +55,7 @@ const patience = 2 * time.Minute
 
 // program is a running mig-exporter.
 type program struct {
-	t    *testing.T
+	t    testing.TB
 	cmd  *exec.Cmd
 	url  string
 	done chan error
@@ -67,7 +67,7 @@ type program struct {
 var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
 
 // launch starts the program on a free port and waits until it listens.
-func launch(t *testing.T, args ...string) *program {
+func launch(t testing.TB, args ...string) *program {
 	t.Helper()
 	p := launchAnyhow(t, append([]string{"--web.listen-address=127.0.0.1:0"}, args...)...)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -93,7 +93,7 @@ func launch(t *testing.T, args ...string) *program {
 }
 
 // launchAnyhow starts the program, which may end at once.
-func launchAnyhow(t *testing.T, args ...string) *program {
+func launchAnyhow(t testing.TB, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, done: make(chan error, 1)}
 	p.cmd = exec.Command(binary, args...)
