@@ -163,6 +163,8 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 		{"another version", strings.Replace(string(whole), `"version": 1`, `"version": 2`, 1), "version 2; expected 1"},
 		{"another scenario", strings.Replace(string(whole), s.digest, "0", 1), "another scenario"},
 		{"another clock", strings.Replace(strings.Replace(string(whole), `"step"`, `"real"`, 1), `"now"`, `"xyz"`, 1), "not whole"},
+		{"clock before its start", strings.Replace(string(whole), `"now": "2026`, `"now": "2025`, 1), "its clock stands at 2025"},
+		{"clock long after its start", strings.Replace(string(whole), `"now": "2026`, `"now": "9999`, 1), "its clock stands at 9999"},
 		{"unknown key", change(`{"what": 1}`), "what"},
 		{"GPU that is not there", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 2, "op": "reset"}`), "change 0"},
 		{"unknown change", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 1, "op": "melt"}`), `"melt"`},
@@ -328,4 +330,43 @@ func cutAndMend(t *testing.T, n *Node) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// Whatever stands in a state file, reading it ends in an error or in a state that can be written and read again.
+func FuzzState(f *testing.F) {
+	s, err := Parse("shared.yaml", []byte(sharedScenario))
+	if err != nil {
+		f.Fatal(err)
+	}
+	const clock = `"clock": {"mode": "step", "start": "2026-01-01T00:00:00Z", "now": "2026-01-01T00:00:10Z"}`
+	for _, changes := range []string{
+		"", `{"at": "2026-01-01T00:00:05Z", "gpu": 0, "op": "create-gi", "profile": 9, "gi": 1}`,
+		`{"at": "2026-01-01T00:00:05Z", "gpu": 1, "op": "mig-mode", "on": true}, {"at": "2026-01-01T00:00:05Z", "gpu": 1, "op": "reset"}`,
+		`{"at": "2026-01-01T00:00:05Z", "gpu": 0, "op": "create-ci", "gi": 2, "slices": 99, "start": -1}`,
+		`{"at": "0001-01-01T00:00:05Z", "gpu": 0, "op": "fault", "fault": 0}`,
+	} {
+		f.Add([]byte(`{"version": 1, "id": "x", "scenario": "shared", "digest": "` + s.digest + `", ` + clock + `, "changes": [` + changes + `]}`))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if state, err := decodeState(data, s); err != nil || state.Clock.Mode != ClockStep || state.Clock.Now.Sub(state.Clock.Start) > time.Hour {
+			return // what is long ago takes long to go through
+		}
+		path := statePath(t)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n, err := Join(s, ClockStep, path)
+		if err != nil {
+			return
+		}
+		defer n.Close()
+		before := everything(t, n)
+		if err := n.Advance(0); err != nil {
+			t.Fatal(err)
+		}
+		same(t, n, join(t, path))
+		if after := everything(t, n); after != before {
+			t.Errorf("%s\n%s", before, after)
+		}
+	})
 }

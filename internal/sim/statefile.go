@@ -85,6 +85,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 		return nil, fmt.Errorf("version %d; expected %d", f.Version, stateVersion)
 	case f.ID == "" || f.Clock.Start.IsZero() || (f.Clock.Now == nil) != (f.Clock.Mode != ClockStep):
 		return nil, fmt.Errorf("id or clock is missing")
+	case f.Clock.Now != nil && (f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
+		return nil, fmt.Errorf("its clock stands at %s, and began at %s", f.Clock.Now, f.Clock.Start)
 	case f.Digest != s.digest:
 		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to begin anew", f.Scenario)
 	case len(f.Changes) > maxChanges:
