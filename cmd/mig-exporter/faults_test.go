@@ -475,4 +475,9 @@ func TestChaosToTheEnd(t *testing.T) {
 	if code := p.exitCode(); code != exitMismatch {
 		t.Errorf("exit code %d, want %d", code, exitMismatch)
 	}
+	for _, line := range loggedFaults(t) {
+		if p.said(line) == 0 {
+			t.Errorf("docs/faults.md has the log line %q, which was not said", line)
+		}
+	}
 }
