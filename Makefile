@@ -34,6 +34,11 @@ export GOFLAGS     += -buildvcs=false
 build: toolchain ## build bin/mig-exporter (the default)
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/mig-exporter ./cmd/mig-exporter
 
+.PHONY: nvml-sim
+nvml-sim: toolchain ## build bin/libnvidia-ml.so.1, the simulated node for any client of NVML
+	go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1' -o bin/libnvidia-ml.so.1 ./cmd/nvml-sim
+	@rm -f bin/libnvidia-ml.so.h
+
 # The environment chooses the driver, so that flags in ARGS override it.
 .PHONY: run
 run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
