@@ -56,6 +56,8 @@ type Facts struct {
 	SMs          Opt[int]
 	// Profiles are the kinds of GPU instances that it offers; nil where it has no MIG or the driver withholds them.
 	Profiles []Profile
+	// NoXIDs says that the driver has refused to report XIDs of it from the start: a count of 0 would be made up.
+	NoXIDs bool
 }
 
 // GPU is one physical GPU.

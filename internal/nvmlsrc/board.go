@@ -17,6 +17,8 @@ type board struct {
 	handle Device
 	index  atomic.Int64
 	lost   atomic.Bool // a reading has failed as a whole; the next Discover looks the GPU up again
+	// wasRead: a reading has succeeded.
+	wasRead atomic.Bool
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex
@@ -112,6 +114,7 @@ func (r *round) read() (gpu.GPU, error) {
 	r.readFast()
 	r.readSlow()
 	r.readInstances()
+	r.readEvents()
 	if r.fatal != nil {
 		return gpu.GPU{}, r.fatal
 	}

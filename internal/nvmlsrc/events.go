@@ -2,7 +2,6 @@ package nvmlsrc
 
 import (
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,16 +29,16 @@ type eventQueue struct {
 	ended chan struct{} // closed when the goroutine has ended, or never started and never will
 
 	// mu is held while the set is changed, not while it is waited on.
-	mu         sync.Mutex
-	running    bool
-	stopped    bool
-	set        *queueSet // nil until there is a GPU, and after a failure
-	boards     []*board
-	registered map[*board]bool // in set, or about to be
-	refused    map[*board]bool // the set broke over them
-	busy       map[*board]bool // a call that registers them is under way, perhaps with an earlier set
+	mu            sync.Mutex
+	running       bool
+	stopped       bool
+	set           *queueSet // nil until there is a GPU, and after a failure
+	setErr        error     // why there is none, where the driver gives none
+	lostGPU       bool      // the last set failed because a GPU is lost
+	boards        []*board
+	registrations map[Device]*registration
 
-	registering sync.WaitGroup // those calls
+	registering sync.WaitGroup // calls under way that register GPUs
 
 	overflow bool // events were dropped and nobody was told yet; of the goroutine
 }
@@ -47,12 +46,10 @@ type eventQueue struct {
 func newEventQueue(lib Library, opts Options) eventQueue {
 	return eventQueue{
 		lib: lib, opts: opts,
-		out:        make(chan gpu.Event, eventBuffer),
-		quit:       make(chan struct{}),
-		ended:      make(chan struct{}),
-		registered: map[*board]bool{},
-		refused:    map[*board]bool{},
-		busy:       map[*board]bool{},
+		out:           make(chan gpu.Event, eventBuffer),
+		quit:          make(chan struct{}),
+		ended:         make(chan struct{}),
+		registrations: map[Device]*registration{},
 	}
 }
 
@@ -62,7 +59,7 @@ func (q *eventQueue) listen(boards []*board) {
 	if !q.begin(boards) {
 		return
 	}
-	q.register()
+	q.register(boards)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.running && !q.stopped {
@@ -82,12 +79,14 @@ func (q *eventQueue) begin(boards []*board) bool {
 	if q.running {
 		return true
 	}
-	if ret := q.renew(); ret != nvml.SUCCESS {
-		err := driverError("nvmlEventSetCreate", ret)
-		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
-		return !errors.Is(err, gpu.ErrNotSupported) // Discover finds changes of the layout, too
+	said := q.setErr != nil
+	if q.renew(); q.setErr == nil {
+		return true
 	}
-	return true
+	if !said {
+		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", q.setErr)
+	}
+	return !errors.Is(q.setErr, gpu.ErrNotSupported) // readings find changes of the layout, too
 }
 
 // stop ends the goroutine; ended says when.
@@ -134,6 +133,9 @@ func (q *eventQueue) run() {
 			q.deliver(e, ret == nvml.SUCCESS)
 		default:
 			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is set up anew", "err", driverError("nvmlEventSetWait", ret))
+			q.mu.Lock()
+			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
+			q.mu.Unlock()
 			q.drop()
 		}
 	}
@@ -155,14 +157,15 @@ func (q *eventQueue) current() *queueSet {
 // restore tries to set the queue up anew; where that fails, it is tried again.
 func (q *eventQueue) restore() {
 	q.mu.Lock()
-	listening := len(q.boards) > 0 && !q.stopped
-	if listening {
-		_ = q.renew()
+	var boards []*board
+	if !q.stopped {
+		boards = q.boards
+	}
+	if len(boards) > 0 {
+		q.renew()
 	}
 	q.mu.Unlock()
-	if listening {
-		q.register()
-	}
+	q.register(boards)
 }
 
 // pause is false where the queue was stopped meanwhile.
@@ -219,18 +222,17 @@ func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 		return ""
 	}
 	q.mu.Lock()
-	boards := slices.Clone(q.boards)
-	for b := range q.registered {
-		boards = append(boards, b)
+	r := q.registrations[d]
+	var uuid gpu.UUID
+	if r != nil {
+		uuid = r.uuid
 	}
 	q.mu.Unlock()
-	for _, b := range boards {
-		if b.handle == d {
-			return b.uuid
-		}
+	if uuid != "" {
+		return uuid
 	}
-	if uuid, ret := d.GetUUID(); ret == nvml.SUCCESS {
-		return gpu.UUID(text(uuid))
+	if asked, ret := d.GetUUID(); ret == nvml.SUCCESS {
+		uuid = gpu.UUID(text(asked))
 	}
-	return ""
+	return uuid
 }

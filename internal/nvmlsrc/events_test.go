@@ -1,6 +1,8 @@
 package nvmlsrc_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,21 +171,110 @@ func TestEventsThatNobodyReadsAreDroppedAndSaidSo(t *testing.T) {
 	})
 }
 
-// A GPU that was lost and is found again is registered again.
-func TestFoundGPUIsRegisteredAgain(t *testing.T) {
+// A GPU whose readings fail again and again, behind the same handle, stays in the set: NVML is not asked to register it
+// twice, and nothing is kept of it.
+func TestGPUFoundAgainIsNotRegisteredTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
 		ids := n.discover()
-		n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
-		if _, err := n.source.Read(ids[0]); err == nil {
-			t.Fatal("no error")
-		}
-		n.spy.set("GetMemoryInfo", nvml.SUCCESS)
 		n.spy.taken()
-		n.discover()
-		if calls := n.spy.taken(); calls["RegisterEvents(XID)"] != 1 {
+		for range 50 {
+			n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
+			if _, err := n.source.Read(ids[0]); err == nil {
+				t.Fatal("no error")
+			}
+			n.spy.set("GetMemoryInfo", nvml.SUCCESS)
+			n.discover()
+			n.read(ids[0])
+		}
+		if calls := n.spy.taken(); calls["RegisterEvents(XID)"] != 0 || calls["EventSetCreate"] != 0 {
 			t.Errorf("calls: %v", calls)
+		}
+		n.advance(2 * time.Minute)
+		n.next()
+		if e := n.next(); e.GPU != ids[0] || e.XID != 79 {
+			t.Errorf("event %+v", e)
 		}
 		n.source.Close(t.Context())
 	})
+}
+
+// A GPU that is lost makes every wait fail on a set that it is in. The others go on without it, until it is read well.
+func TestOthersAreHeardWhileAGPUIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, xidScenario)
+		ids := n.discover()
+		n.spy.fall(n.spy.devices[0])
+		for range 5 { // it is found behind its handle and fails its readings
+			n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
+			if _, err := n.source.Read(ids[0]); err == nil {
+				t.Fatal("no error")
+			}
+			n.spy.set("GetMemoryInfo", nvml.SUCCESS)
+			time.Sleep(time.Second)
+			n.discover()
+		}
+		if e := n.next(); e.Kind != gpu.EventsLost {
+			t.Errorf("event %+v", e)
+		}
+		n.advance(time.Minute)
+		if e := n.next(); e.GPU != ids[1] || e.XID != 13 {
+			t.Errorf("event %+v", e)
+		}
+		n.spy.fall(nil)
+		n.read(ids[0])
+		n.advance(time.Minute)
+		if e := n.next(); e.GPU != ids[0] || e.XID != 79 {
+			t.Errorf("event %+v", e)
+		}
+		n.source.Close(t.Context())
+	})
+}
+
+// A registration that fails is an error of the GPU, is in the log once, and is tried again with the slow tier.
+func TestFailedRegistrationIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, xidScenario)
+		n.spy.set("RegisterEvents(XID)", nvml.ERROR_NO_PERMISSION)
+		id := n.discover()[1]
+		for i := range 4 {
+			g := n.read(id)
+			if !errors.Is(errorOf(g.Errors, gpu.ReadingEvents), gpu.ErrNoPermission) || !g.NoXIDs {
+				t.Errorf("reading %d: errors %v, no XIDs %v", i, g.Errors, g.NoXIDs)
+			}
+			n.advance(5 * time.Second)
+		}
+		calls := n.spy.taken()
+		if calls["RegisterEvents(XID)"] != 3 || calls["RegisterEvents(MIG)"] != 2 {
+			t.Errorf("calls: %v, want both GPUs asked and one of them again", calls)
+		}
+		if lines := strings.Count(n.logged.String(), "are not received"); lines != 2 {
+			t.Errorf("logged %d times, want once for each GPU:\n%s", lines, n.logged)
+		}
+		n.spy.set("RegisterEvents(XID)", nvml.SUCCESS)
+		n.advance(15 * time.Second)
+		if g := n.read(id); g.NoXIDs || len(g.Errors) != 0 {
+			t.Errorf("no XIDs %v, errors %v", g.NoXIDs, g.Errors)
+		}
+		n.advance(time.Minute)
+		if e := n.next(); e.GPU != id || e.XID != 13 {
+			t.Errorf("event %+v", e)
+		}
+		n.source.Close(t.Context())
+	})
+}
+
+// Where a driver does not offer XIDs, there is no error, and no count of them.
+func TestXIDsThatAreNotSupported(t *testing.T) {
+	for _, call := range []string{"RegisterEvents(XID)", "EventSetCreate"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, xidScenario)
+			n.spy.set(call, nvml.ERROR_NOT_SUPPORTED)
+			id := n.discover()[0]
+			if g := n.read(id); !g.NoXIDs || len(g.Errors) != 0 {
+				t.Errorf("%s: no XIDs %v, errors %v", call, g.NoXIDs, g.Errors)
+			}
+			n.source.Close(t.Context())
+		})
+	}
 }

@@ -25,6 +25,7 @@ type spy struct {
 	before  map[string]func()      // what happens before a call is made
 	devices map[int]spyDevice
 	loadErr error
+	fallen  nvmlsrc.Device
 
 	oldProcesses bool
 }
@@ -119,16 +120,30 @@ func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
 
 func (s *spy) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 	set, ret := via(s, "EventSetCreate", s.Library.EventSetCreate)
-	return spySet{set, s}, ret
+	return &spySet{EventSet: set, spy: s, members: map[nvmlsrc.Device]bool{}}, ret
+}
+
+// fall makes a GPU one that has fallen off the bus for the sets that it is in, nil none.
+func (s *spy) fall(d nvmlsrc.Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fallen = d
 }
 
 type spySet struct {
 	nvmlsrc.EventSet
-	spy *spy
+	spy     *spy
+	members map[nvmlsrc.Device]bool
 }
 
 // Wait names the device by the handle that the spy has given out, as the driver does.
-func (e spySet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
+func (e *spySet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
+	e.spy.mu.Lock()
+	lost := e.members[e.spy.fallen]
+	e.spy.mu.Unlock()
+	if lost {
+		return nvmlsrc.Event{}, nvml.ERROR_GPU_IS_LOST
+	}
 	event, ret := via(e.spy, "Wait", func() (nvmlsrc.Event, nvml.Return) { return e.EventSet.Wait(timeoutMillis) })
 	if ret == nvml.SUCCESS {
 		e.spy.mu.Lock()
@@ -142,7 +157,7 @@ func (e spySet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
 	return event, ret
 }
 
-func (e spySet) Free() nvml.Return {
+func (e *spySet) Free() nvml.Return {
 	e.spy.passes("Free")
 	return e.EventSet.Free()
 }
@@ -157,7 +172,10 @@ func (d spyDevice) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Retur
 	if ret, ok := d.spy.passes(call); !ok {
 		return ret
 	}
-	return d.Device.RegisterEvents(types, set.(spySet).EventSet)
+	d.spy.mu.Lock()
+	set.(*spySet).members[d] = true
+	d.spy.mu.Unlock()
+	return d.Device.RegisterEvents(types, set.(*spySet).EventSet)
 }
 
 func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {

@@ -1,9 +1,14 @@
 package nvmlsrc
 
 import (
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // queueSet is a queue in the driver. What is here is guarded by the eventQueue's mu.
@@ -14,15 +19,60 @@ type queueSet struct {
 	spoilt  bool // it must not be waited on again; it may be, at the moment
 }
 
-// renew makes a set where there is none. The caller holds mu, and calls register once it does no longer.
-func (q *eventQueue) renew() nvml.Return {
+// eventKinds are registered one by one: where one is not supported, none of a mask is.
+const eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange
+
+// registration is how far the events of one GPU are received. It is kept by handle, as the driver does: a GPU that is
+// found again behind its old handle is in the set still, and must not be put into it twice.
+type registration struct {
+	uuid    gpu.UUID
+	board   *board // that was tried last
+	busy    bool   // a call is under way, perhaps with an earlier set
+	kinds   uint64 // registered with the set in use
+	triedAt time.Time
+	pause   time.Duration // until what failed is tried again
+	spoils  bool          // the set broke over it
+	suspect bool          // a set failed because a GPU is lost, which may be this one: it must be read well first
+
+	heard  bool  // XIDs were received at some time
+	err    error // why XIDs are not; nil where they are, or nothing was tried yet
+	passed bool  // a reading has told err
+	logged bool
+}
+
+// due tells whether a GPU is to be registered, for what it lacks.
+func (r *registration) due(b *board, now time.Time) bool {
+	if r.busy || r.kinds == eventKinds || b.lost.Load() || r.suspect && !b.wasRead.Load() {
+		return false
+	}
+	since := now.Sub(r.triedAt)
+	waits := since >= 0 && since < r.pause
+	return !waits || r.board != b && !r.spoils
+}
+
+// renew makes a set where there is none, or leaves in setErr why it cannot. The caller holds mu, and calls register once
+// it does no longer.
+func (q *eventQueue) renew() {
 	set, ret := q.lib.EventSetCreate()
 	if ret != nvml.SUCCESS {
-		return ret
+		q.setErr = driverError("nvmlEventSetCreate", ret)
+		return
 	}
-	q.set = &queueSet{EventSet: set}
-	q.registered = map[*board]bool{}
-	return ret
+	q.set, q.setErr = &queueSet{EventSet: set}, nil
+	current := make(map[Device]*registration, len(q.boards))
+	for h, r := range q.registrations {
+		listening := slices.IndexFunc(q.boards, func(b *board) bool { return b.handle == h })
+		if listening < 0 && !r.busy {
+			continue
+		}
+		current[h] = r
+		r.kinds = 0
+		r.suspect = r.suspect || listening >= 0 && q.lostGPU && q.boards[listening].lost.Load()
+		if !r.spoils {
+			r.board = nil
+		}
+	}
+	q.registrations = current
 }
 
 // drop gives the set up. Only the goroutine that waits on it may do so. Where a call with it hangs in the driver, it is
@@ -41,21 +91,32 @@ func (q *eventQueue) drop() {
 	}
 }
 
-// register registers those GPUs that are not yet, one after the other. One that hangs in it is left behind after a while,
-// for it must not keep the others from being heard.
-func (q *eventQueue) register() {
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	expired := timer.C
-	for {
-		b, set := q.nextToRegister()
-		if b == nil {
+// attempt is a call under way that registers a GPU for some kinds of events.
+type attempt struct {
+	board        *board
+	registration *registration
+	set          *queueSet
+	kinds        uint64
+}
+
+// register registers those of some GPUs that are due, one after the other. One that hangs in it is left behind after a
+// while, for it must not keep the others from being heard.
+func (q *eventQueue) register(boards []*board) {
+	var expired <-chan time.Time
+	for first := true; ; first = false {
+		a, ok := q.nextToRegister(boards)
+		if !ok {
 			return
+		}
+		if first {
+			timer := time.NewTimer(patience)
+			defer timer.Stop()
+			expired = timer.C
 		}
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			q.registerOne(set, b)
+			q.registerOne(a)
 		}()
 		if expired == nil {
 			continue
@@ -68,49 +129,130 @@ func (q *eventQueue) register() {
 	}
 }
 
-// nextToRegister picks a GPU and notes that a call is under way, which registerOne ends; nil where there is none left.
-func (q *eventQueue) nextToRegister() (*board, *queueSet) {
+// nextToRegister picks a GPU and notes that a call is under way, which registerOne ends; false where none is due.
+func (q *eventQueue) nextToRegister(boards []*board) (attempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.set == nil || q.set.spoilt || q.stopped {
-		return nil, nil
+		return attempt{}, false
 	}
-	for _, b := range q.boards {
-		if q.registered[b] || q.refused[b] || q.busy[b] {
+	now := q.opts.Now()
+	for _, b := range boards {
+		r := q.registrations[b.handle]
+		if r == nil {
+			r = &registration{}
+			q.registrations[b.handle] = r
+		}
+		if !r.due(b, now) {
 			continue
 		}
-		q.registered[b], q.busy[b] = true, true
+		r.uuid, r.board, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0
 		q.set.users++
 		q.registering.Add(1)
-		return b, q.set
+		return attempt{board: b, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
 	}
-	return nil, nil
+	return attempt{}, false
 }
 
 // registerOne registers one GPU. Where another set was made meanwhile, it is not yet in that.
-func (q *eventQueue) registerOne(set *queueSet, b *board) {
+func (q *eventQueue) registerOne(a attempt) {
 	defer q.registering.Done()
-	unknown := false
-	// One by one: where one kind is not supported, none of a mask is registered.
+	var done uint64
+	errs := map[uint64]error{}
+	spoilt := false
 	for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
-		if b.handle.RegisterEvents(kind, set.EventSet) == nvml.ERROR_UNKNOWN { // the set is undefined now (nvml.h)
-			unknown = true
-			break
+		if a.kinds&kind == 0 || spoilt {
+			continue
 		}
+		ret := a.board.handle.RegisterEvents(kind, a.set.EventSet)
+		if ret == nvml.SUCCESS {
+			done |= kind
+			continue
+		}
+		errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
+		spoilt = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
 	}
 	q.mu.Lock()
-	delete(q.busy, b)
-	set.users--
-	if unknown {
-		q.refused[b], set.spoilt = true, true
+	a.set.users--
+	a.set.spoilt = a.set.spoilt || spoilt
+	free := a.set.dropped && a.set.users == 0
+	late := q.set != nil && q.set != a.set
+	if r := a.registration; late {
+		r.busy, r.board = false, nil
+	} else {
+		r.busy, r.kinds, r.spoils = false, r.kinds|done, spoilt
+		r.judge(errs, q.opts.SlowEvery)
+		q.tell(a)
 	}
-	free := set.dropped && set.users == 0
-	late := q.set != nil && q.set != set
 	q.mu.Unlock()
 	if free {
-		_ = set.Free()
+		_ = a.set.Free()
 	}
 	if late {
-		q.register()
+		q.register([]*board{a.board})
+	}
+}
+
+// judge takes the errors of a call, by kind.
+func (r *registration) judge(errs map[uint64]error, soon time.Duration) {
+	r.suspect, r.err = false, errs[nvml.EventTypeXidCriticalError]
+	r.passed = false
+	r.heard = r.heard || r.kinds&nvml.EventTypeXidCriticalError != 0
+	for _, err := range errs {
+		if r.pause == 0 {
+			r.pause = supportEvery
+		}
+		if !r.spoils && !errors.Is(err, gpu.ErrNotSupported) {
+			r.pause = soon
+		}
+		r.suspect = r.suspect || losesDevice(err)
+	}
+}
+
+// tell logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller holds mu.
+func (q *eventQueue) tell(a attempt) {
+	r := a.registration
+	if r.err == nil {
+		r.logged = false
+	} else if !r.logged && !r.suspect {
+		r.logged = true
+		level.Warn(q.opts.Logger).Log("msg", "XIDs of the GPU are not received", "gpu", a.board.uuid, "err", r.err)
+	}
+}
+
+// xidState tells whether the XIDs of a GPU are received.
+type xidState struct {
+	err  error // why they are not; nil where they are
+	ever bool  // they were, at some time
+	told bool  // an earlier reading was told of err
+}
+
+func (q *eventQueue) xidsOf(b *board) xidState {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var state xidState
+	if r := q.registrations[b.handle]; r != nil {
+		state = xidState{err: r.err, ever: r.heard, told: r.passed}
+		r.passed = true
+	}
+	if q.setErr != nil {
+		state.err, state.told = q.setErr, true // it is in the log
+	}
+	return state
+}
+
+// readEvents sees to it that the GPU's events are received, and takes note where its XIDs are not.
+func (r *round) readEvents() {
+	if r.fatal != nil {
+		return
+	}
+	queue := &r.source.queue
+	if !r.board.wasRead.Swap(true) || r.slow {
+		queue.register([]*board{r.board})
+	}
+	xids := queue.xidsOf(r.board)
+	r.board.facts.NoXIDs = xids.err != nil && !xids.ever
+	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
+		r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.told})
 	}
 }

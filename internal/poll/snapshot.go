@@ -81,6 +81,9 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 		g.Errors = t.failure
 	}
 	g.Totals = t.totals
+	if g.NoXIDs {
+		g.Totals.XIDs = gpu.Counter{}
+	}
 	g.Totals.XIDErrors = slices.Clone(t.totals.XIDErrors)
 	g.Totals.ReadErrors = slices.Clone(t.totals.ReadErrors)
 	g.Totals.ClockEvents = slices.Clone(t.totals.ClockEvents)
