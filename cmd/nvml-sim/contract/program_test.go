@@ -75,9 +75,9 @@ func request(t *testing.T, method, url string) string {
 	return string(body)
 }
 
-// series are the nvidia_* series of a scrape. What grows with the program's own polls and clock is there without its value.
+// series are the nvidia_* series of a scrape. What depends on when the program polls is there without its value.
 func series(scrape string) []string {
-	byClock := regexp.MustCompile(`^(nvidia_gpu_last_read_timestamp_seconds|nvidia_\w+_distribution_bytes_\w+|nvidia_gpu_clock_event_seconds_total|` +
+	byClock := regexp.MustCompile(`^(nvidia_gpu_last_read_timestamp_seconds|nvidia_gpu_mig_layout_changes_total|nvidia_\w+_distribution_bytes_\w+|nvidia_gpu_clock_event_seconds_total|` +
 		`nvidia_gpu_energy_unallocated_joules_total|nvidia_\w+_energy_estimate_joules_total)\b`)
 	var list []string
 	for line := range strings.Lines(scrape) {
