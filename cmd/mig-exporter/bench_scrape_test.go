@@ -79,11 +79,33 @@ func (r *renewed) renew() {
 }
 
 // renewedHandler serves the current Snapshot of x, each time it is renewed as one that nobody has scraped yet.
-func renewedHandler(x *exporter) (http.Handler, *renewed) {
+func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed) {
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())
 	fresh, _ := freshRegistry()
 	return web.NewHandler(web.Options{Register: fresh, FreshFor: freshFor}, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
+}
+
+// TestScrapesOfTheBenchCallNoDriver: neither the first scrape of a Snapshot nor a later one, in any form.
+func TestScrapesOfTheBenchCallNoDriver(t *testing.T) {
+	x := benchNode(t, benchGPUs)
+	h, snaps := renewedHandler(x, freshFor)
+	before := x.source.DriverCalls()
+	for _, f := range benchForms {
+		snaps.renew()
+		for range 2 {
+			if _, n := scrapeDiscarding(t, h, scrapeRequest(t, "http://node/metrics", f.accept, f.coding)); n == 0 {
+				t.Errorf("%s: nothing served", f.name)
+			}
+		}
+	}
+	if calls := x.source.DriverCalls() - before; calls != 0 {
+		t.Errorf("scrapes made %d driver calls", calls)
+	}
+	pollOnce(t, x)
+	if x.source.DriverCalls() == before {
+		t.Error("a poll made no driver call: they are not counted")
+	}
 }
 
 func benchScrape(b *testing.B, h http.Handler, accept, coding string, before func()) {
@@ -112,10 +134,20 @@ func BenchmarkScrapeCached(b *testing.B) {
 	}
 }
 
+// BenchmarkScrapeAlone is a scrape of a Snapshot that has been encoded, a second or more after the last scrape: what the
+// process says of itself is gathered anew.
+func BenchmarkScrapeAlone(b *testing.B) {
+	x := benchNode(b, benchGPUs)
+	h, _ := renewedHandler(x, 0)
+	for _, f := range benchForms {
+		b.Run(f.name, func(b *testing.B) { benchScrape(b, h, f.accept, f.coding, func() {}) })
+	}
+}
+
 // BenchmarkScrapeFirst is the first scrape of a Snapshot, which gathers and encodes it.
 func BenchmarkScrapeFirst(b *testing.B) {
 	x := benchNode(b, benchGPUs)
-	h, snaps := renewedHandler(x)
+	h, snaps := renewedHandler(x, freshFor)
 	for _, f := range benchForms {
 		b.Run(f.name, func(b *testing.B) { benchScrape(b, h, f.accept, f.coding, snaps.renew) })
 	}
@@ -125,7 +157,7 @@ func BenchmarkScrapeFirst(b *testing.B) {
 func BenchmarkScrapeGrowth(b *testing.B) {
 	for _, gpus := range growth {
 		x := benchNode(b, gpus)
-		h, snaps := renewedHandler(x)
+		h, snaps := renewedHandler(x, freshFor)
 		b.Run(fmt.Sprintf("cached/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, x.handler, acceptText, "identity", func() {}) })
 		b.Run(fmt.Sprintf("first/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "identity", snaps.renew) })
 	}
