@@ -102,16 +102,13 @@ type attempt struct {
 // register registers those of some GPUs that are due, one after the other. One that hangs in it is left behind after a
 // while, for it must not keep the others from being heard.
 func (q *eventQueue) register(boards []*board) {
-	var expired <-chan time.Time
-	for first := true; ; first = false {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	expired := timer.C
+	for {
 		a, ok := q.nextToRegister(boards)
 		if !ok {
 			return
-		}
-		if first {
-			timer := time.NewTimer(patience)
-			defer timer.Stop()
-			expired = timer.C
 		}
 		done := make(chan struct{})
 		go func() {
