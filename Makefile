@@ -14,6 +14,7 @@ LINT_VERSION  := 2.15.0
 LINT          := $(CURDIR)/.bin/golangci-lint
 PROMTEST      := internal/promtest
 FUZZTIME      ?= 10s
+BENCH_RUNS    ?= 5
 TEST_TIMEOUT  ?= 15m
 ARGS          ?=
 
@@ -51,7 +52,7 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	exec bin/mig-exporter $(ARGS)
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-e2e test-docs test-promql ## check everything, as CI does
+test: toolchain fmt-check vet lint test-unit test-e2e test-growth test-docs test-promql ## check everything, as CI does
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
@@ -81,10 +82,15 @@ test-e2e: toolchain
 	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
 	go test -race -timeout $(TEST_TIMEOUT) ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
+.PHONY: test-growth
+test-growth: toolchain
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes"
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestNothingGrows ./cmd/mig-exporter
+
 .PHONY: test-docs
 test-docs: toolchain
 	@echo "==> generated documentation is up to date"
-	go test -count=1 -run TestDocs ./collector || { echo "run: make docs"; exit 1; }
+	go test -count=1 -run TestDocs ./collector ./internal/nvmlsrc || { echo "run: make docs"; exit 1; }
 
 .PHONY: test-promql
 test-promql: toolchain
@@ -98,10 +104,15 @@ golden: toolchain ## rewrite testdata/golden with what the program serves now
 .PHONY: docs
 docs: toolchain ## rewrite the generated documentation
 	go test -count=1 -run TestDocs ./collector -update
+	go test -count=1 -run TestDocs ./internal/nvmlsrc -update
 
 .PHONY: bench
-bench: toolchain ## run the benchmarks
-	go test -run '^$$' -bench . -benchmem ./...
+bench: toolchain ## measure and print the tables of docs/performance.md; it takes ten minutes and a machine that is quiet
+	@mkdir -p bin && cat /proc/loadavg >bin/bench.load
+	go test -run '^$$' -bench 'Poll|Scrape|Loopback' -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >bin/bench.txt
+	go test -run '^$$' -bench Resident -benchtime 1x -count 2 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
+	@echo "load average before: $$(cat bin/bench.load)"
+	@go run ./cmd/benchtable <bin/bench.txt
 
 .PHONY: fuzz
 fuzz: toolchain ## fuzz every target for FUZZTIME each (10s)

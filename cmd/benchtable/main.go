@@ -1,0 +1,35 @@
+// benchtable makes the tables of docs/performance.md of what `go test -bench` prints: make bench runs both.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+)
+
+func main() {
+	if err := write(os.Stdout, os.Stdin, fmt.Sprintf("%d cores, %s", runtime.NumCPU(), runtime.Version())); err != nil {
+		fmt.Fprintf(os.Stderr, "benchtable: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// write reads benchmarks and writes their tables. An error is for benchmarks of the tables that are not there, too.
+func write(to io.Writer, from io.Reader, machine string) error {
+	runs, cpu, err := read(from)
+	if err != nil {
+		return err
+	}
+	if cpu != "" {
+		machine = cpu + ", " + machine
+	}
+	text, missing := tables(runs, machine)
+	if _, err := io.WriteString(to, text); err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("no such benchmarks: %q", missing)
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// metric is one figure of one benchmark.
+type metric struct{ benchmark, unit string }
+
+// results holds the value of every run.
+type results map[metric][]float64
+
+// ofProcs is what the testing package appends to names: the number of processors.
+func ofProcs() *regexp.Regexp { return regexp.MustCompile(`-\d+$`) }
+
+// read takes in the output of `go test -bench`; cpu is the processor's name as it prints it.
+func read(from io.Reader) (found results, cpu string, err error) {
+	found = results{}
+	procs := ofProcs()
+	lines := bufio.NewScanner(from)
+	for lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "cpu: "); ok {
+			cpu = name
+			continue
+		}
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 4 || len(fields)%2 != 0 || !strings.HasPrefix(fields[0], "Benchmark") {
+			continue
+		}
+		name := procs.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
+		for i := 2; i < len(fields); i += 2 {
+			value, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				return nil, "", fmt.Errorf("%q: %w", lines.Text(), err)
+			}
+			m := metric{name, fields[i+1]}
+			found[m] = append(found[m], value)
+		}
+	}
+	return found, cpu, lines.Err()
+}
+
+// best is the least value; all figures are costs.
+func best(values []float64) float64 { return slices.Min(values) }
+
+// median is the value in the middle, the larger one of two.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// line is a line of the first table. A target of 0 is none.
+type line struct {
+	title  string
+	metric metric
+	target float64
+}
+
+// forms are the forms of a scrape, as the benchmarks name them.
+func forms() []string {
+	return []string{"text/identity", "text/gzip", "protobuf/identity", "protobuf/gzip"}
+}
+
+const (
+	millisecond = 1e6
+	gpusOfBench = "gpus=8"
+)
+
+// lines are those of the first table.
+func lines() []line {
+	var list []line
+	for _, kind := range []struct {
+		title, benchmark string
+		target           float64
+	}{
+		{"scrape of an encoded Snapshot, among others", "ScrapeCached", 1 * millisecond},
+		{"scrape of an encoded Snapshot, alone", "ScrapeAlone", 1 * millisecond},
+		{"first scrape of a Snapshot", "ScrapeFirst", 15 * millisecond},
+	} {
+		for _, form := range forms() {
+			name := kind.benchmark + "/" + form
+			list = append(list,
+				line{kind.title + ", " + form + ": p50", metric{name, "p50-ns"}, 0},
+				line{kind.title + ", " + form + ": p99", metric{name, "p99-ns"}, kind.target})
+		}
+	}
+	for _, form := range forms() {
+		for _, scrapers := range []string{"1", "8"} {
+			name := "Loopback/" + form + "/scrapers=" + scrapers
+			title := "over loopback, " + form + ", scrapers: " + scrapers
+			list = append(list,
+				line{title + ": p50", metric{name, "p50-ns"}, 0},
+				line{title + ": p50 of a bare handler", metric{name, "bare-p50-ns"}, 0},
+				line{title + ": one by the other", metric{name, "p50-ratio"}, 2})
+		}
+	}
+	poll := "Poll/" + gpusOfBench
+	return append(list,
+		line{"poll: CPU", metric{poll, "cpu-ns"}, 5 * millisecond},
+		line{"poll: p50", metric{poll, "p50-ns"}, 0},
+		line{"poll: p99", metric{poll, "p99-ns"}, 0},
+		line{"poll: driver calls, mean over the tiers", metric{poll, "calls"}, 0},
+		line{"poll: allocations", metric{poll, "allocs/op"}, 0},
+		line{"poll: bytes allocated", metric{poll, "B/op"}, 0},
+		line{"resident after 1,000 polls", metric{"Resident", "MiB@1000"}, 40},
+		line{"resident after 10,000 polls and 1,000 scrapes", metric{"Resident", "MiB@10000"}, 40},
+		line{"resident at most, the start included", metric{"Resident", "MiB-peak"}, 0},
+		line{"resident of the program's own file", metric{"Resident", "MiB-of-files"}, 0},
+	)
+}
+
+// tables writes both tables and lists the benchmarks that are not there.
+func tables(found results, machine string) (text string, missing []string) {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n", machine)
+	for _, l := range lines() {
+		values := found[l.metric]
+		if len(values) == 0 {
+			missing = append(missing, l.metric.benchmark+" "+l.metric.unit)
+			continue
+		}
+		target := ""
+		if l.target > 0 {
+			target = "< " + format(l.target, l.metric.unit)
+		}
+		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", l.title,
+			format(best(values), l.metric.unit), format(median(values), l.metric.unit), target, verdict(values, l.target))
+	}
+	growth, lacking := growthTable(found)
+	return out.String() + "\n" + growth, append(missing, lacking...)
+}
+
+// growthTable is the same figures on nodes of several sizes, the best of the runs of each.
+func growthTable(found results) (text string, missing []string) {
+	sizes := []string{"1", "2", "4", "8", "16"}
+	var out strings.Builder
+	fmt.Fprintf(&out, "| growth, best of the runs; GPUs | %s |\n|---|%s\n", strings.Join(sizes, " | "), strings.Repeat("--:|", len(sizes)))
+	for _, l := range []line{
+		{"poll: CPU", metric{"Poll/", "cpu-ns"}, 0},
+		{"poll: driver calls", metric{"Poll/", "calls"}, 0},
+		{"poll: allocations", metric{"Poll/", "allocs/op"}, 0},
+		{"first scrape, text: p50", metric{"ScrapeGrowth/first/", "p50-ns"}, 0},
+		{"first scrape: allocations", metric{"ScrapeGrowth/first/", "allocs/op"}, 0},
+		{"scrape of an encoded Snapshot, text: p50", metric{"ScrapeGrowth/cached/", "p50-ns"}, 0},
+		{"body, text", metric{"ScrapeGrowth/first/", "body-bytes"}, 0},
+	} {
+		out.WriteString("| " + l.title)
+		for _, size := range sizes {
+			m := metric{l.metric.benchmark + "gpus=" + size, l.metric.unit}
+			cell := ""
+			if values := found[m]; len(values) > 0 {
+				cell = format(best(values), m.unit)
+			} else {
+				missing = append(missing, m.benchmark+" "+m.unit)
+			}
+			out.WriteString(" | " + cell)
+		}
+		out.WriteString(" |\n")
+	}
+	return out.String(), missing
+}
+
+// verdict holds the runs to a target: the one in the middle counts.
+func verdict(values []float64, target float64) string {
+	switch {
+	case target == 0:
+		return ""
+	case median(values) < target:
+		return "met"
+	case best(values) < target:
+		return "met by the best run only"
+	}
+	return "missed"
+}
+
+// format writes a figure in the unit that people read it in.
+func format(value float64, unit string) string {
+	switch {
+	case strings.HasSuffix(unit, "-ns"):
+		if value < 0.9995*millisecond { // what rounds to one is one
+			return fmt.Sprintf("%.3g µs", value/1e3)
+		}
+		return fmt.Sprintf("%.3g ms", value/millisecond)
+	case strings.Contains(unit, "MiB"):
+		return fmt.Sprintf("%.1f MiB", value)
+	case strings.Contains(unit, "ytes") || unit == "B/op":
+		return fmt.Sprintf("%.0f KiB", value/1024)
+	case strings.HasSuffix(unit, "ratio"):
+		return fmt.Sprintf("%.2f", value)
+	}
+	return fmt.Sprintf("%.0f", value)
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const output = `goos: linux
+cpu: AMD EPYC
+BenchmarkPoll/gpus=8-2  	 99	 3582016 ns/op	 510.3 calls	 5326111 cpu-ns	 6927047 p99-ns
+BenchmarkPoll/gpus=8-2  	 99	 3582016 ns/op	 510.3 calls	 4900000 cpu-ns	 5927047 p99-ns
+BenchmarkPoll/gpus=8-2  	 99	 3582016 ns/op	 510.3 calls	 5000001 cpu-ns	 4927047 p99-ns
+BenchmarkResident-16    	 1	 39 ns/op	 32.98 MiB@10000
+BenchmarkOther          	 1	 39 ns/op
+PASS
+ok  	example.org/x	17.032s
+`
+
+func TestTables(t *testing.T) {
+	runs, cpu, err := read(strings.NewReader(output))
+	if err != nil || cpu != "AMD EPYC" {
+		t.Fatalf("processor %q, %v", cpu, err)
+	}
+	text, missing := tables(runs, "a machine")
+	for _, want := range []string{
+		"a machine.\n",
+		"| poll: CPU | 4.9 ms | 5 ms | < 5 ms | met by the best run only |\n",
+		"| poll: p99 | 4.93 ms | 5.93 ms |  |  |\n",
+		"| resident after 10,000 polls and 1,000 scrapes | 33.0 MiB | 33.0 MiB | < 40.0 MiB | met |\n",
+		"| poll: driver calls |  |  |  | 510 |  |\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if len(missing) == 0 {
+		t.Error("nothing is missing, though most benchmarks did not run")
+	}
+}
+
+func TestFormat(t *testing.T) {
+	for _, test := range []struct {
+		value float64
+		unit  string
+		want  string
+	}{
+		{1512, "p50-ns", "1.51 µs"},
+		{999_400, "p99-ns", "999 µs"},
+		{999_900, "p99-ns", "1 ms"},
+		{14_447_710, "p99-ns", "14.4 ms"},
+		{381_905, "body-bytes", "373 KiB"},
+		{1.0716, "p50-ratio", "1.07"},
+		{7509, "allocs/op", "7509"},
+	} {
+		if got := format(test.value, test.unit); got != test.want {
+			t.Errorf("%g %s: got %q, want %q", test.value, test.unit, got, test.want)
+		}
+	}
+}
+
+func TestMissingBenchmarksFail(t *testing.T) {
+	var out strings.Builder
+	if err := write(&out, strings.NewReader(output), "a machine"); err == nil || !strings.Contains(err.Error(), "ScrapeFirst/text/gzip p99-ns") {
+		t.Errorf("got %v, want an error that names what is missing", err)
+	}
+	if !strings.Contains(out.String(), "| poll: CPU |") {
+		t.Error("what is there is not written")
+	}
+	if _, _, err := read(strings.NewReader("BenchmarkX-2 1 many ns/op\n")); err == nil {
+		t.Error("a figure that is no number is accepted")
+	}
+}
