@@ -19,6 +19,7 @@ type board struct {
 	lost   atomic.Bool // a reading has failed as a whole; the next Discover looks the GPU up again
 	// wasRead: a reading has succeeded.
 	wasRead atomic.Bool
+	recut   atomic.Bool // the driver has told of a change of its instances since the last reading began
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex
@@ -70,11 +71,13 @@ const supportEvery = 10 * time.Minute
 
 // hope asks again what was not supported, where that is due.
 func (b *board) hope(now time.Time) {
-	if since := now.Sub(b.freshAt); since >= 0 && since < supportEvery {
+	recut := b.recut.Swap(false)
+	if since := now.Sub(b.freshAt); since >= 0 && since < supportEvery && !recut {
 		return
 	}
 	b.freshAt = now
 	clear(b.answers.unsupported)
+	clear(b.tree.answers.unsupported)
 	for i := range b.tree.nodes {
 		n := &b.tree.nodes[i]
 		clear(n.answers.unsupported)
@@ -93,6 +96,7 @@ type round struct {
 	slow  bool // the slow tier is due
 	// moved: somebody re-cuts the GPU while it is read; rescanned: its tree has been read again for that.
 	moved, rescanned bool
+	scanErr          error // why the tree could not be scanned; its handles must not be used then
 	out              gpu.GPU
 }
 
@@ -124,8 +128,10 @@ func (r *round) read() (gpu.GPU, error) {
 	r.out.Up = true
 	r.out.Errors = append(r.errs, r.board.static.errs...)
 	r.out.Errors = append(r.out.Errors, r.board.slow.errs...)
+	r.out.Errors = append(r.out.Errors, r.board.tree.errs...)
 	remember(r.board.static.errs)
 	remember(r.board.slow.errs)
+	remember(r.board.tree.errs)
 	return r.out, nil
 }
 
@@ -144,20 +150,23 @@ func (r *round) again() {
 }
 
 // readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the
-// minor number may change (nvml.h).
+// minor number may change (nvml.h). That a GPU has none is asked every time: all else hangs on it. A GPU that had one has
+// it still, whatever the driver says in between.
 func (r *round) readMode() {
 	const question = "nvmlDeviceGetMigMode"
-	if !r.may(question, gpu.ReadingMIG) {
-		r.out.MIG.Enabled, r.out.MIG.Pending = r.board.mode.enabled, r.board.mode.pending
-		return
-	}
-	current, pending, ret := r.dev.GetMigMode()
-	var mode migMode
-	if r.took(question, gpu.ReadingMIG, ret) {
-		mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
-		mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
-	} else if r.fatal != nil || !r.unsupported[question] {
-		mode = r.board.mode // the last known one stays through an error
+	mode := r.board.mode // it stays through an error
+	if r.may(question, gpu.ReadingMIG) {
+		current, pending, ret := r.dev.GetMigMode()
+		switch {
+		case r.took(question, gpu.ReadingMIG, ret):
+			mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
+			mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
+		case r.unsupported[question]:
+			delete(r.unsupported, question)
+			if mode.enabled.Present() {
+				r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(question, ret)})
+			}
+		}
 	}
 	if r.board.known && mode.enabled != r.board.mode.enabled {
 		r.again()

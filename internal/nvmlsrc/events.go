@@ -195,6 +195,7 @@ func (q *eventQueue) deliver(e Event, is bool) {
 		out.Kind, out.XID = gpu.EventXID, e.Data
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
+		q.recut(e.Device)
 	default:
 		return
 	}
@@ -205,6 +206,18 @@ func (q *eventQueue) deliver(e Event, is bool) {
 		}
 	}
 	q.send(out)
+}
+
+// recut makes the next reading of a GPU ask again what it did not support: with its instances that changes, and was
+// perhaps asked while they were changing.
+func (q *eventQueue) recut(d Device) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, b := range q.boards {
+		if b.handle == d {
+			b.recut.Store(true)
+		}
+	}
 }
 
 // send never blocks: the queue in the driver must be emptied whether anybody listens or not.

@@ -28,6 +28,7 @@ type spy struct {
 	fallen  nvmlsrc.Device
 
 	oldProcesses bool
+	noMIGDevices bool // no GPU can have any, a driver says
 }
 
 func newSpy(lib nvmlsrc.Library) *spy {
@@ -208,7 +209,17 @@ func (d spyDevice) GetNumGpuCores() (int, nvml.Return) {
 	return via(d.spy, "GetNumGpuCores", d.Device.GetNumGpuCores)
 }
 func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return via(d.spy, "GetMaxMigDeviceCount", d.Device.GetMaxMigDeviceCount)
+	most, ret := via(d.spy, "GetMaxMigDeviceCount", d.Device.GetMaxMigDeviceCount)
+	if d.spy.noMIGDevices {
+		return 0, ret
+	}
+	return most, ret
+}
+func (d spyDevice) GetMigMode() (current, pending int, ret nvml.Return) {
+	if ret, ok := d.spy.passes("GetMigMode"); !ok {
+		return 0, 0, ret
+	}
+	return d.Device.GetMigMode()
 }
 func (d spyDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return via(d.spy, "GetMemoryInfo", d.Device.GetMemoryInfo)

@@ -34,6 +34,34 @@ func TestNotSupportedForAWhile(t *testing.T) {
 	}
 }
 
+// TestRecutAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again here is as
+// before, so that only the event tells.
+func TestRecutAsksAgainWhatWasNotSupported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
+		id := n.discover()[0]
+		n.spy.set("GetPowerUsage", nvml.ERROR_NOT_SUPPORTED)
+		gi := n.read(id).Instances[0]
+		n.spy.set("GetPowerUsage", nvml.SUCCESS)
+		if err := errors.Join(n.DestroyComputeInstance(0, gi.ID, 0), n.DestroyGPUInstance(0, gi.ID)); err != nil {
+			t.Fatal(err)
+		}
+		made, err := n.CreateGPUInstance(0, 9, gpu.Some(0))
+		if err != nil || made != gi.ID {
+			t.Fatalf("GPU instance %d, %v", made, err)
+		}
+		if _, err := n.CreateComputeInstance(0, made, 2); err != nil {
+			t.Fatal(err)
+		}
+		n.next()
+		synctest.Wait()
+		if g := n.read(id); !g.Readings.PowerWatts.Present() {
+			t.Error("it was not asked again after a re-cut")
+		}
+		n.source.Close(t.Context())
+	})
+}
+
 // TestDenialsAreToldOnce: what is denied is asked again with the slow tier; to be denied again is no new failure, until it
 // was granted in between.
 func TestDenialsAreToldOnce(t *testing.T) {

@@ -28,6 +28,10 @@ func (r *round) readInstances() {
 // fillInstances makes the instances of the result, which own their memory, and tells whether one of them was gone.
 func (r *round) fillInstances(processes *processes) (moved bool) {
 	t := &r.board.tree
+	if r.scanErr != nil {
+		r.out.Instances = t.unread(r.scanErr)
+		return false
+	}
 	r.out.Instances = slices.Grow([]gpu.GPUInstance(nil), len(t.nodes))
 	own := processes.ownLists(t.known)
 	for i := range t.nodes {
@@ -57,6 +61,22 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 		countProcesses(r.out.Instances, processes.list)
 	}
 	return moved
+}
+
+// unread makes the instances of a tree of which nothing can be read.
+func (t *tree) unread(err error) []gpu.GPUInstance {
+	list := make([]gpu.GPUInstance, 0, len(t.nodes))
+	for i := range t.nodes {
+		gi := t.nodes[i].GPUInstance
+		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}} // the GPU's has counted
+		for _, c := range t.nodes[i].computes {
+			ci := c.ComputeInstance
+			ci.Up, ci.Errors = false, gi.Errors
+			gi.Computes = append(gi.Computes, ci)
+		}
+		list = append(list, gi)
+	}
+	return list
 }
 
 // ofEntity returns an asker for one MIG device of the round's GPU.

@@ -87,9 +87,9 @@ func TestSecondReadAsksNothingThatStandsStill(t *testing.T) {
 	first := n.spy.taken()
 	static := []string{
 		"GetName", "GetArchitecture", "GetSerial", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo", "GetNumGpuCores",
-		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements", "GetMaxMigDeviceCount", "MIG.GetName", "MIG.GetAttributes",
+		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements", "GetMaxMigDeviceCount",
 	}
-	slow := []string{"GetEnforcedPowerLimit", "GetTotalEccErrors"}
+	slow := []string{"GetEnforcedPowerLimit", "GetTotalEccErrors", "MIG.GetName", "MIG.GetAttributes"} // the tree's details, too
 	unsupported := []string{"GetUtilizationRates"}
 	for _, call := range append(append(static, slow...), unsupported...) {
 		if first[call] == 0 {

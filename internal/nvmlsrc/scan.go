@@ -21,13 +21,15 @@ type migEntry struct {
 	identity
 }
 
-// identity is what a MIG device is known by. A UUID tells a compute instance's place, and is thus enough, but for the
-// legacy form that has only ids: there the name tells its size.
+// identity is what a MIG device is known by. A UUID tells the places of the instances, the legacy form only their ids. The
+// profile of the GPU instance, of which several fit some places, is in the name, and in the list of GPU instances where
+// the process may see that.
 type identity struct {
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 	uuid     gpu.MIGUUID
 	name     string
+	named    bool // the name was asked for
 }
 
 type instanceEntry struct {
@@ -44,11 +46,12 @@ func (s *scan) equal(other *scan) bool {
 // while it was looked at.
 func (r *round) look(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
-	return r.lookForDevices(to) && r.lookForInstances(to)
+	listed, ok := r.lookForInstances(to)
+	return ok && r.lookForDevices(to, !listed)
 }
 
-// lookForDevices finds the MIG devices. Their indexes are sparse.
-func (r *round) lookForDevices(to *scan) bool {
+// lookForDevices finds the MIG devices, with their names where wanted. Their indexes are sparse.
+func (r *round) lookForDevices(to *scan, named bool) bool {
 	most, ok := r.mostDevices()
 	denied := false
 	for i := 0; ok && i < most; i++ {
@@ -56,7 +59,7 @@ func (r *round) lookForDevices(to *scan) bool {
 		err := r.source.check("nvmlDeviceGetMigDeviceHandleByIndex", ret)
 		var e migEntry
 		if err == nil {
-			e, err = r.identify(h)
+			e, err = r.identify(h, named)
 		} else if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
 			break // no index from here on
 		} else if errors.Is(err, gpu.ErrNotFound) {
@@ -91,13 +94,13 @@ func (r *round) mostDevices() (int, bool) {
 		if !ok {
 			return 0, r.unsupported["nvmlDeviceGetMaxMigDeviceCount"]
 		}
-		st.mostMIG, st.mostKnown = most, true
+		st.mostMIG, st.mostKnown = most, most > 0 // 0 is what a driver says whose MIG is only about to be on
 	}
 	return st.mostMIG, true
 }
 
 // identify asks a MIG device what it is.
-func (r *round) identify(h MIGDevice) (migEntry, error) {
+func (r *round) identify(h MIGDevice, named bool) (migEntry, error) {
 	e := migEntry{handle: h}
 	instance, ret := h.GetGpuInstanceId()
 	if err := r.source.check("nvmlDeviceGetGpuInstanceId", ret); err != nil {
@@ -112,19 +115,20 @@ func (r *round) identify(h MIGDevice) (migEntry, error) {
 		return e, err
 	}
 	e.instance, e.compute, e.uuid = gpu.InstanceID(instance), gpu.ComputeID(compute), gpu.MIGUUID(text(uuid))
-	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); err != nil || legacy.Present() {
+	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); named || err != nil || legacy.Present() {
 		name, ret := h.GetName()
 		if err := r.source.check("nvmlDeviceGetName", ret); err != nil && !errors.Is(err, gpu.ErrNotSupported) {
 			return e, err
 		}
-		e.name = name
+		e.name, e.named = name, true
 	}
 	return e, nil
 }
 
 // lookForInstances finds the GPU instances, those without a compute instance too. That needs privilege; without it the
-// tree is what the MIG devices tell.
-func (r *round) lookForInstances(to *scan) bool {
+// tree is what the MIG devices tell. It tells whether all are listed, and is not ok where that is not known.
+func (r *round) lookForInstances(to *scan) (listed, ok bool) {
+	listed = len(r.board.static.profiles) > 0
 	for i := range r.board.static.profiles {
 		p := &r.board.static.profiles[i]
 		list, ok := ask(&r.asker, p.list, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
@@ -133,9 +137,11 @@ func (r *round) lookForInstances(to *scan) bool {
 		switch {
 		case r.denied[p.list] != nil:
 			to.instances = to.instances[:0]
-			return true
+			return false, true
 		case !ok && !r.unsupported[p.list]:
-			return false
+			return false, false
+		case !ok:
+			listed = false
 		}
 		for _, h := range list {
 			info, ret := h.GetInfo()
@@ -147,12 +153,12 @@ func (r *round) lookForInstances(to *scan) bool {
 				r.moved = true
 			case losesDevice(err):
 				r.fatal = err
-				return false
+				return false, false
 			default:
 				r.fail(gpu.ReadingMIG, err)
-				return false
+				return false, false
 			}
 		}
 	}
-	return true
+	return listed, true
 }

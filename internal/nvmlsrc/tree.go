@@ -12,13 +12,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's GI/CI tree in detail. The details are read when a scan differs from the last one.
+// tree is a GPU's GI/CI tree in detail. The details are read when a scan differs from the last one, and with the slow
+// tier: a scan may not show everything.
 type tree struct {
-	known      bool
-	incomplete bool // a detail could not be read: try again
-	scan       scan // the last one, which the nodes are of
-	spare      scan // the one before, for its memory
-	nodes      []instanceNode
+	known   bool
+	scan    scan // the last one, which the nodes are of
+	spare   scan // the one before, for its memory
+	nodes   []instanceNode
+	answers answers         // of the details
+	errs    []gpu.ReadError // of the details; they stand until these are read again
 }
 
 // instanceNode is a GPU instance without its readings.
@@ -35,7 +37,8 @@ type computeNode struct {
 	answers answers
 }
 
-// readTree brings the tree up to date. After a failed scan the last tree stands.
+// readTree brings the tree up to date. After a failed scan the last tree stands, without its handles: they may be those of
+// other instances by now.
 func (r *round) readTree() {
 	t := &r.board.tree
 	if !r.board.mode.enabled.Or(false) {
@@ -44,7 +47,14 @@ func (r *round) readTree() {
 	}
 	r.moved = false
 	before := len(r.errs)
-	if r.fatal != nil || !r.look(&t.spare) {
+	if r.fatal != nil {
+		return
+	}
+	r.scanErr = nil
+	if !r.look(&t.spare) {
+		if r.fatal == nil {
+			r.scanErr = r.errs[len(r.errs)-1].Err
+		}
 		return
 	}
 	changed := !t.known || !t.scan.equal(&t.spare)
@@ -52,8 +62,8 @@ func (r *round) readTree() {
 	if changed && t.known {
 		r.again() // what is supported depends on the instances, too
 	}
-	if changed || t.incomplete {
-		r.build(t)
+	if changed || r.slow {
+		r.build(t, changed)
 	}
 	if r.moved && !r.rescanned {
 		r.rescanned = true
@@ -62,9 +72,12 @@ func (r *round) readTree() {
 	}
 }
 
-// build reads the details of a scanned tree.
-func (r *round) build(t *tree) {
-	detail := asker{source: r.source, answers: newAnswers()}
+// build reads the details of a scanned tree. Where it has not changed, the details stand through errors.
+func (r *round) build(t *tree, changed bool) {
+	if changed {
+		t.answers = newAnswers()
+	}
+	detail := asker{source: r.source, answers: t.answers, retry: r.retry}
 	var nodes []instanceNode
 	for _, e := range t.scan.instances {
 		if !slices.ContainsFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) }) {
@@ -78,12 +91,35 @@ func (r *round) build(t *tree) {
 		placeComputes(&detail, nodes, e)
 	}
 	sortNodes(nodes)
-	t.known, t.nodes = true, nodes
-	t.incomplete = len(detail.errs) > 0
-	r.errs = append(r.errs, detail.errs...)
+	if !changed {
+		keepAnswers(nodes, t.nodes)
+	}
+	if changed || len(detail.errs) == 0 && !detail.stale && detail.fatal == nil {
+		t.nodes = nodes
+	}
+	t.known, t.errs = true, detail.errs
 	r.moved = r.moved || detail.stale
 	if detail.fatal != nil {
 		r.fatal = detail.fatal
+	}
+}
+
+// keepAnswers lets the same instances keep what they are known to refuse.
+func keepAnswers(nodes, from []instanceNode) {
+	for i := range nodes {
+		n := &nodes[i]
+		at := slices.IndexFunc(from, func(old instanceNode) bool { return old.ID == n.ID })
+		if at < 0 {
+			continue
+		}
+		n.answers = from[at].answers
+		for j := range n.computes {
+			for _, old := range from[at].computes {
+				if old.ID == n.computes[j].ID {
+					n.computes[j].answers = old.answers
+				}
+			}
+		}
 	}
 }
 
@@ -118,7 +154,10 @@ func (n *instanceNode) describe(p gpu.Profile) {
 
 // addCompute adds a MIG device to its GPU instance, which is concluded from it where it is not listed.
 func (r *round) addCompute(detail *asker, nodes []instanceNode, e migEntry, index int) []instanceNode {
-	name, _ := ask(detail, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
+	name, known := e.name, e.named
+	if !known {
+		name, _ = ask(detail, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
+	}
 	attributes, _ := ask(detail, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
 	c := computeNode{device: index, answers: newAnswers()}
 	c.ID, c.UUID, c.Up = e.compute, e.uuid, true

@@ -174,6 +174,65 @@ func TestRecutShowsInTheNextRead(t *testing.T) {
 	}
 }
 
+// A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take two
+// slices of memory each. Without the right to list GPU instances only the names of the MIG devices tell.
+func TestRecutIntoAnotherProfileAtTheSamePlace(t *testing.T) {
+	for _, listed := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_NO_PERMISSION} {
+		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["1g.10gb@0"]}`)
+		n.spy.set("GetGpuInstances", listed)
+		id := n.discover()[0]
+		before := n.read(id).Instances[0]
+		if err := errors.Join(n.DestroyComputeInstance(0, before.ID, 0), n.DestroyGPUInstance(0, before.ID)); err != nil {
+			t.Fatal(err)
+		}
+		made, err := n.CreateGPUInstance(0, 14, gpu.Some(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.CreateComputeInstance(0, made, 1); err != nil {
+			t.Fatal(err)
+		}
+		after := n.read(id).Instances[0]
+		if before.Profile != "1g.10gb" || after.Profile != "2g.10gb" || after.SMs != gpu.Some(28) {
+			t.Errorf("before %+v\nafter %+v", before, after)
+		}
+		if after.ID != before.ID || after.Computes[0].UUID != before.Computes[0].UUID {
+			t.Errorf("the driver tells them apart: before %+v\nafter %+v", before, after)
+		}
+	}
+}
+
+// A driver that says 0 while MIG is only about to be on is asked again.
+func TestMostMIGDevicesIsNotRememberedAsNone(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	id := n.discover()[0]
+	n.spy.noMIGDevices = true
+	n.read(id)
+	n.spy.noMIGDevices = false
+	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 {
+		t.Errorf("instances: %+v", g.Instances)
+	}
+}
+
+// Whether a GPU has MIG is asked every time, and one that has it does not lose it.
+func TestMIGModeThatIsNotSupportedForAWhile(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	id := n.discover()[0]
+	n.spy.set("GetMigMode", nvml.ERROR_NOT_SUPPORTED)
+	if g := n.read(id); g.MIG.Enabled.Present() || len(g.Errors) != 0 {
+		t.Errorf("MIG %+v, errors %v", g.MIG, g.Errors)
+	}
+	n.spy.set("GetMigMode", nvml.SUCCESS)
+	if g := n.read(id); g.MIG.Enabled != gpu.Some(true) || len(g.Instances) != 2 {
+		t.Errorf("MIG %+v, instances %+v", g.MIG, g.Instances)
+	}
+	n.spy.set("GetMigMode", nvml.ERROR_NOT_SUPPORTED)
+	g := n.read(id)
+	if g.MIG.Enabled != gpu.Some(true) || len(g.Instances) != 2 || errorOf(g.Errors, gpu.ReadingMIG) == nil {
+		t.Errorf("MIG %+v, instances %+v, errors %v", g.MIG, g.Instances, g.Errors)
+	}
+}
+
 // A compute instance is replaced by a larger one with the same ids, in the old form of UUIDs, which has only ids.
 func TestRecutUnderLegacyUUIDs(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
@@ -243,16 +302,31 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 	}
 }
 
-// An error while the tree is scanned must not look like a re-cut: the last tree stands, with the error.
+// An error while the tree is scanned must not look like a re-cut: the last tree stands, with the error. What it was read
+// by may stand for something else by now, and is not used.
 func TestFailedScanKeepsTheTree(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
 	n.read(id)
+	n.spy.taken()
 	for _, call := range []string{"MIG.GetUUID", "GetMigDeviceHandleByIndex", "GetGpuInstances"} {
 		n.spy.set(call, nvml.ERROR_UNKNOWN)
 		g := n.read(id)
 		if len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 || !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
 			t.Errorf("%s fails: instances %+v, errors %v", call, g.Instances, g.Errors)
+		}
+		for _, gi := range g.Instances {
+			if gi.Up || gi.Memory.Used.Present() || gi.Processes.Present() || !errors.Is(errorOf(gi.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
+				t.Errorf("%s fails: GPU instance %+v", call, gi)
+			}
+			for _, ci := range gi.Computes {
+				if ci.Up || ci.Processes.Present() || ci.UUID == "" {
+					t.Errorf("%s fails: compute instance %+v", call, ci)
+				}
+			}
+		}
+		if n.spy.taken()["MIG.GetMemoryInfo"] != 0 {
+			t.Errorf("%s fails: instances are read by handles of an earlier scan", call)
 		}
 		n.spy.set(call, nvml.SUCCESS)
 	}
@@ -265,7 +339,12 @@ func TestDetailThatFailedIsReadAgain(t *testing.T) {
 	if g := n.read(id); g.Instances[0].Computes[0].SMs.Present() || errorOf(g.Errors, gpu.ReadingMIG) == nil {
 		t.Fatalf("instances %+v, errors %v", g.Instances, g.Errors)
 	}
+	n.spy.taken()
+	if g := n.read(id); errorOf(g.Errors, gpu.ReadingMIG) == nil || n.spy.taken()["MIG.GetAttributes"] != 0 {
+		t.Errorf("errors %v; want the earlier one, and no question before the slow tier", g.Errors)
+	}
 	n.spy.set("MIG.GetAttributes", nvml.SUCCESS)
+	n.advance(15 * time.Second)
 	if g := n.read(id); g.Instances[0].Computes[0].SMs != gpu.Some(14) || len(g.Errors) != 0 {
 		t.Errorf("instances %+v, errors %v", g.Instances, g.Errors)
 	}
