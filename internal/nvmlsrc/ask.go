@@ -28,7 +28,7 @@ type asker struct {
 	retry bool // ask again what was denied
 	errs  []gpu.ReadError
 	fatal error // the GPU as a whole cannot be asked any more; nothing further is
-	stale bool  // the entity is not what it was (losesEntity)
+	stale bool  // the entity, a MIG device or an instance, is not what it was (losesEntity); of a GPU it says nothing
 }
 
 // ask puts one question. It is false where there is no answer, for whatever reason. A question is named by the function
@@ -56,7 +56,7 @@ func (a *asker) may(question string, reading gpu.Reading) bool {
 
 // took takes the return code of a question and tells whether it was answered.
 func (a *asker) took(question string, reading gpu.Reading, ret nvml.Return) bool {
-	err := a.judge(question, ret)
+	err := a.judge(question, reading, ret)
 	if err == nil {
 		return true
 	}
@@ -68,14 +68,14 @@ func (a *asker) took(question string, reading gpu.Reading, ret nvml.Return) bool
 }
 
 // judge takes the return code of a question without making an error of it. It returns nil where it was answered.
-func (a *asker) judge(question string, ret nvml.Return) error {
+func (a *asker) judge(question string, reading gpu.Reading, ret nvml.Return) error {
 	err := a.source.check(question, ret)
 	switch {
 	case err == nil:
 		if a.denied[question] != nil {
 			delete(a.denied, question)
-			clear(a.refused)
-			a.source.privilege.regained()
+			delete(a.refused, reading)
+			a.source.privilege.regained(reading)
 		}
 	case errors.Is(err, gpu.ErrNotSupported):
 		a.unsupported[question] = true

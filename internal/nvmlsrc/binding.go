@@ -154,6 +154,9 @@ func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 		return Event{}, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	e, ret := s.set.Wait(timeoutMillis)
+	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
+		e.GpuInstanceId, e.ComputeInstanceId = NoInstance, NoInstance
+	}
 	return Event{
 		Device:            device{entity{s.lib, e.Device}},
 		Type:              e.EventType,

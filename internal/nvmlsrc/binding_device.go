@@ -67,7 +67,11 @@ func (d device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo") {
 		return nvml.PciInfo{}, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
-	return d.dev.GetPciInfo()
+	pci, ret := d.dev.GetPciInfo()
+	if !d.lib.has("nvmlDeviceGetPciInfo_v3") {
+		pci.BusId = nvml.PciInfo{}.BusId // older versions write something else there
+	}
+	return pci, ret
 }
 
 func (d device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {

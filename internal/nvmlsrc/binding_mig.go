@@ -121,7 +121,7 @@ func (g gpuInstance) GetInfo() (GPUInstanceInfo, nvml.Return) {
 }
 
 // GetComputeInstances goes through the compute profiles up to the first that the driver does not know. Only the shared
-// engine profile exists (nvml.h).
+// engine profile exists (nvml.h). The first version of the call tells no placement, which is 0 then.
 func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") || !g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
@@ -130,7 +130,7 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 	var list []ComputeInstanceInfo
 	for profile := range maxProfiles {
 		info, ret := g.gi.GetComputeInstanceProfileInfo(profile, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-		if ret == nvml.ERROR_INVALID_ARGUMENT {
+		if ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 { // of the first it says that the GPU instance is gone
 			break
 		}
 		if ret == nvml.ERROR_NOT_SUPPORTED {

@@ -57,7 +57,8 @@ func TestOldLibraryThatArrivesLate(t *testing.T) {
 }
 
 func readOldLibrary(t *testing.T, path string) {
-	s := nvmlsrc.New(nvmlsrc.Open(path), nvmlsrc.Options{Now: time.Now, Logger: log.NewNopLogger()})
+	lib := nvmlsrc.Open(path)
+	s := nvmlsrc.New(lib, nvmlsrc.Options{Now: time.Now, Logger: log.NewNopLogger()})
 	if _, err := s.Discover(); !errors.Is(err, gpu.ErrNoDriver) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("before there is a library: %v", err)
 	}
@@ -75,14 +76,37 @@ func readOldLibrary(t *testing.T, path string) {
 		}
 		checkOldGPU(t, g)
 	}
+	if e := <-s.Events(); e.XID != 31 || e.GPU != inventory.GPUs[0].UUID || e.Instance.Present() || e.Compute.Present() {
+		t.Errorf("event %+v, want one of the whole GPU", e)
+	}
+	checkGoneInstance(t, lib)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A GPU instance that is gone does not look like one without compute instances.
+func checkGoneInstance(t *testing.T, lib nvmlsrc.Library) {
+	t.Helper()
+	d, ret := lib.DeviceGetHandleByIndex(0)
+	if ret != nvml.SUCCESS {
+		t.Fatalf("handle: %d", ret)
+	}
+	list, ret := d.GetGpuInstances(99, 1)
+	if ret != nvml.SUCCESS || len(list) != 1 {
+		t.Fatalf("%d GPU instances, %d", len(list), ret)
+	}
+	if computes, ret := list[0].GetComputeInstances(); ret != nvml.ERROR_INVALID_ARGUMENT {
+		t.Errorf("compute instances %v, %d", computes, ret)
 	}
 }
 
 func checkOldGPU(t *testing.T, g gpu.GPU) {
 	t.Helper()
 	r := g.Readings
+	if g.PCIBusID != "00000000:07:00.0" {
+		t.Errorf("PCI bus id %q", g.PCIBusID)
+	}
 	if g.Name != "A100-SXM4-40GB" || r.Memory.Total != gpu.Some(uint64(40536<<20)) || r.Memory.Reserved.Present() {
 		t.Errorf("name %q, memory %+v", g.Name, r.Memory)
 	}
@@ -99,7 +123,7 @@ func checkOldGPU(t *testing.T, g gpu.GPU) {
 	if gi.ID != 2 || gi.Profile != "3g.20gb" || gi.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) || !gi.Memory.Used.Present() {
 		t.Errorf("GPU instance %+v", gi)
 	}
-	if ci.UUID != "MIG-GPU-11111111-2222-3333-4444-555555555555/2/0" || ci.Profile != "3g.20gb" || ci.SMs.Present() {
+	if ci.UUID != "MIG-GPU-11111111-2222-3333-4444-555555555555/2/0" || ci.Profile != "3g.20gb" || ci.SMs.Present() || ci.Placement.Present() {
 		t.Errorf("compute instance %+v", ci)
 	}
 }

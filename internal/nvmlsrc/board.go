@@ -46,15 +46,18 @@ type migMode struct {
 // static says how far the facts have been read.
 type static struct {
 	have      bool
-	again     bool // something failed: try again with the slow tier
-	errs      []gpu.ReadError
+	errs      []gpu.ReadError // of what failed: it is tried again with the slow tier
+	answered  map[string]bool // questions whose answers are among the facts
 	profiles  []profileEntry
-	mostMIG   int // how many MIG devices the GPU can have
+	counted   bool // the profiles are all there are
+	placed    bool // they have their placements
+	mostMIG   int  // how many MIG devices the GPU can have
 	mostKnown bool
 }
 
 func newBoard(uuid gpu.UUID, h Device, index int) *board {
 	b := &board{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters()}
+	b.static.answered = map[string]bool{}
 	b.index.Store(int64(index))
 	return b
 }
@@ -69,11 +72,11 @@ func (b *board) forget() {
 // after they were loaded or a GPU was reset.
 const supportEvery = 10 * time.Minute
 
-// hope asks again what was not supported, where that is due.
-func (b *board) hope(now time.Time) {
+// hope asks again what was not supported, where that is due, and tells whether it is.
+func (b *board) hope(now time.Time) bool {
 	recut := b.recut.Swap(false)
 	if since := now.Sub(b.freshAt); since >= 0 && since < supportEvery && !recut {
-		return
+		return false
 	}
 	b.freshAt = now
 	clear(b.answers.unsupported)
@@ -85,6 +88,7 @@ func (b *board) hope(now time.Time) {
 			clear(n.computes[j].answers.unsupported)
 		}
 	}
+	return true
 }
 
 // round is one reading of one GPU.
@@ -94,6 +98,7 @@ type round struct {
 	dev   Device
 	now   time.Time
 	slow  bool // the slow tier is due
+	hopes bool // what was not supported is asked again
 	// moved: somebody re-cuts the GPU while it is read; rescanned: its tree has been read again for that.
 	moved, rescanned bool
 	scanErr          error // why the tree could not be scanned; its handles must not be used then
@@ -102,7 +107,7 @@ type round struct {
 
 func newRound(s *Source, b *board) *round {
 	r := &round{board: b, dev: b.handle, now: s.opts.Now()}
-	b.hope(r.now)
+	r.hopes = b.hope(r.now)
 	r.asker = asker{source: s, answers: b.answers}
 	since := r.now.Sub(b.slowAt)
 	r.slow = b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery
@@ -158,6 +163,8 @@ func (r *round) readMode() {
 	if r.may(question, gpu.ReadingMIG) {
 		current, pending, ret := r.dev.GetMigMode()
 		switch {
+		case ret == nvml.ERROR_INVALID_ARGUMENT: // the handle is the only one
+			r.fatal = r.source.check(question, ret)
 		case r.took(question, gpu.ReadingMIG, ret):
 			mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
 			mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
@@ -170,7 +177,8 @@ func (r *round) readMode() {
 	}
 	if r.board.known && mode.enabled != r.board.mode.enabled {
 		r.again()
-		r.board.static = static{}
+		r.board.static = static{answered: map[string]bool{}}
+		r.board.facts = gpu.Facts{}
 		r.board.tree = tree{}
 	}
 	r.board.known, r.board.mode = true, mode

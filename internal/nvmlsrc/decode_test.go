@@ -185,6 +185,8 @@ func TestDriverErrorsAreTranslatedOnce(t *testing.T) {
 		nvml.ERROR_INVALID_ARGUMENT:        gpu.ErrInvalidArgument,
 		nvml.ERROR_GPU_IS_LOST:             gpu.ErrLost,
 		nvml.ERROR_RESET_REQUIRED:          gpu.ErrResetRequired,
+		nvml.ERROR_OPERATING_SYSTEM:        gpu.ErrDriver,
+		nvml.ERROR_GPU_NOT_FOUND:           gpu.ErrNotFound,
 		nvml.ERROR_TIMEOUT:                 gpu.ErrTimeout,
 		nvml.ERROR_IN_USE:                  gpu.ErrInUse,
 		nvml.ERROR_INSUFFICIENT_RESOURCES:  gpu.ErrInsufficientResources,
@@ -200,6 +202,13 @@ func TestDriverErrorsAreTranslatedOnce(t *testing.T) {
 		if !errors.Is(err, want) || !strings.HasPrefix(err.Error(), "nvmlDeviceGetX: ") {
 			t.Errorf("code %d: %v, want %v", int32(ret), err, want)
 		}
+	}
+}
+
+// What an operator can mend is said in words.
+func TestDeviceThatACgroupBlocks(t *testing.T) {
+	if err := driverError("nvmlDeviceGetX", nvml.ERROR_OPERATING_SYSTEM); !strings.Contains(err.Error(), "cgroup") {
+		t.Error(err)
 	}
 }
 

@@ -29,9 +29,13 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.initialise(); err != nil {
 		return gpu.Inventory{}, err
 	}
-	if err := s.enumerate(); err != nil {
+	err := s.readVersions()
+	if err == nil {
+		err = s.enumerate()
+	}
+	if err != nil {
 		if errors.Is(err, gpu.ErrNoDriver) { // it went away: all handles are void
-			s.initialised = false
+			s.initialised, s.versioned = false, false
 			s.keep(nil)
 		}
 		return gpu.Inventory{}, fmt.Errorf("discover GPUs: %w", err)
@@ -39,7 +43,7 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	return s.inventory, nil
 }
 
-// initialise calls nvmlInit, once: NVML counts the calls. The versions are read with it; one that is unknown stays empty.
+// initialise calls nvmlInit, once: NVML counts the calls.
 func (s *Source) initialise() error {
 	if s.initialised {
 		return nil
@@ -53,6 +57,15 @@ func (s *Source) initialise() error {
 	s.mu.Lock()
 	s.loaded = true
 	s.mu.Unlock()
+	s.initialised = true
+	return nil
+}
+
+// readVersions reads the versions, once. One that is unknown stays empty.
+func (s *Source) readVersions() error {
+	if s.versioned {
+		return nil
+	}
 	s.driver = gpu.Driver{}
 	version, ret := s.lib.SystemGetDriverVersion()
 	if err := s.check("nvmlSystemGetDriverVersion", ret); err == nil {
@@ -67,7 +80,7 @@ func (s *Source) initialise() error {
 	if s.check("nvmlSystemGetCudaDriverVersion", ret) == nil {
 		s.driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 	}
-	s.initialised = true
+	s.versioned = true
 	return nil
 }
 

@@ -44,6 +44,25 @@ func TestDriverThatArrivesLate(t *testing.T) {
 	}
 }
 
+// NVML counts its initialisations: one that succeeded is not repeated because what came after it failed.
+func TestInitOnceThoughTheVersionFails(t *testing.T) {
+	n := newNode(t, "", whole)
+	n.spy.set("SystemGetDriverVersion", nvml.ERROR_GPU_IS_LOST)
+	for range 3 {
+		if _, err := n.source.Discover(); !errors.Is(err, gpu.ErrLost) {
+			t.Errorf("error %v", err)
+		}
+	}
+	n.spy.set("SystemGetDriverVersion", nvml.SUCCESS)
+	inventory, err := n.source.Discover()
+	if err != nil || inventory.Driver.Version != "580.95.05" {
+		t.Errorf("inventory %+v, error %v", inventory, err)
+	}
+	if calls := n.spy.taken()["Init"]; calls != 1 {
+		t.Errorf("NVML is initialised %d times", calls)
+	}
+}
+
 func TestDriverThatGoesAway(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]
@@ -132,19 +151,21 @@ faults: [{at: 1m, for: 1m, gpu: 1, kind: lost}, {at: 3m, for: 1m, gpu: 0, kind: 
 
 // A handle that the driver does not know any more shows at the first question whose only argument it is.
 func TestStaleHandleIsLookedUpAgain(t *testing.T) {
-	n := newNode(t, "", whole)
-	id := n.discover()[0]
-	n.spy.set("GetMemoryInfo", nvml.ERROR_INVALID_ARGUMENT)
-	if _, err := n.source.Read(id); !errors.Is(err, gpu.ErrInvalidArgument) {
-		t.Fatalf("error %v", err)
+	for _, call := range []string{"GetMigMode", "GetMemoryInfo"} { // memory is not asked where it is denied
+		n := newNode(t, "", whole)
+		id := n.discover()[0]
+		n.spy.set(call, nvml.ERROR_INVALID_ARGUMENT)
+		if _, err := n.source.Read(id); !errors.Is(err, gpu.ErrInvalidArgument) {
+			t.Fatalf("%s: error %v", call, err)
+		}
+		n.spy.set(call, nvml.SUCCESS)
+		n.spy.taken()
+		n.discover()
+		if n.spy.taken()["DeviceGetHandleByIndex"] != 1 {
+			t.Errorf("%s: the handle is not looked up again", call)
+		}
+		n.read(id)
 	}
-	n.spy.set("GetMemoryInfo", nvml.SUCCESS)
-	n.spy.taken()
-	n.discover()
-	if n.spy.taken()["DeviceGetHandleByIndex"] != 1 {
-		t.Error("the handle is not looked up again")
-	}
-	n.read(id)
 }
 
 // A read that hangs in the driver holds up neither discovery nor other GPUs, and Close gives up on it.

@@ -107,7 +107,7 @@ type GPUInstanceInfo struct {
 	Placement     nvml.GpuInstancePlacement
 }
 
-// ComputeInstanceInfo is nvmlComputeInstanceInfo_t without the handles.
+// ComputeInstanceInfo is nvmlComputeInstanceInfo_t without the handles. A placement of size 0 is unknown.
 type ComputeInstanceInfo struct {
 	ID, ProfileID uint32
 	Placement     nvml.ComputeInstancePlacement

@@ -35,6 +35,10 @@ func driverError(op string, ret nvml.Return) error {
 		return fmt.Errorf("%s: %w", op, gpu.ErrResetRequired)
 	case nvml.ERROR_TIMEOUT:
 		return fmt.Errorf("%s: %w", op, gpu.ErrTimeout)
+	case nvml.ERROR_OPERATING_SYSTEM:
+		return fmt.Errorf("%s: %w: the operating system blocks the device, as a cgroup that does not allow its device node does", op, gpu.ErrDriver)
+	case nvml.ERROR_GPU_NOT_FOUND:
+		return fmt.Errorf("%s: %w: NVML finds no GPU", op, gpu.ErrNotFound)
 	case nvml.ERROR_IN_USE:
 		return fmt.Errorf("%s: %w", op, gpu.ErrInUse)
 	case nvml.ERROR_INSUFFICIENT_RESOURCES:
@@ -51,7 +55,8 @@ func driverError(op string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }
 
-// losesDevice tells whether an error says that the GPU as a whole cannot be asked any more.
+// losesDevice tells whether an error says that the GPU as a whole cannot be asked any more. So does ErrInvalidArgument where
+// the GPU's handle is the only argument, which readMode and readMemory find.
 func losesDevice(err error) bool {
 	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) || errors.Is(err, gpu.ErrNoDriver) ||
 		errors.Is(err, gpu.ErrVersionMismatch)

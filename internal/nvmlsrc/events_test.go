@@ -126,7 +126,7 @@ func TestGPUThatSpoilsTheSetIsLeftOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, xidScenario)
 		n.spy.set("RegisterEvents(XID)", nvml.ERROR_UNKNOWN)
-		n.discover() // spoils with the first GPU
+		ids := n.discover() // spoils with the first GPU
 		n.spy.set("RegisterEvents(XID)", nvml.SUCCESS)
 		if e := n.next(); e.Kind != gpu.EventsLost {
 			t.Errorf("event %+v", e)
@@ -138,6 +138,16 @@ func TestGPUThatSpoilsTheSetIsLeftOut(t *testing.T) {
 		synctest.Wait()
 		if left := len(n.source.Events()); left != 0 {
 			t.Errorf("%d more events", left)
+		}
+		n.spy.taken()
+		n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
+		if _, err := n.source.Read(ids[0]); err == nil {
+			t.Error("no error")
+		}
+		n.spy.set("GetMemoryInfo", nvml.SUCCESS)
+		n.discover()
+		if calls := n.spy.taken()["RegisterEvents(XID)"]; calls != 0 {
+			t.Errorf("registered %d times when it was found again", calls)
 		}
 		n.source.Close(t.Context())
 	})
@@ -237,8 +247,14 @@ func TestFailedRegistrationIsTriedAgain(t *testing.T) {
 		n := startNode(t, xidScenario)
 		n.spy.set("RegisterEvents(XID)", nvml.ERROR_NO_PERMISSION)
 		id := n.discover()[1]
+		failures := 0
 		for i := range 4 {
 			g := n.read(id)
+			for _, e := range g.Errors {
+				if !e.Remembered {
+					failures++
+				}
+			}
 			if !errors.Is(errorOf(g.Errors, gpu.ReadingEvents), gpu.ErrNoPermission) || !g.NoXIDs {
 				t.Errorf("reading %d: errors %v, no XIDs %v", i, g.Errors, g.NoXIDs)
 			}
@@ -247,6 +263,9 @@ func TestFailedRegistrationIsTriedAgain(t *testing.T) {
 		calls := n.spy.taken()
 		if calls["RegisterEvents(XID)"] != 3 || calls["RegisterEvents(MIG)"] != 2 {
 			t.Errorf("calls: %v, want both GPUs asked and one of them again", calls)
+		}
+		if failures != 2 {
+			t.Errorf("%d failures counted, want one for each try", failures)
 		}
 		if lines := strings.Count(n.logged.String(), "are not received"); lines != 2 {
 			t.Errorf("logged %d times, want once for each GPU:\n%s", lines, n.logged)

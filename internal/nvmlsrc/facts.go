@@ -9,55 +9,64 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads what stands still while the handle and the MIG mode do: once, or again where a part of it failed.
+// readFacts reads what stands still while the handle and the MIG mode do: once. What is missing because it failed is read
+// again with the slow tier, and what was not supported when that is asked again.
 func (r *round) readFacts() {
 	st := &r.board.static
-	if r.fatal != nil || st.have && !(st.again && r.slow) {
+	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.hopes {
 		return
 	}
 	before := len(r.errs)
-	f := gpu.Facts{UUID: r.board.uuid}
-	if name, ok := ask(&r.asker, "nvmlDeviceGetName", gpu.ReadingInventory, r.dev.GetName); ok {
-		f.Name = text(name)
+	f := &r.board.facts
+	f.UUID = r.board.uuid
+	fact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = text(name) })
+	fact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture, func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
+	fact(r, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = text(serial) })
+	fact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = text(version) })
+	fact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
+	fact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+	if !st.answered[questionSMs] {
+		f.SMs = r.readSMs()
 	}
-	if a, ok := ask(&r.asker, "nvmlDeviceGetArchitecture", gpu.ReadingInventory, r.dev.GetArchitecture); ok {
-		f.Architecture = architecture(a)
-	}
-	if serial, ok := ask(&r.asker, "nvmlDeviceGetSerial", gpu.ReadingInventory, r.dev.GetSerial); ok {
-		f.Serial = text(serial)
-	}
-	if version, ok := ask(&r.asker, "nvmlDeviceGetVbiosVersion", gpu.ReadingInventory, r.dev.GetVbiosVersion); ok {
-		f.VBIOS = text(version)
-	}
-	if minor, ok := ask(&r.asker, "nvmlDeviceGetMinorNumber", gpu.ReadingInventory, r.dev.GetMinorNumber); ok {
-		f.Minor = gpu.Some(minor)
-	}
-	if pci, ok := ask(&r.asker, "nvmlDeviceGetPciInfo", gpu.ReadingInventory, r.dev.GetPciInfo); ok {
-		f.PCIBusID = pciBusID(pci)
-	}
-	f.SMs = r.readSMs()
-	st.mostMIG, st.mostKnown = 0, false
-	st.profiles = r.readProfiles()
+	r.readProfiles()
+	f.Profiles = nil
 	for i := range st.profiles {
 		f.Profiles = append(f.Profiles, st.profiles[i].Profile)
 	}
 	// Errors of facts stand until the facts are read again.
 	st.errs = append([]gpu.ReadError(nil), r.errs[before:]...)
 	r.errs = r.errs[:before]
-	st.have, st.again = r.fatal == nil, len(st.errs) > 0
-	r.board.facts = f
+	st.have = r.fatal == nil
 }
+
+// fact asks for a fact that is not known yet.
+func fact[T any](r *round, question string, f func() (T, nvml.Return), take func(T)) {
+	st := &r.board.static
+	if st.answered[question] {
+		return
+	}
+	if answer, ok := ask(&r.asker, question, gpu.ReadingInventory, f); ok {
+		st.answered[question] = true
+		take(answer)
+	}
+}
+
+// questionSMs is what readSMs asks last.
+const questionSMs = "nvmlDeviceGetCudaComputeCapability"
 
 // readSMs divides CUDA cores by what an SM of the architecture has: NVML tells no number of SMs of a physical GPU.
 func (r *round) readSMs() gpu.Opt[int] {
-	const question = "nvmlDeviceGetCudaComputeCapability"
 	cores, ok := ask(&r.asker, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
-	if !ok || !r.may(question, gpu.ReadingInventory) {
+	if !ok || !r.may(questionSMs, gpu.ReadingInventory) {
 		return gpu.None[int]()
 	}
 	major, minor, ret := r.dev.GetCudaComputeCapability()
+	if !r.took(questionSMs, gpu.ReadingInventory, ret) {
+		return gpu.None[int]()
+	}
+	r.board.static.answered[questionSMs] = true
 	perSM := coresPerSM(major, minor)
-	if !r.took(question, gpu.ReadingInventory, ret) || perSM == 0 || cores <= 0 || cores%perSM != 0 {
+	if perSM == 0 || cores <= 0 || cores%perSM != 0 {
 		return gpu.None[int]()
 	}
 	return gpu.Some(cores / perSM)

@@ -101,6 +101,10 @@ func (s *spy) Shutdown() nvml.Return {
 	return s.Library.Shutdown()
 }
 
+func (s *spy) SystemGetDriverVersion() (string, nvml.Return) {
+	return via(s, "SystemGetDriverVersion", s.Library.SystemGetDriverVersion)
+}
+
 func (s *spy) DeviceGetCount() (int, nvml.Return) {
 	return via(s, "DeviceGetCount", s.Library.DeviceGetCount)
 }
@@ -214,6 +218,12 @@ func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
 		return 0, ret
 	}
 	return most, ret
+}
+func (d spyDevice) GetFieldValues(values []nvml.FieldValue) nvml.Return {
+	if ret, ok := d.spy.passes("GetFieldValues"); !ok {
+		return ret
+	}
+	return d.Device.GetFieldValues(values)
 }
 func (d spyDevice) GetMigMode() (current, pending int, ret nvml.Return) {
 	if ret, ok := d.spy.passes("GetMigMode"); !ok {

@@ -50,7 +50,7 @@ func TestRecutAsksAgainWhatWasNotSupported(t *testing.T) {
 		if err != nil || made != gi.ID {
 			t.Fatalf("GPU instance %d, %v", made, err)
 		}
-		if _, err := n.CreateComputeInstance(0, made, 2); err != nil {
+		if _, err := n.CreateComputeInstance(0, made, 3); err != nil {
 			t.Fatal(err)
 		}
 		n.next()

@@ -2,6 +2,7 @@ package nvmlsrc
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -45,7 +46,8 @@ func fields() []field {
 	}
 }
 
-// readFields reads the fields whose tier is due, in one call. What the slow ones say goes to slow, with their errors.
+// readFields reads the fields whose tier is due, in one call. What the slow ones say goes to slow, with their errors. Where
+// the call as a whole fails, slow keeps what was said last.
 func (r *round) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
 	const question = "nvmlDeviceGetFieldValues"
 	b := r.board
@@ -60,9 +62,10 @@ func (r *round) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) 
 	if len(b.values) == 0 || r.fatal != nil || r.unsupported[question] {
 		return
 	}
-	if err := r.judge(question, r.dev.GetFieldValues(b.values)); err != nil {
-		r.fail(gpu.ReadingPCIe, err)
-		r.fail(gpu.ReadingNVLink, err)
+	if err := r.askFields(question); err != nil {
+		last := &b.slow.readings
+		slow.NVLink.Errors, slow.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
+		r.lackFields(err, slowErrs)
 		return
 	}
 	for i := range b.values {
@@ -79,6 +82,42 @@ func (r *round) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) 
 			r.unsupported[f.question] = true // INVALID_ARGUMENT: a field id that the driver is too old for
 		default:
 			r.failField(f, ret, slowErrs)
+		}
+	}
+}
+
+// askFields makes the call for the chosen fields, unless it is known to be denied.
+func (r *round) askFields(question string) error {
+	denied := r.denied[question]
+	if denied != nil && !r.retry {
+		return denied
+	}
+	err := r.judge(question, gpu.ReadingPCIe, r.dev.GetFieldValues(r.board.values))
+	for _, f := range r.board.chosen {
+		if denied != nil && err == nil {
+			delete(r.refused, f.reading)
+			r.source.privilege.regained(f.reading)
+		}
+	}
+	return err
+}
+
+// lackFields makes errors of the readings whose fields were not told, once each.
+func (r *round) lackFields(err error, slowErrs *[]gpu.ReadError) {
+	lacking := map[gpu.Reading]bool{}
+	for _, f := range r.board.chosen {
+		if lacking[f.reading] {
+			continue
+		}
+		lacking[f.reading] = true
+		if errors.Is(err, gpu.ErrNoPermission) {
+			r.source.privilege.lacks(f.reading)
+		}
+		before := len(r.errs)
+		r.fail(f.reading, err)
+		if f.slow {
+			*slowErrs = append(*slowErrs, r.errs[before:]...)
+			r.errs = r.errs[:before]
 		}
 	}
 }

@@ -24,6 +24,9 @@ const (
 		"/proc/driver/nvidia/capabilities/mig/monitor names (containers: NVIDIA_MIG_MONITOR_DEVICES=all with CAP_SYS_ADMIN)"
 )
 
+// hiddenDevices stands for MIG devices that give no handle, which is worse than what else is denied of MIG.
+const hiddenDevices gpu.Reading = "mig_devices"
+
 // lacks logs what a reading that was denied leaves out.
 func (p *privilege) lacks(reading gpu.Reading) {
 	p.mu.Lock()
@@ -39,6 +42,8 @@ func (p *privilege) lacks(reading gpu.Reading) {
 	switch reading {
 	case gpu.ReadingMIG:
 		missing, needs = "GPU instances without a compute instance, placements and what could still be created", needsConfig
+	case hiddenDevices:
+		missing, needs = "MIG devices, with all that is read of them", needsMonitor
 	case gpu.ReadingMemory:
 		missing, needs = "memory of the whole board of MIG GPUs", needsMonitor
 	case gpu.ReadingProcesses:
@@ -48,12 +53,12 @@ func (p *privilege) lacks(reading gpu.Reading) {
 }
 
 // regained is called when something is answered that was denied before.
-func (p *privilege) regained() {
+func (p *privilege) regained(reading gpu.Reading) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.said) == 0 {
+	if !p.said[reading] {
 		return
 	}
-	p.said = nil
-	level.Info(p.logger).Log("msg", "Permission is there again; readings are no longer left out")
+	delete(p.said, reading)
+	level.Info(p.logger).Log("msg", "Permission is there again; readings are no longer left out", "reading", reading)
 }

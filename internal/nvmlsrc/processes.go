@@ -39,7 +39,7 @@ func (r *round) readProcesses() processes {
 		return processes{err: r.denied[question]}
 	}
 	compute, ret := r.dev.GetComputeRunningProcesses()
-	if err := r.judge(question, ret); err != nil {
+	if err := r.judge(question, gpu.ReadingProcesses, ret); err != nil {
 		return processes{err: err}
 	}
 	graphics, _ := ask(&r.asker, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses, r.dev.GetGraphicsRunningProcesses)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,19 +25,34 @@ type profileEntry struct {
 	list          string // the question for its instances
 }
 
-// readProfiles reads the kinds of GPU instances that the GPU offers; nil where it has no MIG.
-func (r *round) readProfiles() []profileEntry {
-	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
+// readProfiles reads the kinds of GPU instances that the GPU offers, none where it has no MIG, and where they may stand.
+func (r *round) readProfiles() {
+	st := &r.board.static
 	if !r.board.mode.enabled.Present() {
-		return nil
+		return
 	}
+	if !st.counted || len(st.profiles) == 0 {
+		st.profiles, st.placed = r.countProfiles(), false
+	}
+	if !st.placed {
+		r.readPlacements()
+	}
+}
+
+// countProfiles goes through the profiles.
+func (r *round) countProfiles() []profileEntry {
+	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
-	unnamed := false
+	unnamed, ended := false, true
 	for enum := 0; enum < maxProfiles && r.fatal == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
 		err := r.source.check(question, ret)
 		switch {
 		case err == nil:
+			if r.denied[question] != nil {
+				delete(r.denied, question)
+				r.source.privilege.regained(gpu.ReadingMIG)
+			}
 			entries = append(entries, newProfileEntry(enum, info))
 			unnamed = unnamed || entries[len(entries)-1].Name == ""
 			continue
@@ -45,6 +61,11 @@ func (r *round) readProfiles() []profileEntry {
 		case losesDevice(err):
 			r.fatal = err
 		case !errors.Is(err, gpu.ErrInvalidArgument): // the end
+			ended = false
+			if errors.Is(err, gpu.ErrNoPermission) {
+				r.denied[question] = err
+				r.source.privilege.lacks(gpu.ReadingMIG)
+			}
 			r.fail(gpu.ReadingMIG, err)
 		}
 		break
@@ -52,7 +73,8 @@ func (r *round) readProfiles() []profileEntry {
 	if unnamed {
 		nameProfiles(entries, r.boardMemory())
 	}
-	return r.readPlacements(entries)
+	r.board.static.counted = ended && r.fatal == nil
+	return entries
 }
 
 // boardMemory is the GPU's memory in bytes, 0 where it is not told.
@@ -64,10 +86,13 @@ func (r *round) boardMemory() uint64 {
 	return m.Total
 }
 
-// readPlacements adds the possible placements, where the process may see them, and what follows from them. How many
-// instances there can be is concluded from placements: the driver's number is wrong for some profiles of A30.
-func (r *round) readPlacements(entries []profileEntry) []profileEntry {
+// readPlacements adds the possible placements, where the process may see them, and what follows from them: those of all
+// profiles or none, for what could still be created follows from all of them. How many instances there can be is concluded
+// from placements: the driver's number is wrong for some profiles of A30.
+func (r *round) readPlacements() {
 	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
+	st := &r.board.static
+	entries := slices.Clone(st.profiles)
 	profiles := make([]gpu.Profile, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
@@ -75,7 +100,7 @@ func (r *round) readPlacements(entries []profileEntry) []profileEntry {
 			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
 		})
 		if !ok {
-			break // for lack of privilege, mostly; it is the same for every profile
+			return // for lack of privilege, mostly; it is the same for every profile
 		}
 		for _, p := range placements {
 			e.Placements = append(e.Placements, gpu.Placement{Start: int(p.Start), Size: int(p.Size)})
@@ -92,7 +117,7 @@ func (r *round) readPlacements(entries []profileEntry) []profileEntry {
 			entries[i].MaxInstances = n
 		}
 	}
-	return entries
+	st.profiles, st.placed = entries, true
 }
 
 func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry {

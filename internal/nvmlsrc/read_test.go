@@ -186,6 +186,93 @@ func TestProfilesWithoutAnEnd(t *testing.T) {
 	}
 }
 
+// What could still be created follows from the placements of all profiles: some of them are none.
+func TestPlacementsOfAllProfilesOrNone(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	const call = "GetGpuInstancePossiblePlacements"
+	n.spy.do(call, func() {
+		n.spy.do(call, func() { n.spy.set(call, nvml.ERROR_UNKNOWN) })
+	})
+	id := n.discover()[0]
+	g := n.read(id)
+	for _, p := range g.Profiles {
+		if len(p.Placements) > 0 || p.MemorySlices != 0 {
+			t.Errorf("one question failed: %+v", p)
+		}
+	}
+	if len(g.Profiles) == 0 || !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
+		t.Errorf("profiles %+v, errors %v", g.Profiles, g.Errors)
+	}
+	n.spy.set(call, nvml.SUCCESS)
+	n.advance(15 * time.Second)
+	g = n.read(id)
+	for _, p := range g.Profiles {
+		if len(p.Placements) == 0 || p.MemorySlices == 0 {
+			t.Errorf("all are answered: %+v", p)
+		}
+	}
+	if len(g.Errors) != 0 {
+		t.Errorf("errors %v", g.Errors)
+	}
+}
+
+// Without the right to see placements, facts that are known are not read with every slow tier.
+func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	n.spy.set("GetGpuInstancePossiblePlacements", nvml.ERROR_NO_PERMISSION)
+	n.spy.set("GetSerial", nvml.ERROR_UNKNOWN)
+	id := n.discover()[0]
+	first := n.read(id)
+	n.spy.taken()
+	n.advance(15 * time.Second)
+	second := n.read(id)
+	calls := n.spy.taken()
+	for _, call := range []string{"GetName", "GetArchitecture", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo", "GetNumGpuCores", "GetGpuInstanceProfileInfo"} {
+		if calls[call] != 0 {
+			t.Errorf("%s is asked again", call)
+		}
+	}
+	if calls["GetSerial"] != 1 || calls["GetGpuInstancePossiblePlacements"] != 1 {
+		t.Errorf("calls %v; want what failed asked again", calls)
+	}
+	if second.Name != first.Name || second.SMs != gpu.Some(108) || len(second.Profiles) != len(first.Profiles) || len(second.Errors) != len(first.Errors) {
+		t.Errorf("facts %+v, errors %v", second.Facts, second.Errors)
+	}
+}
+
+// A call for fields that fails as a whole is an error of everything it asks for; what is seldom read stands.
+func TestFieldsThatFailAsAWhole(t *testing.T) {
+	n := newNode(t, "", whole)
+	id := n.discover()[0]
+	before := n.read(id).Readings
+	if len(before.NVLink.Errors) == 0 || !before.PCIe.TransmitBytes.Present() || !before.MemoryCelsius.Present() {
+		t.Fatalf("readings %+v", before)
+	}
+	n.advance(15 * time.Second)
+	n.spy.set("GetFieldValues", nvml.ERROR_UNKNOWN)
+	g := n.read(id)
+	for _, reading := range []gpu.Reading{gpu.ReadingTemperature, gpu.ReadingPCIe, gpu.ReadingNVLink} {
+		if !errors.Is(errorOf(g.Errors, reading), gpu.ErrDriver) {
+			t.Errorf("no error of %s in %v", reading, g.Errors)
+		}
+	}
+	if g.Readings.MemoryCelsius.Present() || len(g.Readings.NVLink.Errors) != len(before.NVLink.Errors) || g.Readings.RecoveryAction != before.RecoveryAction {
+		t.Errorf("readings %+v", g.Readings)
+	}
+	n.spy.set("GetFieldValues", nvml.ERROR_NO_PERMISSION)
+	n.read(id)
+	n.spy.taken()
+	g = n.read(id)
+	if n.spy.taken()["GetFieldValues"] != 0 || !errors.Is(errorOf(g.Errors, gpu.ReadingPCIe), gpu.ErrNoPermission) {
+		t.Errorf("denied fields are asked again at once; errors %v", g.Errors)
+	}
+	for _, e := range g.Errors {
+		if e.Reading == gpu.ReadingPCIe && !e.Remembered {
+			t.Errorf("a denial that holds is a new failure: %v", g.Errors)
+		}
+	}
+}
+
 func TestFactThatFailedIsReadAgainWithTheSlowTier(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]

@@ -182,7 +182,7 @@ func (r *round) readECC(to *gpu.Readings) {
 			continue
 		}
 		count, ret := r.readECCCounter(c)
-		err := r.judge(c.question, ret)
+		err := r.judge(c.question, gpu.ReadingECC, ret)
 		switch {
 		case err == nil:
 			counted := c.ECCCount
@@ -191,6 +191,9 @@ func (r *round) readECC(to *gpu.Readings) {
 		case errors.Is(err, gpu.ErrInvalidArgument):
 			r.unsupported[c.question] = true
 		default:
+			if errors.Is(err, gpu.ErrNoPermission) {
+				r.source.privilege.lacks(gpu.ReadingECC)
+			}
 			r.fail(gpu.ReadingECC, err)
 		}
 	}

@@ -72,6 +72,7 @@ func (r *round) lookForDevices(to *scan, named bool) bool {
 			r.moved = true
 		case errors.Is(err, gpu.ErrNoPermission):
 			if !denied {
+				r.source.privilege.lacks(hiddenDevices)
 				r.fail(gpu.ReadingMIG, err)
 			}
 			denied = true
@@ -83,6 +84,10 @@ func (r *round) lookForDevices(to *scan, named bool) bool {
 			return false
 		}
 	}
+	if r.board.tree.hidden && !denied {
+		r.source.privilege.regained(hiddenDevices)
+	}
+	r.board.tree.hidden = denied
 	return ok
 }
 

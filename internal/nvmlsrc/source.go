@@ -36,7 +36,8 @@ type Source struct {
 
 	// discovering is held by Discover, also while the driver is asked.
 	discovering sync.Mutex
-	initialised bool
+	initialised bool // nvmlInit has succeeded
+	versioned   bool // driver has been read
 	driver      gpu.Driver
 	slots       []slot          // by index
 	lookups     map[int]*lookup // under way, by index
@@ -72,8 +73,10 @@ func New(lib Library, opts Options) *Source {
 // where nobody reads from it, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
-// DriverCalls is how many calls Discover and Read have put to the driver. The event queue's own are not counted: it
-// waits in the driver all the time.
+// DriverCalls is how many questions Discover and Read have put to the driver: calls of the driver seam (Library), which mean
+// the same for the simulated node and for NVML. The binding may need several calls of the C library for one question:
+// where it tries versions of a function, or goes through profiles. The event queue's own are not counted: it waits in the
+// driver all the time.
 func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
 
 var errClosed = errors.New("nvmlsrc: closed")

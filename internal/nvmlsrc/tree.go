@@ -16,6 +16,7 @@ import (
 // tier: a scan may not show everything.
 type tree struct {
 	known   bool
+	hidden  bool // MIG devices are denied
 	scan    scan // the last one, which the nodes are of
 	spare   scan // the one before, for its memory
 	nodes   []instanceNode
@@ -209,7 +210,7 @@ func placeComputes(detail *asker, nodes []instanceNode, e instanceEntry) {
 	list, _ := ask(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, e.handle.GetComputeInstances)
 	for _, info := range list {
 		for i := range nodes[at].computes {
-			if c := &nodes[at].computes[i]; c.ID == gpu.ComputeID(info.ID) {
+			if c := &nodes[at].computes[i]; c.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
 				c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
 			}
 		}

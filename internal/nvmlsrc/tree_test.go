@@ -145,6 +145,32 @@ func TestPrivilegeRegainedAndLostAgain(t *testing.T) {
 	}
 }
 
+// MIG devices that give no handle are said to be missing, once, beside what else of MIG is denied; and each right is said to
+// be there again by itself.
+func TestMIGDevicesThatAreDenied(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	n.spy.set("GetMigDeviceHandleByIndex", nvml.ERROR_NO_PERMISSION)
+	n.spy.set("GetMemoryInfo", nvml.ERROR_NO_PERMISSION)
+	id := n.discover()[0]
+	for range 3 {
+		if g := n.read(id); !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNoPermission) {
+			t.Errorf("errors %v", g.Errors)
+		}
+	}
+	if denied := strings.Count(n.logged.String(), "MIG devices, with all"); denied != 1 {
+		t.Errorf("logged %d times:\n%s", denied, n.logged)
+	}
+	n.spy.set("GetMigDeviceHandleByIndex", nvml.SUCCESS)
+	n.advance(15 * time.Second)
+	n.read(id)
+	n.advance(15 * time.Second)
+	n.read(id)
+	log := n.logged.String()
+	if strings.Count(log, "there again") != 1 || strings.Count(log, "memory of the whole board") != 1 {
+		t.Errorf("logged:\n%s", log)
+	}
+}
+
 func TestRecutShowsInTheNextRead(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]

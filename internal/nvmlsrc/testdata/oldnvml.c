@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10 };
 
 typedef struct { unsigned long long total, free, used; } memory_t;
 typedef struct { unsigned int start, size; } placement_t;
@@ -14,7 +14,7 @@ typedef struct {
   unsigned long long memoryMB;
 } profile_t;
 
-static int board, gpu_instance, mig_device;
+static int board, gpu_instance, gone_instance, mig_device, compute_instance, events;
 
 int nvmlInit_v2(void) { return SUCCESS; }
 int nvmlShutdown(void) { return SUCCESS; }
@@ -29,6 +29,28 @@ int nvmlDeviceGetUUID(void *d, char *to, unsigned int n) {
 
 int nvmlDeviceGetName(void *d, char *to, unsigned int n) {
   strncpy(to, d == &board ? "A100-SXM4-40GB" : "A100-SXM4-40GB MIG 3g.20gb", n);
+  return SUCCESS;
+}
+
+/* The second version has reserved words where the third has the long bus id. */
+typedef struct { char bus_id[16]; unsigned int domain, bus, device, id, subsystem, reserved[4]; } pci_t;
+
+int nvmlDeviceGetPciInfo_v2(void *d, pci_t *p) {
+  *p = (pci_t){"0000:07:00.0", 0, 7, 0, 0x20B010DE, 0, {0x41414141, 0x42424242}};
+  return SUCCESS;
+}
+
+/* Events in their first version, which has no instances: the caller's 0 stays. There is one. */
+typedef struct { void *device; unsigned long long type, data; } event_t;
+
+int nvmlEventSetCreate(void **set) { *set = &events; return SUCCESS; }
+int nvmlEventSetFree(void *set) { return SUCCESS; }
+int nvmlDeviceRegisterEvents(void *d, unsigned long long types, void *set) { return types == 8 ? SUCCESS : NOT_SUPPORTED; }
+
+int nvmlEventSetWait(void *set, event_t *e, unsigned int timeout) {
+  if (events) return TIMEOUT;
+  events = 1;
+  *e = (event_t){&board, 8, 31};
   return SUCCESS;
 }
 
@@ -73,13 +95,37 @@ int nvmlDeviceGetGpuInstancePossiblePlacements(void *d, unsigned int profile, pl
   return SUCCESS;
 }
 
+/* Profile 99 is not told of; its instance has just been destroyed. */
 int nvmlDeviceGetGpuInstances(void *d, unsigned int profile, void **to, unsigned int *n) {
-  to[0] = &gpu_instance;
-  *n = profile == 9;
+  to[0] = profile == 99 ? &gone_instance : &gpu_instance;
+  *n = profile == 9 || profile == 99;
   return SUCCESS;
 }
 
 int nvmlGpuInstanceGetInfo(void *gi, gpu_instance_info_t *info) {
   *info = (gpu_instance_info_t){&board, 2, 9, {4, 4}};
+  return SUCCESS;
+}
+
+typedef struct { unsigned int id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; } compute_profile_t;
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfo(void *gi, unsigned int enumerated, unsigned int engines, compute_profile_t *p) {
+  if (gi == &gone_instance || enumerated > 3) return INVALID_ARGUMENT;
+  if (enumerated != 2) return NOT_SUPPORTED;
+  *p = (compute_profile_t){2, 3, 1, 42};
+  return SUCCESS;
+}
+
+int nvmlGpuInstanceGetComputeInstances(void *gi, unsigned int profile, void **to, unsigned int *n) {
+  to[0] = &compute_instance;
+  *n = 1;
+  return SUCCESS;
+}
+
+/* The first version, which has no placement. */
+typedef struct { void *device, *gpu_instance; unsigned int id, profile; } compute_info_t;
+
+int nvmlComputeInstanceGetInfo(void *ci, compute_info_t *info) {
+  *info = (compute_info_t){&board, &gpu_instance, 0, 2};
   return SUCCESS;
 }
