@@ -161,6 +161,21 @@ func TestAnotherGPUInItsPlace(t *testing.T) {
 	}
 }
 
+// A GPU whose XIDs the driver does not report has no count of them, not even 0.
+func TestXIDsThatAreNotReported(t *testing.T) {
+	src := newFakeSource(uuidA)
+	src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA, NoXIDs: true}}
+	h := start(t, src, nil)
+	defer h.run()()
+	if s := h.step(time.Second); !s.GPUs[0].Totals.XIDs.Since.IsZero() {
+		t.Errorf("XIDs %+v", s.GPUs[0].Totals.XIDs)
+	}
+	src.set(func() { src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA}} })
+	if s := h.step(time.Second); s.GPUs[0].Totals.XIDs.Since.IsZero() {
+		t.Error("there is no count once they are")
+	}
+}
+
 func TestDriverStumbles(t *testing.T) {
 	src := newFakeSource(uuidA)
 	h := start(t, src, nil)
