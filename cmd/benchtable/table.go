@@ -60,7 +60,7 @@ func lines() []line {
 		line{"poll: bytes allocated", metric{poll, "B/op"}, 0},
 		line{"resident after 1,000 polls", metric{"Resident", "MiB@1000"}, 40},
 		line{"resident after 10,000 polls and 1,000 scrapes", metric{"Resident", "MiB@10000"}, 40},
-		line{"resident at most, the start included", metric{"Resident", "MiB-peak"}, 0},
+		line{"resident at most, in between", metric{"Resident", "MiB-peak"}, 0},
 		line{"resident of the program's own file", metric{"Resident", "MiB-of-files"}, 0},
 	)
 }
