@@ -89,7 +89,7 @@ func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed
 // TestScrapesOfTheBenchCallNoDriver: neither the first scrape of a Snapshot nor a later one, in any form.
 func TestScrapesOfTheBenchCallNoDriver(t *testing.T) {
 	x := benchNode(t, benchGPUs)
-	h, snaps := renewedHandler(x, freshFor)
+	h, snaps := renewedHandler(x, minFresh)
 	before := x.source.DriverCalls()
 	for _, f := range benchForms {
 		snaps.renew()
@@ -147,7 +147,7 @@ func BenchmarkScrapeAlone(b *testing.B) {
 // BenchmarkScrapeFirst is the first scrape of a Snapshot, which gathers and encodes it.
 func BenchmarkScrapeFirst(b *testing.B) {
 	x := benchNode(b, benchGPUs)
-	h, snaps := renewedHandler(x, freshFor)
+	h, snaps := renewedHandler(x, minFresh)
 	for _, f := range benchForms {
 		b.Run(f.name, func(b *testing.B) { benchScrape(b, h, f.accept, f.coding, snaps.renew) })
 	}
@@ -157,7 +157,7 @@ func BenchmarkScrapeFirst(b *testing.B) {
 func BenchmarkScrapeGrowth(b *testing.B) {
 	for _, gpus := range growth {
 		x := benchNode(b, gpus)
-		h, snaps := renewedHandler(x, freshFor)
+		h, snaps := renewedHandler(x, minFresh)
 		b.Run(fmt.Sprintf("cached/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, x.handler, acceptText, "identity", func() {}) })
 		b.Run(fmt.Sprintf("first/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "identity", snaps.renew) })
 	}

@@ -88,5 +88,9 @@ func (c *Config) speed() time.Duration {
 	return 1
 }
 
+// freshFor is for how long scrapers share what the process says of itself: for as long as they share a Snapshot, so that
+// only who waits for a poll that is late gathers it for an old one.
+func (c *Config) freshFor() time.Duration { return max(minFresh, c.PollInterval) }
+
 // stepped tells whether time only moves by /-/sim/advance.
 func (c *Config) stepped() bool { return c.Driver == driverSim && c.SimClock == sim.ClockStep }

@@ -23,8 +23,8 @@ import (
 // shutdownTimeout bounds each part of the way down: requests in flight, driver calls under way.
 const shutdownTimeout = 5 * time.Second
 
-// freshFor is for how long scrapers share what the process says of itself: about as long as they share a Snapshot.
-const freshFor = time.Second
+// minFresh is the least time for which scrapers share what the process says of itself.
+const minFresh = time.Second
 
 // stepGrace is how many intervals of real time a poll on a stepped clock waits for a reading before it goes on without.
 const stepGrace = 10
@@ -97,7 +97,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 	return web.Options{
 		TelemetryPath: cfg.TelemetryPath,
 		MaxScrapes:    cfg.MaxScrapes,
-		FreshFor:      freshFor,
+		FreshFor:      cfg.freshFor(),
 		ReadyMaxAge:   cfg.ReadyMaxAge * cfg.speed(),
 		State:         cfg.State,
 		Pprof:         cfg.Pprof,
