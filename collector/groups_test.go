@@ -83,7 +83,7 @@ func readingCases() []groupCase {
 			nvidia_gpu_utilization_ratio{gpu="2",uuid="GPU-2"} 0.42`},
 		{"power", func(g *gpu.GPU) {
 			g.Readings.PowerWatts, g.Readings.PowerLimitWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(400.0), gpu.Some(5e6)
-			g.Power = gpu.PowerEstimate{Method: gpu.PowerByProcesses, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(30.0)}
+			g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(30.0)}
 			g.Totals.EnergyUnallocatedJoules = gpu.Some(begun(300))
 			g.Instances[0].PowerWatts, g.Instances[0].EnergyJoules = gpu.Some(70.0), gpu.Some(begun(700))
 		}, `# TYPE nvidia_gpu_energy_joules_total counter

@@ -169,7 +169,7 @@ func richGPU(i int) gpu.GPU {
 	for _, r := range gpu.ClockEventReasons() {
 		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: begun(0)})
 	}
-	g.Power = gpu.PowerEstimate{Method: gpu.PowerByProcesses, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(1.5)}
+	g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(1.5)}
 	return g
 }
 

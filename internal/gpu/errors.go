@@ -87,6 +87,7 @@ const (
 	ReadingRecovery    Reading = "recovery_action"
 	ReadingProcesses   Reading = "processes"
 	ReadingEvents      Reading = "events"
+	ReadingActivity    Reading = "activity"
 )
 
 // ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors.

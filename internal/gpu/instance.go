@@ -20,10 +20,12 @@ type GPUInstance struct {
 	LastRead  time.Time
 	Errors    []ReadError
 	Memory    Memory
+	Activity  Activity
 	Processes Opt[int]
 	Allocated Opt[bool]
 	// Holders: the pod that holds every compute instance of it, where one does.
 	Holders      []Holder
+	Jobs         []string // batch jobs, where a scheduler tells
 	XIDErrors    []XIDCount
 	PowerWatts   Opt[float64] // estimate
 	EnergyJoules Opt[Counter] // estimate
@@ -44,6 +46,7 @@ type ComputeInstance struct {
 	SMs           Opt[int]
 	Up            bool
 	Errors        []ReadError
+	Activity      Activity // never DRAM
 	Processes     Opt[int]
 	Allocated     Opt[bool]
 	Holders       []Holder

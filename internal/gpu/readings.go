@@ -114,6 +114,7 @@ type Process struct {
 	Graphics    bool // a graphics context; else compute (MPS clients too)
 	MPS         bool
 	MemoryBytes Opt[uint64]
+	SM          Opt[float64] // 0-1, of the SMs' time over the last seconds; never under MIG
 	Instance    Opt[InstanceID]
 	Compute     Opt[ComputeID]
 }

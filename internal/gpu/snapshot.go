@@ -29,7 +29,9 @@ type Driver struct {
 // The sources whose state a Snapshot carries.
 const (
 	SourceNVML    = "nvml"
+	SourceDCGM    = "dcgm"
 	SourceKubelet = "kubelet"
+	SourceJobs    = "hpc_jobs"
 )
 
 // SourceState says whether a source answered when the Snapshot was made.
@@ -69,6 +71,16 @@ type GPU struct {
 	Errors   []ReadError
 	// Readings are zero (all absent) while the GPU is stale.
 	Readings Readings
+	// Activity is rolled up from the GPU instances where ActivityRollup is set, else the board's own. A source can be known
+	// with no value yet: the first window has not passed.
+	Activity       Activity
+	ActivitySource ActivitySource
+	ActivityRollup bool
+	Rates          LinkRates
+	// GarbledActivity counts the values of this reading that were no numbers and are absent for it.
+	GarbledActivity int
+	// Jobs are the batch jobs that hold the whole GPU, where a scheduler tells.
+	Jobs     []string
 	MIG      MIGState
 	Capacity Opt[Capacity]
 	Totals   Totals
@@ -125,7 +137,10 @@ type Totals struct {
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes
 	NVLinkReceive, NVLinkTransmit Opt[Counter]
 	LayoutChanges                 Counter
-	EnergyUnallocatedJoules       Opt[Counter]
+	// What the profiling counters said that cannot be: values above 1, which are passed on, and such as are no numbers,
+	// which are not. Absent where nothing was ever profiled.
+	ActivityAboveOne, ActivityGarbled Opt[Counter]
+	EnergyUnallocatedJoules           Opt[Counter]
 }
 
 // PowerMethod names the rule by which active power was shared among instances.
@@ -133,7 +148,7 @@ type PowerMethod string
 
 // The methods. See PowerEstimate.
 const (
-	PowerByProcesses   PowerMethod = "processes"   // activity is "has a process"
+	PowerByActivity    PowerMethod = "activity"    // by SMs and graphics engine activity
 	PowerUnallocated   PowerMethod = "unallocated" // nothing is active or activity is unknown
 	PowerNotApplicable PowerMethod = ""            // no MIG
 )

@@ -12,9 +12,10 @@ func (p *Poller) turnBack(now time.Time) {
 		return
 	}
 	by := now.Sub(last)
-	back(by, &p.discover.started, &p.driverSeen, &p.pods.list.started, &p.pods.success)
+	back(by, &p.discover.started, &p.driverSeen, &p.pods.list.started, &p.pods.success,
+		&p.profiling.ask.started, &p.profiling.success, &p.jobs.list.started, &p.jobs.success)
 	for _, t := range p.gpus {
-		back(by, &t.since, &t.taken, &t.read.started, &t.last.LastRead)
+		back(by, &t.since, &t.taken, &t.read.started, &t.last.LastRead, &t.profiled.asked)
 		for i := range t.last.Instances {
 			gi := &t.last.Instances[i]
 			back(by, &gi.LastRead, &gi.Since)

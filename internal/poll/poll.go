@@ -32,6 +32,8 @@ type Options struct {
 	// PodsExpected says that there must be a kubelet: one that was never there is told, too.
 	PodsExpected bool
 	Containers   Containers // nil: processes are not mapped to containers
+	Profiler     Profiler   // nil: only the driver is asked for activity
+	Jobs         Jobs       // nil: there are no batch jobs
 	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger
@@ -55,6 +57,8 @@ type Poller struct {
 	gpus       map[gpu.UUID]*tracked
 	missing    map[int]*tracked // GPUs without a handle, by index
 	pods       podState
+	profiling  profileState
+	jobs       jobState
 }
 
 // ErrStopped says that the loop has ended.
@@ -167,6 +171,10 @@ func (p *Poller) cycle(ctx context.Context) error {
 	if p.opts.Pods != nil {
 		p.pods.start(ctx, now, &p.opts)
 	}
+	if p.opts.Jobs != nil {
+		p.jobs.start(now, p.opts.Jobs)
+	}
+	p.profile(ctx, now)
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
 	}
@@ -174,6 +182,7 @@ func (p *Poller) cycle(ctx context.Context) error {
 		return err
 	}
 	p.pods.finish(now, expired, p.opts.PodsStaleAfter)
+	p.jobs.finish(now, expired, p.opts.Timeout)
 	if ctx.Err() != nil {
 		return nil // what was cut short is no reading
 	}
@@ -237,6 +246,10 @@ func (p *Poller) join() {
 			abandoned++
 		}
 	}
+	if _, ok := p.profiling.ask.take(expired); !ok && p.profiling.ask.running {
+		abandoned++
+	}
+	p.jobs.list.take(expired)
 	p.pods.join()
 	if abandoned > 0 {
 		level.Warn(p.opts.Logger).Log("msg", "Abandoned driver calls that did not return", "calls", abandoned)

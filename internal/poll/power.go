@@ -8,8 +8,8 @@ import (
 )
 
 // No sensor exists below the board, so an instance's power is an estimate. Active power (board - idle, never negative)
-// is shared by w*u / sum(w*u), w the instance's share of the SMs of the largest profile and u its activity; idle power by
-// w. What is left is unallocated, so that the parts add up to the board.
+// is shared by w*u / sum(w*u), w the instance's share of the SMs of the largest profile and u its graphics engine
+// activity; idle power by w. What is left is unallocated, so that the parts add up to the board.
 
 // idlePower learns a board's idle power: the lowest seen while nothing ran, a default for the model until then.
 type idlePower struct {
@@ -107,26 +107,33 @@ func shareWatts(g *gpu.GPU, board, idle float64) ([]float64, gpu.PowerMethod) {
 	active := make([]float64, n)
 	var sum float64
 	for i := range g.Instances {
-		procs, known := g.Instances[i].Processes.Get()
+		u, known := busy(&g.Instances[i])
 		if !known || !g.Instances[i].SMs.Present() {
 			sum = 0
 			clear(active)
 			break
 		}
-		if procs > 0 {
-			active[i] = weight[i]
-			sum += weight[i]
-		}
+		active[i] = weight[i] * u
+		sum += active[i]
 	}
 	method := gpu.PowerUnallocated
 	for i := range watts {
 		watts[i] = idle * weight[i]
 		if sum > 0 {
-			method = gpu.PowerByProcesses
+			method = gpu.PowerByActivity
 			watts[i] += (board - idle) * active[i] / sum
 		}
 	}
 	return watts, method
+}
+
+// busy is the instance's graphics engine activity. One without a compute instance does nothing.
+func busy(gi *gpu.GPUInstance) (float64, bool) {
+	if len(gi.Computes) == 0 {
+		return 0, true
+	}
+	u, known := gi.Activity.GraphicsEngine.Get()
+	return max(u, 0), known
 }
 
 // smShares are the instances' shares of the SMs of the largest profile; together they are at most 1.

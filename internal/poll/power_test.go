@@ -25,13 +25,17 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 			g.Instances = g.Instances[:rng.IntN(3)]
 			for i := range g.Instances {
 				switch rng.IntN(5) {
-				case 0:
-					g.Instances[i].Processes = gpu.None[int]()
+				case 0: // its activity is unknown
 				case 1:
 					g.Instances[i].SMs = gpu.None[int]()
+				case 2:
+					g.Instances[i].Activity.GraphicsEngine = gpu.Some(0.0)
 				default:
-					g.Instances[i].Processes = gpu.Some(rng.IntN(3))
+					g.Instances[i].Activity.GraphicsEngine = gpu.Some(rng.Float64() * 1.2) // the hardware says more than 1 at times
 				}
+			}
+			if rng.IntN(3) > 0 {
+				g.ActivitySource = gpu.ActivityGPM
 			}
 			board := rng.Float64() * 400
 			energy += board
@@ -99,14 +103,14 @@ func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 	idle.Readings.PowerWatts, idle.Readings.Processes = gpu.Some(49.0), gpu.Some([]gpu.Process{})
 	tr.absorb(idle, time.Unix(1, 0))
 	busy := migGPU() // 200 W
-	busy.Instances[0].Processes = gpu.Some(2)
+	busy.Instances[0].Activity.GraphicsEngine, busy.Instances[1].Activity.GraphicsEngine = gpu.Some(0.9), gpu.Some(0.3)
 	tr.absorb(busy, time.Unix(2, 0))
 	g := tr.last
-	if g.Power.Method != gpu.PowerByProcesses || g.Power.IdleWatts != gpu.Some(49.0) {
-		t.Errorf("method %q, idle %v; want processes and the 49 W seen while nothing ran", g.Power.Method, g.Power.IdleWatts)
+	if g.Power.Method != gpu.PowerByActivity || g.Power.IdleWatts != gpu.Some(49.0) {
+		t.Errorf("method %q, idle %v; want activity and the 49 W seen while nothing ran", g.Power.Method, g.Power.IdleWatts)
 	}
-	// Idle by SM share: 42/98 of 49 W each; the 151 W of work go to the first alone.
-	for i, want := range []float64{21 + 151, 21} {
+	// Idle by SM share: 42/98 of 49 W each; the 151 W of work as 3 to 1.
+	for i, want := range []float64{21 + 151*0.75, 21 + 151*0.25} {
 		if got := g.Instances[i].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
 			t.Errorf("instance %d draws %v W, want %v", i, got, want)
 		}
@@ -114,7 +118,7 @@ func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 	if got := g.Power.UnallocatedWatts.Or(-1); math.Abs(got-7) > 1e-9 {
 		t.Errorf("unallocated %v W, want 7: idle power of the SMs that no instance has", got)
 	}
-	busy.Instances[1].Processes = gpu.None[int]()
+	busy.Instances[1].Activity = gpu.Activity{}
 	tr.absorb(busy, time.Unix(3, 0))
 	if g := tr.last; g.Power.Method != gpu.PowerUnallocated || math.Abs(g.Power.UnallocatedWatts.Or(0)-158) > 1e-9 {
 		t.Errorf("activity unknown: method %q, unallocated %v; want all 151 W of work and 7 W idle", g.Power.Method, g.Power.UnallocatedWatts)
@@ -142,7 +146,7 @@ func TestIdlePowerDefaults(t *testing.T) {
 func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 	tr := track()
 	g := migGPU()
-	g.Instances[0].Processes, g.Instances[1].Processes = gpu.Some(1), gpu.Some(1)
+	g.Instances[0].Activity.GraphicsEngine, g.Instances[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(1.0)
 	tr.absorb(g, time.Unix(1, 0))
 	g = migGPU()
 	g.Readings.EnergyJoules = gpu.Some(1200.0)

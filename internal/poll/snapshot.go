@@ -26,7 +26,14 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	if k, ok := p.pods.state(p.opts.PodsExpected); ok {
 		s.Sources = append(s.Sources, k)
 	}
+	if d, ok := p.profiling.state(); ok {
+		s.Sources = append(s.Sources, d)
+	}
+	if j, ok := p.jobs.state(); ok {
+		s.Sources = append(s.Sources, j)
+	}
 	s.GPUs = p.gpuList(now)
+	attachJobs(s.GPUs, p.jobs.last)
 	if p.pods.known {
 		s.Unmatched = p.pods.last.Garbled + attach(s.GPUs, p.pods.last.List, p.pods.success, p.opts.Containers)
 		for i := range s.GPUs {
@@ -49,6 +56,9 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 		}
 	}
 	if p.discover.hung(late, p.opts.Timeout) {
+		s.HungCalls++
+	}
+	if p.profiling.ask.hung(late, p.opts.Timeout) {
 		s.HungCalls++
 	}
 	return s
@@ -109,6 +119,7 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}
+	g.Activity, g.ActivitySource, g.ActivityRollup, g.Rates = gpu.Activity{}, gpu.ActivityUnknown, false, gpu.LinkRates{}
 	g.MIG.Enabled, g.MIG.Pending = gpu.None[bool](), gpu.None[bool]()
 	g.Capacity = gpu.None[gpu.Capacity]()
 	g.Power = gpu.PowerEstimate{}
@@ -122,10 +133,10 @@ func dropReadings(g *gpu.GPU) {
 }
 
 func dropInstanceReadings(gi *gpu.GPUInstance) {
-	gi.Memory = gpu.Memory{}
+	gi.Memory, gi.Activity = gpu.Memory{}, gpu.Activity{}
 	gi.Processes = gpu.None[int]()
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
 	for c := range gi.Computes {
-		gi.Computes[c].Processes = gpu.None[int]()
+		gi.Computes[c].Processes, gi.Computes[c].Activity = gpu.None[int](), gpu.Activity{}
 	}
 }

@@ -25,6 +25,18 @@ type Pods interface {
 	List(ctx context.Context) (gpu.Assignments, error)
 }
 
+// Profiler tells the activity of GPUs that the driver itself does not profile: those of a Snapshot whose ActivitySource is
+// unknown, or not its own. It must not modify the Snapshot. Values belong to the layout that the Snapshot shows. Profile may
+// block for as long as its source hangs; it is called from a goroutine that the loop can abandon, never twice at once.
+type Profiler interface {
+	Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error)
+}
+
+// Jobs tells which batch jobs hold which device. It may block for as long as a file system hangs.
+type Jobs interface {
+	Jobs() (gpu.Jobs, error)
+}
+
 // Containers finds the container that a process runs in, from the host's process table.
 type Containers interface {
 	ContainerOf(pid uint32) (gpu.Container, bool)

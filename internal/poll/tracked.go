@@ -33,6 +33,7 @@ type tracked struct {
 	instances map[gpu.InstanceID]*instanceTotals
 	pcie      [2]wrapped // receive, transmit
 	nvlink    [2]wrapped
+	profiled  profiled
 	idle      idlePower
 	boardJ    gpu.Opt[float64] // the board's energy counter at the last reading
 }
@@ -81,6 +82,7 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	}
 	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
 	t.addTraffic(&g, at)
+	t.addActivity(&g, at)
 	t.estimatePower(&g, at)
 	g.LastRead = at
 	for i := range g.Instances {

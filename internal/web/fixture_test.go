@@ -132,7 +132,7 @@ func migGPU(index int, free, stranded int, available ...int) gpu.GPU {
 	g.MIG.Enabled, g.MIG.Pending, g.MIG.LayoutGeneration = gpu.Some(true), gpu.Some(true), 3
 	g.Totals.LayoutChanges = gpu.Counter{Value: 2}
 	g.Allocated = gpu.Some(true)
-	g.Power = gpu.PowerEstimate{Method: gpu.PowerByProcesses, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(14.5)}
+	g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(14.5)}
 	g.Profiles = a100Profiles()
 	c := gpu.Capacity{
 		Compute: gpu.SliceCount{Used: 7 - free, Free: free},

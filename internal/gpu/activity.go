@@ -1,0 +1,51 @@
+package gpu
+
+import "time"
+
+// Activity is how busy a device was, by its profiling counters, over the window between their last two readings: each
+// relative to the device itself. 0-1, except where the hardware says more than 1, which is published for mixed profiles
+// of A100 and passed through.
+type Activity struct {
+	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"` // time with the graphics or compute engine active
+	SM             Opt[float64] `json:"smRatio,omitzero"`             // time with at least one warp on an SM, mean over the SMs
+	SMOccupancy    Opt[float64] `json:"smOccupancyRatio,omitzero"`    // warps resident of those possible, mean over the SMs
+	Tensor         Opt[float64] `json:"tensorRatio,omitzero"`
+	FP64           Opt[float64] `json:"fp64Ratio,omitzero"`
+	FP32           Opt[float64] `json:"fp32Ratio,omitzero"`
+	FP16           Opt[float64] `json:"fp16Ratio,omitzero"`
+	DRAM           Opt[float64] `json:"dramRatio,omitzero"` // time in which device memory moved data; never of a compute instance
+}
+
+// All points to every ratio, in the order of the fields.
+func (a *Activity) All() [8]*Opt[float64] {
+	return [8]*Opt[float64]{&a.GraphicsEngine, &a.SM, &a.SMOccupancy, &a.Tensor, &a.FP64, &a.FP32, &a.FP16, &a.DRAM}
+}
+
+// LinkRates are a board's traffic over the same window as its Activity, in bytes per second, where its profiling counters
+// tell it.
+type LinkRates struct {
+	PCIeReceive, PCIeTransmit, NVLinkReceive, NVLinkTransmit Opt[float64]
+}
+
+// ActivitySource names where Activity comes from.
+type ActivitySource string
+
+// The sources. ActivityUnknown: none, or none that this GPU can be asked by.
+const (
+	ActivityUnknown ActivitySource = ""
+	ActivityGPM     ActivitySource = "gpm"
+	ActivityDCGM    ActivitySource = "dcgm"
+)
+
+// Profiling is what a source beside NVML says of the activity of one GPU. It is immutable once handed out.
+type Profiling struct {
+	// LayoutGeneration is the one of the Snapshot that it was asked for: with another layout it says nothing.
+	LayoutGeneration uint64
+	Source           ActivitySource
+	Board            Activity
+	Rates            LinkRates
+	Instances        map[InstanceID]Activity
+	Computes         map[[2]uint32]Activity // by GPU instance and compute instance id
+	Garbled          int                    // values that were no numbers, dropped
+	Time             time.Time              // of the newest value
+}

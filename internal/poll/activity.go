@@ -1,0 +1,145 @@
+package poll
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// profiled is what the profiler said last of one GPU.
+type profiled struct {
+	gpu.Profiling
+	asked   time.Time // by the loop's clock; zero: it has said nothing
+	counted bool      // what is odd in it has been counted
+}
+
+// addActivity completes a reading with the activity that the driver itself does not tell, and rolls the instances' up.
+func (t *tracked) addActivity(g *gpu.GPU, at time.Time) {
+	own := g.ActivitySource != gpu.ActivityUnknown
+	if !own {
+		t.takeProfiling(g, at)
+	}
+	if g.ActivitySource == gpu.ActivityUnknown {
+		return
+	}
+	if own || !t.profiled.counted {
+		t.profiled.counted = !own
+		t.countOdd(g, at)
+	}
+	rollUp(g)
+}
+
+// takeProfiling lays what the profiler said to the GPU and its instances. It was asked for the layout of the last Snapshot
+// and has answered before this reading began: where the layout is still the same, nothing was re-cut in between.
+func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
+	p := &t.profiled
+	if p.asked.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.asked) >= t.maxGap {
+		return
+	}
+	g.ActivitySource, g.Activity, g.Rates, g.GarbledActivity = p.Source, p.Board, p.Rates, p.Garbled
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		gi.Activity = p.Instances[gi.ID]
+		for c := range gi.Computes {
+			ci := &gi.Computes[c]
+			ci.Activity = p.Computes[[2]uint32{uint32(gi.ID), uint32(ci.ID)}]
+		}
+	}
+}
+
+// countOdd counts the values of one reading that cannot be.
+func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
+	above := countAboveOne(&g.Activity)
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		above += countAboveOne(&gi.Activity)
+		for c := range gi.Computes {
+			above += countAboveOne(&gi.Computes[c].Activity)
+		}
+	}
+	grow(&t.totals.ActivityAboveOne, float64(above), at)
+	grow(&t.totals.ActivityGarbled, float64(g.GarbledActivity), at)
+}
+
+func countAboveOne(a *gpu.Activity) int {
+	n := 0
+	for _, ratio := range a.All() {
+		if ratio.Or(0) > 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// grow adds to a counter, which begins with the first call.
+func grow(c *gpu.Opt[gpu.Counter], by float64, at time.Time) {
+	counter, begun := c.Get()
+	if !begun {
+		counter.Since = at
+	}
+	counter.Value += by
+	*c = gpu.Some(counter)
+}
+
+// rollUp makes a MIG GPU's activity out of its instances': by their SMs, and that of the memory by their memory slices,
+// of those of the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio
+// that one instance with a compute instance does not tell is absent: a part of the sum would pass for all of it.
+func rollUp(g *gpu.GPU) {
+	if !g.MIG.Enabled.Or(false) || !canWork(g) {
+		return
+	}
+	g.ActivityRollup = true
+	bySM, byMemory := smShares(g), memoryShares(g)
+	dram := &g.Activity.DRAM
+	for m, whole := range g.Activity.All() {
+		weights := bySM
+		if whole == dram {
+			weights = byMemory
+		}
+		*whole = rolledUp(g, m, weights)
+	}
+}
+
+// rolledUp is one ratio of the board, the m-th of Activity.
+func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
+	sum := 0.0
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		if len(gi.Computes) == 0 {
+			continue // nothing can run on it
+		}
+		ratio, ok := gi.Activity.All()[m].Get()
+		if !ok || weights == nil || weights[i] == 0 {
+			return gpu.None[float64]()
+		}
+		sum += ratio * weights[i]
+	}
+	return gpu.Some(sum)
+}
+
+// canWork tells whether any GPU instance has a compute instance. A board without one has no more than its own counters.
+func canWork(g *gpu.GPU) bool {
+	for i := range g.Instances {
+		if len(g.Instances[i].Computes) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// memoryShares are the instances' shares of the memory slices of the largest profile; nil where the driver does not tell
+// how many there are.
+func memoryShares(g *gpu.GPU) []float64 {
+	most := 0
+	for i := range g.Profiles {
+		most = max(most, g.Profiles[i].MemorySlices)
+	}
+	if most == 0 {
+		return nil
+	}
+	shares := make([]float64, len(g.Instances))
+	for i := range g.Instances {
+		shares[i] = float64(g.Instances[i].MemorySlices.Or(0)) / float64(most)
+	}
+	return shares
+}

@@ -1,0 +1,237 @@
+package poll
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// profiledGPU is a MIG GPU of two 3g with an activity of each instance.
+func profiledGPU(first, second gpu.Opt[float64]) gpu.GPU {
+	g := migGPU()
+	g.ActivitySource = gpu.ActivityGPM
+	g.Profiles[1].MemorySlices = 8
+	for i, ratio := range []gpu.Opt[float64]{first, second} {
+		g.Instances[i].MemorySlices = gpu.Some(4)
+		for _, r := range g.Instances[i].Activity.All() {
+			*r = ratio
+		}
+	}
+	return g
+}
+
+// TestActivityIsRolledUp: NVIDIA's worked example, two 3g at 98.6 % on an A100, are 84.5 %.
+func TestActivityIsRolledUp(t *testing.T) {
+	tr := track()
+	g := profiledGPU(gpu.Some(0.986), gpu.Some(0.986))
+	g.Activity.SM = gpu.Some(0.1) // the board's own counters give way
+	tr.absorb(g, time.Unix(1, 0))
+	if !tr.last.ActivityRollup {
+		t.Error("not marked as rolled up")
+	}
+	if got := tr.last.Activity.SM.Or(-1); math.Abs(got-0.845) > 0.0005 {
+		t.Errorf("SM activity of the board %v, want 0.845", got)
+	}
+	if got := tr.last.Activity.DRAM.Or(-1); math.Abs(got-0.986) > 1e-9 {
+		t.Errorf("DRAM activity of the board %v, want 0.986: both halves of the memory", got)
+	}
+}
+
+func TestRollUpNeedsEveryInstance(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*gpu.GPU)
+		want   gpu.Opt[float64] // SM activity
+		rollup bool
+	}{
+		{"one does not tell", func(g *gpu.GPU) { g.Instances[1].Activity = gpu.Activity{} }, gpu.None[float64](), true},
+		{"one has no compute instance", func(g *gpu.GPU) {
+			g.Instances[1].Activity, g.Instances[1].Computes = gpu.Activity{}, nil
+		}, gpu.Some(0.5 * 42 / 98), true},
+		{"one of unknown size", func(g *gpu.GPU) { g.Instances[1].SMs = gpu.None[int]() }, gpu.None[float64](), true},
+		{"no instance at all", func(g *gpu.GPU) { g.Instances = nil }, gpu.Some(0.25), false},
+		{"MIG is off", func(g *gpu.GPU) { g.MIG.Enabled, g.Instances = gpu.Some(false), nil }, gpu.Some(0.25), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tr := track()
+			g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
+			g.Activity.SM = gpu.Some(0.25)
+			tt.change(&g)
+			tr.absorb(g, time.Unix(1, 0))
+			got := tr.last.Activity.SM
+			if got.Present() != tt.want.Present() || math.Abs(got.Or(0)-tt.want.Or(0)) > 1e-9 || tr.last.ActivityRollup != tt.rollup {
+				t.Errorf("SM activity %v, rolled up %v; want %v, %v", got, tr.last.ActivityRollup, tt.want, tt.rollup)
+			}
+		})
+	}
+}
+
+func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
+	tr := track()
+	g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
+	g.Instances[0].Activity.SM, g.Instances[1].Computes[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
+	g.GarbledActivity = 3
+	tr.absorb(g, time.Unix(1, 0))
+	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
+		t.Errorf("an activity of 1.2 was made %v", got)
+	}
+	above, garbled := tr.totals.ActivityAboveOne.Or(gpu.Counter{}), tr.totals.ActivityGarbled.Or(gpu.Counter{})
+	if above.Value != 2 || garbled.Value != 3 || !above.Since.Equal(time.Unix(1, 0)) {
+		t.Errorf("counted %+v above 1 and %+v garbled; want 2 and 3", above, garbled)
+	}
+	plain := migGPU()
+	fresh := track()
+	fresh.absorb(plain, time.Unix(1, 0))
+	if fresh.totals.ActivityAboveOne.Present() || fresh.last.ActivityRollup {
+		t.Error("a GPU that nothing profiles has a count of what its profiling said")
+	}
+}
+
+// fakeProfiler answers for the layout of the Snapshot that it is asked for.
+type fakeProfiler struct {
+	sm   float64
+	err  error
+	wait chan struct{} // nil: it answers at once
+	seen []uint64      // layout generations
+}
+
+func (p *fakeProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
+	if p.wait != nil {
+		<-p.wait
+	}
+	out := map[gpu.UUID]gpu.Profiling{}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		p.seen = append(p.seen, g.MIG.LayoutGeneration)
+		answer := gpu.Profiling{
+			LayoutGeneration: g.MIG.LayoutGeneration, Source: gpu.ActivityDCGM, Board: gpu.Activity{SM: gpu.Some(p.sm)},
+			Instances: map[gpu.InstanceID]gpu.Activity{}, Computes: map[[2]uint32]gpu.Activity{},
+		}
+		for k := range g.Instances {
+			gi := &g.Instances[k]
+			answer.Instances[gi.ID] = gpu.Activity{SM: gpu.Some(p.sm)}
+			answer.Computes[[2]uint32{uint32(gi.ID), uint32(gi.Computes[0].ID)}] = gpu.Activity{SM: gpu.Some(p.sm)}
+		}
+		out[g.UUID] = answer
+	}
+	return out, p.err
+}
+
+func withProfiler(p Profiler) func(*Options) { return func(o *Options) { o.Profiler = p } }
+
+func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	src.gpus[uuidA] = migGPU()
+	own := src.gpus[uuidB]
+	own.ActivitySource, own.Activity.SM = gpu.ActivityGPM, gpu.Some(0.9)
+	src.gpus[uuidB] = own
+	p := &fakeProfiler{sm: 0.5}
+	h := start(t, src, withProfiler(p))
+	stop := h.run()
+	defer stop()
+	h.step(time.Second)
+	s := h.step(time.Second)
+	a, b := find(t, s, uuidA), find(t, s, uuidB)
+	if a.ActivitySource != gpu.ActivityDCGM || a.Instances[0].Activity.SM != gpu.Some(0.5) ||
+		a.Instances[1].Computes[0].Activity.SM != gpu.Some(0.5) {
+		t.Errorf("source %q, instance %v", a.ActivitySource, a.Instances[0].Activity)
+	}
+	if b.ActivitySource != gpu.ActivityGPM || b.Activity.SM != gpu.Some(0.9) {
+		t.Errorf("what the driver said was replaced: %q, %v", b.ActivitySource, b.Activity.SM)
+	}
+	state := s.Sources[len(s.Sources)-1]
+	if state.Name != gpu.SourceDCGM || !state.Up {
+		t.Errorf("source state %+v", state)
+	}
+
+	p.err = errors.New("connection lost")
+	s = h.step(10 * time.Second)
+	if a := find(t, s, uuidA); a.ActivitySource != "" || a.Instances[0].Activity.SM.Present() {
+		t.Error("values outlive a profiler that is gone")
+	}
+	if state := s.Sources[len(s.Sources)-1]; state.Up || state.Err == nil {
+		t.Errorf("source state %+v, want down with the reason", state)
+	}
+}
+
+// TestProfilingEndsWithItsLayout: what was asked for one layout is laid to no other, whose ids may be the same.
+func TestProfilingEndsWithItsLayout(t *testing.T) {
+	src := newFakeSource(uuidA)
+	src.gpus[uuidA] = migGPU()
+	h := start(t, src, withProfiler(&fakeProfiler{sm: 0.5}))
+	stop := h.run()
+	defer stop()
+	h.step(time.Second)
+	if g := find(t, h.step(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
+		t.Fatal("no activity to begin with")
+	}
+	src.set(func() {
+		g := migGPU()
+		g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2})
+		src.gpus[uuidA] = g
+	})
+	if g := find(t, h.step(time.Second), uuidA); g.Instances[0].Activity.SM.Present() || g.Instances[1].Activity.SM.Present() {
+		t.Errorf("activity of the layout before: %v", g.Instances[0].Activity)
+	}
+	if g := find(t, h.step(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
+		t.Error("no activity of the new layout in the poll after it was seen")
+	}
+}
+
+// TestHungProfilerCostsNoReading: the GPUs are read all the same.
+func TestHungProfilerCostsNoReading(t *testing.T) {
+	src := newFakeSource(uuidA)
+	p := &fakeProfiler{wait: make(chan struct{})}
+	h := start(t, src, func(o *Options) { o.Profiler, o.Grace = p, 20*time.Millisecond })
+	stop := h.run()
+	for range 7 {
+		h.step(time.Second)
+	}
+	s := h.Current()
+	if g := find(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
+		t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
+	}
+	if state := s.Sources[len(s.Sources)-1]; state.Up || !errors.Is(state.Err, gpu.ErrTimeout) || s.HungCalls != 1 {
+		t.Errorf("source state %+v, %d hung calls", state, s.HungCalls)
+	}
+	close(p.wait)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// fakeJobs answers with a mapping or an error.
+type fakeJobs struct {
+	jobs gpu.Jobs
+	err  error
+}
+
+func (j *fakeJobs) Jobs() (gpu.Jobs, error) { return j.jobs, j.err }
+
+func TestJobsAreLaidToTheirDevices(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	src.gpus[uuidA] = migGPU()
+	jobs := &fakeJobs{jobs: gpu.Jobs{
+		{Index: 0, Instance: gpu.Some(gpu.InstanceID(2))}: {"17", "18"},
+		{Index: 1}: {"19"},
+	}}
+	h := start(t, src, func(o *Options) { o.Jobs = jobs })
+	stop := h.run()
+	defer stop()
+	s := h.step(time.Second)
+	a, b := find(t, s, uuidA), find(t, s, uuidB)
+	if len(a.Jobs) != 0 || len(a.Instances[0].Jobs) != 2 || len(a.Instances[1].Jobs) != 0 || len(b.Jobs) != 1 {
+		t.Errorf("jobs %v, %v, %v, %v", a.Jobs, a.Instances[0].Jobs, a.Instances[1].Jobs, b.Jobs)
+	}
+	jobs.err = errors.New("stale file handle")
+	s = h.step(time.Second)
+	if b := find(t, s, uuidB); len(b.Jobs) != 0 {
+		t.Errorf("jobs %v of a mapping that cannot be read", b.Jobs)
+	}
+	if state := s.Sources[len(s.Sources)-1]; state.Name != gpu.SourceJobs || state.Up {
+		t.Errorf("source state %+v", state)
+	}
+}

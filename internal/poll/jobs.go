@@ -1,0 +1,61 @@
+package poll
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// jobState is the last mapping of devices to batch jobs.
+type jobState struct {
+	list    call[gpu.Jobs]
+	fresh   bool // asked in this cycle
+	last    gpu.Jobs
+	success time.Time // of the last answer; zero before the first
+	err     error
+}
+
+// start asks for the jobs, unless an earlier question has not been answered.
+func (s *jobState) start(now time.Time, jobs Jobs) {
+	s.fresh = s.list.start(now, jobs.Jobs)
+}
+
+// finish takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
+// the work of one job to another.
+func (s *jobState) finish(now time.Time, expired <-chan struct{}, timeout time.Duration) {
+	if !s.fresh {
+		expired = nil
+	}
+	switch r, ok := s.list.take(expired); {
+	case ok:
+		s.err, s.last = r.err, nil
+		if r.err == nil {
+			s.last, s.success = r.value, r.started
+		}
+	case s.list.hung(now, timeout):
+		s.err, s.last = gpu.ErrTimeout, nil
+	}
+}
+
+// state is nothing where nobody was asked.
+func (s *jobState) state() (gpu.SourceState, bool) {
+	if s.success.IsZero() && s.err == nil {
+		return gpu.SourceState{}, false
+	}
+	return gpu.SourceState{Name: gpu.SourceJobs, Up: s.err == nil, LastSuccess: s.success, Err: s.err}, true
+}
+
+// attachJobs writes the jobs to their devices.
+func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs) {
+	if len(jobs) == 0 {
+		return
+	}
+	for i := range gpus {
+		g := &gpus[i]
+		g.Jobs = jobs[gpu.JobDevice{Index: g.Index}]
+		for k := range g.Instances {
+			gi := &g.Instances[k]
+			gi.Jobs = jobs[gpu.JobDevice{Index: g.Index, Instance: gpu.Some(gi.ID)}]
+		}
+	}
+}
