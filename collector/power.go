@@ -14,8 +14,8 @@ func newPower(c *catalog) collectFunc {
 	unallocatedJoules := c.family("nvidia_gpu_energy_unallocated_joules_total",
 		"The part of the board's energy that no GPU instance was given.", "An estimate. Absent while MIG is off.")
 	method := c.family("nvidia_gpu_power_estimate_method", "How active power is shared among the GPU instances, with the value 1.",
-		"processes: among those with a process, by their part of the SMs; unallocated: nothing is known to be active, so it goes to "+
-			"what is unallocated. Absent while MIG is off.", "method")
+		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the activity of one "+
+			"is unknown, so it goes to what is unallocated. Absent while MIG is off.", "method")
 	giWatts := c.family("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the board's power.", estimate)
 	giJoules := c.family("nvidia_mig_gpu_instance_energy_estimate_joules_total",
 		"The GPU instance's part of the board's energy since it was first seen.", estimate)
