@@ -13,9 +13,27 @@ type operation struct {
 	node      *Node
 	at        time.Time // where the running cell had begun
 	totals    []totals
+	counted   []countedBefore
 	board     *board
 	before    layoutState
 	committed bool
+}
+
+// countedBefore is a counter of an instance and what it was.
+type countedBefore struct {
+	of   *Activity
+	what Activity
+}
+
+// keepCounted appends the counters of the board's instances.
+func (b *board) keepCounted(list []countedBefore) []countedBefore {
+	for _, i := range b.instances {
+		list = append(list, countedBefore{of: &i.counted, what: i.counted})
+		for _, c := range i.computes {
+			list = append(list, countedBefore{of: &c.counted, what: c.counted})
+		}
+	}
+	return list
 }
 
 // layoutState is what operations change of a board.
@@ -60,6 +78,7 @@ func (n *Node) begin(b *board) (*operation, error) {
 	op := &operation{node: n, at: n.at, board: b, before: b.layoutState()}
 	for _, b := range n.boards {
 		op.totals = append(op.totals, b.totals)
+		op.counted = b.keepCounted(op.counted)
 	}
 	n.cutCell(now)
 	return op, nil
@@ -113,6 +132,9 @@ func (op *operation) undo() {
 	n.at, n.resample = op.at, false
 	for i, b := range n.boards {
 		b.totals = op.totals[i]
+	}
+	for _, c := range op.counted {
+		*c.of = c.what
 	}
 	b.migOn, b.migPending = op.before.migOn, op.before.migPending
 	b.instances, b.devices = op.before.instances, op.before.devices

@@ -16,7 +16,7 @@ import (
 func (p *parser) readWorkloads(top object) {
 	p.workloads = make(map[string]*Workload)
 	for _, item := range top.list("workloads") {
-		o := p.object(item.node, item.key, "name", "memory", "sm", "dram", "tensor", "pcie", "nvlink")
+		o := p.object(item.node, item.key, "name", "memory", "sm", "dram", "tensor", "fp64", "fp32", "fp16", "occupancy", "pcie", "nvlink")
 		w := &Workload{Name: o.required("name")}
 		if p.workloads[w.Name] != nil {
 			p.fail(o.at("name"), o.sub("name"), "is %q; a workload with this name stands above", w.Name)
@@ -28,6 +28,10 @@ func (p *parser) readWorkloads(top object) {
 		w.SM = o.signal("sm", sms)
 		w.DRAM = o.signal("dram", share)
 		w.Tensor = o.signal("tensor", share)
+		w.FP64 = o.signal("fp64", share)
+		w.FP32 = o.signalOr("fp32", share, defaultFP32)
+		w.FP16 = o.signal("fp16", share)
+		w.Occupancy = o.signalOr("occupancy", share, defaultOccupancy)
 		w.PCIe = o.signal("pcie", p.size)
 		w.NVLink = o.signal("nvlink", p.size)
 		p.workloads[w.Name] = w
@@ -45,6 +49,20 @@ func (o object) workload() *Workload {
 		o.p.fail(o.at("workload"), o.sub("workload"), "is %q; expected the name of one of the workloads", name)
 	}
 	return w
+}
+
+// What a workload does that does not say so: some arithmetic, with half of the warps.
+const (
+	defaultFP32      = 0.2
+	defaultOccupancy = 0.5
+)
+
+// signalOr is signal, with what holds where the key is absent.
+func (o object) signalOr(name string, value func(*yaml.Node, string) float64, otherwise float64) Signal {
+	if o.fields[name] == nil {
+		return Constant(otherwise)
+	}
+	return o.signal(name, value)
 }
 
 // signal reads a value over time: a constant, {sine: {min, max, period}}, {steps: [{at, value}], repeat} or

@@ -16,6 +16,7 @@ type instance struct {
 
 	memoryUsed uint64 // as of the running cell
 	activity   Activity
+	counted    Activity // seconds of it up to the running cell
 }
 
 // compute is a compute instance. Its placement is in compute slices of its GPU instance.
@@ -27,6 +28,7 @@ type compute struct {
 	uuid      gpu.MIGUUID
 
 	activity Activity
+	counted  Activity // seconds of it up to the running cell
 }
 
 // profile names the MIG device: as its GPU instance where it takes that whole.

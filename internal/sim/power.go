@@ -22,13 +22,15 @@ type sample struct {
 // totals grow from the start of the node to the start of the running cell.
 type totals struct {
 	joules               float64
-	pcieRead, pcieWrite  float64 // bytes received and transmitted by the GPU
+	activity             Activity // seconds
+	pcieRead, pcieWrite  float64  // bytes received and transmitted by the GPU
 	nvlinkRead, nvlinkWr float64
 }
 
 // after is what the totals are when a sample has held for some seconds.
 func (t totals) after(s sample, seconds float64) totals {
 	t.joules += s.watts * seconds
+	t.activity = t.activity.plus(s.activity, seconds)
 	t.pcieRead += s.pcie * seconds
 	t.pcieWrite += s.pcie * transmitShare * seconds
 	t.nvlinkRead += s.nvlink * seconds

@@ -107,6 +107,9 @@ type Workload struct {
 	SM     Signal // streaming multiprocessors that it could keep busy
 	DRAM   Signal // share of the memory bandwidth of its device in use while all SMs are busy, 0-1
 	Tensor Signal // share of its SM time with the tensor cores busy, 0-1
+	// Shares of its SM time with the pipe busy, and of the warps that could be resident, 0-1.
+	FP64, FP32, FP16, Occupancy Signal
+
 	PCIe   Signal // bytes per second and direction at full speed
 	NVLink Signal // bytes per second and direction at full speed
 }

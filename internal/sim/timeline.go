@@ -87,6 +87,7 @@ func (n *Node) cutCell(at time.Time) {
 	passed := at.Sub(n.at).Seconds()
 	for _, b := range n.boards {
 		b.totals = b.totals.after(b.sample, passed)
+		b.count(passed)
 	}
 	n.at = at
 }

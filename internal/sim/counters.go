@@ -1,0 +1,90 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Counters are the profiling counters of one device: its Activity added up over time, in seconds. The difference of two
+// by the time between them is the mean activity. They begin at 0 with the device: one that was made anew under the ids
+// of another goes on from nowhere.
+type Counters struct {
+	Time     time.Time
+	Activity Activity
+	// Traffic since the start of the node, in bytes; of a board alone.
+	PCIeReceived, PCIeTransmitted, NVLinkReceived, NVLinkTransmitted float64
+}
+
+// BoardCounters reads those of a whole GPU.
+func (n *Node) BoardCounters(index int) (Counters, error) {
+	now, err := n.enter(index, gpu.ReadingActivity)
+	if err != nil {
+		return Counters{}, err
+	}
+	defer n.mu.Unlock()
+	b := n.boards[index]
+	seconds := now.Sub(n.at).Seconds()
+	t := b.totals.after(b.sample, seconds)
+	return Counters{
+		Time: now, Activity: t.activity,
+		PCIeReceived: t.pcieRead, PCIeTransmitted: t.pcieWrite, NVLinkReceived: t.nvlinkRead, NVLinkTransmitted: t.nvlinkWr,
+	}, nil
+}
+
+// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound where there is none with this id.
+func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
+	now, err := n.enter(index, gpu.ReadingActivity)
+	if err != nil {
+		return Counters{}, err
+	}
+	defer n.mu.Unlock()
+	i := n.boards[index].instance(id)
+	if i == nil {
+		return Counters{}, gpu.ErrNotFound
+	}
+	return Counters{Time: now, Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds())}, nil
+}
+
+// ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
+// gpu.ErrNotFound where there is none with these ids.
+func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (Counters, error) {
+	now, err := n.enter(index, gpu.ReadingActivity)
+	if err != nil {
+		return Counters{}, err
+	}
+	defer n.mu.Unlock()
+	if i := n.boards[index].instance(id); i != nil {
+		for _, c := range i.computes {
+			if c.id == ci {
+				counted := c.counted.plus(c.activity, now.Sub(n.at).Seconds())
+				counted.DRAM = 0
+				return Counters{Time: now, Activity: counted}, nil
+			}
+		}
+	}
+	return Counters{}, gpu.ErrNotFound
+}
+
+// plus is the sum after an activity has lasted for some seconds.
+func (a Activity) plus(during Activity, seconds float64) Activity {
+	a.Graphics += during.Graphics * seconds
+	a.SM += during.SM * seconds
+	a.Occupancy += during.Occupancy * seconds
+	a.Tensor += during.Tensor * seconds
+	a.FP64 += during.FP64 * seconds
+	a.FP32 += during.FP32 * seconds
+	a.FP16 += during.FP16 * seconds
+	a.DRAM += during.DRAM * seconds
+	return a
+}
+
+// count adds to the counters of the board's instances what the running cell comes to; those of the board are its totals.
+func (b *board) count(seconds float64) {
+	for _, i := range b.instances {
+		i.counted = i.counted.plus(i.activity, seconds)
+		for _, c := range i.computes {
+			c.counted = c.counted.plus(c.activity, seconds)
+		}
+	}
+}
