@@ -35,7 +35,9 @@ type board struct {
 	ecc     []eccCounter
 	slow    slowReadings
 	slowAt  time.Time // zero: the slow tier is due
-	freshAt time.Time // when answers were last empty
+	gpm     gpmState
+	metrics [boardMetrics]GPMMetric // reused by every Read
+	freshAt time.Time               // when answers were last empty
 }
 
 // migMode is what nvmlDeviceGetMigMode says; both absent where the GPU has no MIG.
@@ -56,7 +58,7 @@ type static struct {
 }
 
 func newBoard(uuid gpu.UUID, h Device, index int) *board {
-	b := &board{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters()}
+	b := &board{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters(), metrics: gpmMetrics()}
 	b.static.answered = map[string]bool{}
 	b.index.Store(int64(index))
 	return b
@@ -75,6 +77,7 @@ const supportEvery = 10 * time.Minute
 // hope asks again what was not supported, where that is due, and tells whether it is.
 func (b *board) hope(now time.Time) bool {
 	recut := b.recut.Swap(false)
+	b.gpm.recut = b.gpm.recut || recut
 	if since := now.Sub(b.freshAt); since >= 0 && since < supportEvery && !recut {
 		return false
 	}
@@ -119,10 +122,12 @@ func newRound(s *Source, b *board) *round {
 func (r *round) read() (gpu.GPU, error) {
 	r.readMode()
 	r.readFacts()
+	r.sample()
 	r.readTree()
 	r.readFast()
 	r.readSlow()
 	r.readInstances()
+	r.readActivity()
 	r.readEvents()
 	if r.fatal != nil {
 		return gpu.GPU{}, r.fatal
@@ -177,6 +182,7 @@ func (r *round) readMode() {
 	}
 	if r.board.known && mode.enabled != r.board.mode.enabled {
 		r.again()
+		r.board.gpm.asked, r.board.gpm.recut = false, true
 		r.board.static = static{answered: map[string]bool{}}
 		r.board.facts = gpu.Facts{}
 		r.board.tree = tree{}

@@ -141,7 +141,13 @@ func (s *Source) keep(next []slot) {
 		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.board.uuid})
 	}
 	s.mu.Lock()
+	before := s.boards
 	s.boards = boards
 	s.mu.Unlock()
+	for id, b := range before {
+		if boards[id] != b {
+			s.retire(b)
+		}
+	}
 	s.queue.listen(list)
 }

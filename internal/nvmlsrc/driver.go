@@ -16,6 +16,23 @@ type Library interface {
 	DeviceGetCount() (int, nvml.Return)
 	DeviceGetHandleByIndex(index int) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
+	// GpmSampleAlloc makes a sample, which belongs to the caller until it is freed.
+	GpmSampleAlloc() (GPMSample, nvml.Return)
+	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in value and return code of
+	// each whose id stands in the list.
+	GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return
+}
+
+// GPMSample is nvmlGpmSample_t: room for the profiling counters of one entity at one moment.
+type GPMSample interface {
+	Free() nvml.Return
+}
+
+// GPMMetric is nvmlGpmMetric_t without its description. Utilizations are in percent, traffic in MiB/s.
+type GPMMetric struct {
+	ID     uint32 // nvmlGpmMetricId_t
+	Value  float64
+	Return nvml.Return
 }
 
 // EventSet is a queue of the driver's events.
@@ -44,6 +61,8 @@ type Entity interface {
 	// GetMemoryInfo prefers nvmlDeviceGetMemoryInfo_v2; with the older call Reserved is 0 and Version is 0.
 	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
+	// GpmSampleGet fills a sample; of a MIG device, with the counters of its compute instance.
+	GpmSampleGet(GPMSample) nvml.Return
 }
 
 // Device is a physical GPU. Its values are comparable: handles of the same GPU are equal.
@@ -74,6 +93,11 @@ type Device interface {
 	GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	RegisterEvents(types uint64, set EventSet) nvml.Return
+	GpmQueryDeviceSupport() (bool, nvml.Return)
+	// GpmMigSampleGet fills a sample with the counters of a GPU instance.
+	GpmMigSampleGet(gpuInstance int, sample GPMSample) nvml.Return
+	// GetProcessUtilization lists samples newer than a timestamp in microseconds; none is NOT_FOUND or an empty list.
+	GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)
 
 	GetMigMode() (current, pending int, ret nvml.Return)
 	GetMaxMigDeviceCount() (int, nvml.Return)

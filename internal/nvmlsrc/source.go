@@ -20,7 +20,11 @@ type Options struct {
 	// SlowEvery is how often readings are taken that are dear or seldom change, and how often what was refused for lack of
 	// privilege is asked again; 0 is 15 s.
 	SlowEvery time.Duration
-	Logger    log.Logger
+	// GPM asks for activity where the GPU has GPM.
+	GPM bool
+	// ProcessUtilization asks how busy each process keeps the SMs, where the driver tells.
+	ProcessUtilization bool
+	Logger             log.Logger
 }
 
 const defaultSlowEvery = 15 * time.Second
@@ -33,6 +37,7 @@ type Source struct {
 	calls     atomic.Uint64
 	privilege privilege
 	queue     eventQueue
+	samples   samplePool
 
 	// discovering is held by Discover, also while the driver is asked.
 	discovering sync.Mutex
@@ -148,6 +153,7 @@ func (s *Source) Close(ctx context.Context) error {
 		s.queue.registering.Wait()
 		var err error
 		if loaded && ctx.Err() == nil {
+			s.freeSamples()
 			err = s.check("nvmlShutdown", s.lib.Shutdown())
 		}
 		done <- err

@@ -60,6 +60,7 @@ func (r *round) readTree() {
 	}
 	changed := !t.known || !t.scan.equal(&t.spare)
 	t.scan, t.spare = t.spare, t.scan
+	r.board.gpm.recut = r.board.gpm.recut || changed
 	if changed && t.known {
 		r.again() // what is supported depends on the instances, too
 	}

@@ -88,3 +88,6 @@ func (b *board) count(seconds float64) {
 		}
 	}
 }
+
+// HasGPM tells whether the driver itself profiles a GPU: Hopper and later.
+func (n *Node) HasGPM(index int) bool { return n.boards[index].model.arch != Ampere }

@@ -101,5 +101,6 @@ type Process struct {
 	Instance    gpu.Opt[gpu.InstanceID]
 	Compute     gpu.Opt[gpu.ComputeID]
 	MPSClient   bool
+	SMShare     float64 // of its device's SMs that it keeps busy, 0-1
 	Speed       float64 // of what it could do on a device large enough, 0-1
 }

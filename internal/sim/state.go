@@ -161,6 +161,7 @@ func (b *board) processes() []Process {
 	}
 	for _, t := range b.tasks {
 		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: b.mps != 0 && t.proc.pod != ""}
+		p.SMShare = t.sms / float64(t.on.sms())
 		if t.on.compute != nil {
 			p.Instance = gpu.Some(t.on.instance.id)
 			p.Compute = gpu.Some(t.on.compute.id)
