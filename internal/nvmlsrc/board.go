@@ -36,8 +36,10 @@ type board struct {
 	slow    slowReadings
 	slowAt  time.Time // zero: the slow tier is due
 	gpm     gpmState
-	metrics [boardMetrics]GPMMetric // reused by every Read
-	freshAt time.Time               // when answers were last empty
+	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
+	processesSeen uint64
+	metrics       [boardMetrics]GPMMetric // reused by every Read
+	freshAt       time.Time               // when answers were last empty
 }
 
 // migMode is what nvmlDeviceGetMigMode says; both absent where the GPU has no MIG.

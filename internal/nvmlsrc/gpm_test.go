@@ -131,6 +131,26 @@ func TestRecutBeginsNewWindows(t *testing.T) {
 	}
 }
 
+// TestProcessUse: how busy a process keeps the SMs is told of whole GPUs, to who wants it.
+func TestProcessUse(t *testing.T) {
+	n := startNode(t, gpmScenario)
+	if g := n.read(n.discover()[0]); g.Readings.Processes.Or(nil)[0].SM.Present() {
+		t.Error("told though nobody asks for it")
+	}
+	n.source = nvmlsrc.New(n.spy, nvmlsrc.Options{Now: n.Now, ProcessUtilization: true, Logger: log.NewNopLogger()})
+	t.Cleanup(func() { n.source.Close(t.Context()) })
+	ids := n.discover()
+	if whole := n.read(ids[0]).Readings.Processes.Or(nil); len(whole) != 1 || !about(whole[0].SM, 0.5) {
+		t.Errorf("a whole GPU: %+v", whole)
+	}
+	cut := n.read(ids[1])
+	for _, p := range cut.Readings.Processes.Or(nil) {
+		if p.SM.Present() || len(cut.Errors) > 0 {
+			t.Errorf("under MIG: %+v, errors %v", p, cut.Errors)
+		}
+	}
+}
+
 // BenchmarkGPM is one cycle at 10 Hz of eight H100 in seven instances each: what profiling adds to a poll.
 func BenchmarkGPM(b *testing.B) {
 	scenario, err := sim.Load("../../testdata/scenarios/h100-56.yaml")

@@ -54,6 +54,7 @@ func (r *round) readProcesses() processes {
 	for i := range list {
 		list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
+	r.readProcessUse(list)
 	return processes{list: list, ok: true}
 }
 
