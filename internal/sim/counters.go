@@ -11,6 +11,7 @@ import (
 // of another goes on from nowhere.
 type Counters struct {
 	Time     time.Time
+	Of       CountersOf
 	Activity Activity
 	// Traffic since the start of the node, in bytes; of a board alone.
 	PCIeReceived, PCIeTransmitted, NVLinkReceived, NVLinkTransmitted float64
@@ -43,7 +44,7 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
-	return Counters{Time: now, Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds())}, nil
+	return Counters{Time: now, Of: OfInstance, Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds())}, nil
 }
 
 // ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
@@ -59,7 +60,7 @@ func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (
 			if c.id == ci {
 				counted := c.counted.plus(c.activity, now.Sub(n.at).Seconds())
 				counted.DRAM = 0
-				return Counters{Time: now, Activity: counted}, nil
+				return Counters{Time: now, Of: OfCompute, Activity: counted}, nil
 			}
 		}
 	}

@@ -12,17 +12,7 @@ import (
 type gpmSample struct {
 	counters sim.Counters
 	filled   bool
-	kind     gpmKind
 }
-
-// gpmKind tells which metrics an entity has.
-type gpmKind int
-
-const (
-	ofBoard gpmKind = iota
-	ofInstance
-	ofCompute
-)
 
 func (s *gpmSample) Free() nvml.Return { return nvml.SUCCESS }
 
@@ -34,7 +24,7 @@ func (l *library) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
 }
 
 // fill takes counters into a sample. Nothing before Hopper has GPM.
-func (d *device) fill(into nvmlsrc.GPMSample, kind gpmKind, counters sim.Counters, err error) nvml.Return {
+func (d *device) fill(into nvmlsrc.GPMSample, counters sim.Counters, err error) nvml.Return {
 	s, ok := into.(*gpmSample)
 	switch {
 	case err != nil:
@@ -44,31 +34,30 @@ func (d *device) fill(into nvmlsrc.GPMSample, kind gpmKind, counters sim.Counter
 	case !d.node.HasGPM(d.index):
 		return nvml.ERROR_NOT_SUPPORTED
 	}
-	*s = gpmSample{counters: counters, filled: true, kind: kind}
+	*s = gpmSample{counters: counters, filled: true}
 	return nvml.SUCCESS
 }
 
 func (d *device) GpmSampleGet(s nvmlsrc.GPMSample) nvml.Return {
 	counters, err := d.node.BoardCounters(d.index)
-	return d.fill(s, ofBoard, counters, err)
+	return d.fill(s, counters, err)
 }
 
 func (d *device) GpmMigSampleGet(gpuInstance int, s nvmlsrc.GPMSample) nvml.Return {
 	counters, err := d.node.InstanceCounters(d.index, gpu.InstanceID(gpuInstance))
-	return d.fill(s, ofInstance, counters, err)
+	return d.fill(s, counters, err)
 }
 
 func (m *migDevice) GpmSampleGet(s nvmlsrc.GPMSample) nvml.Return {
 	counters, err := m.device.node.ComputeCounters(m.device.index, m.instance, m.compute)
-	return m.device.fill(s, ofCompute, counters, err)
+	return m.device.fill(s, counters, err)
 }
 
 func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
 	return fact(d, gpu.ReadingActivity, func(*sim.State) bool { return d.node.HasGPM(d.index) })
 }
 
-// GpmMetricsGet divides by the time between the samples. Of two entities it makes numbers all the same, as the driver
-// does (unverified).
+// GpmMetricsGet divides by the time between the samples.
 func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
 	to, ok2 := after.(*gpmSample)
@@ -78,48 +67,14 @@ func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmls
 	if err := l.node.Driver(); err != nil {
 		return returnOf(err)
 	}
-	seconds := to.counters.Time.Sub(from.counters.Time).Seconds()
 	for i := range metrics {
-		value, has := metricOf(from, to, metrics[i].ID)
-		metrics[i].Value, metrics[i].Return = value/seconds, nvml.SUCCESS
+		value, has := sim.GPM(from.counters, to.counters, metrics[i].ID)
+		metrics[i].Value, metrics[i].Return = value, nvml.SUCCESS
 		if !has {
 			metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_NOT_SUPPORTED
 		}
 	}
 	return nvml.SUCCESS
-}
-
-// metricOf is a metric times the seconds of the window: percent, MiB.
-func metricOf(from, to *gpmSample, id uint32) (float64, bool) {
-	const mebi = 1 << 20
-	a, b := &from.counters.Activity, &to.counters.Activity
-	switch nvml.GpmMetricId(id) {
-	case nvml.GPM_METRIC_GRAPHICS_UTIL:
-		return 100 * (b.Graphics - a.Graphics), true
-	case nvml.GPM_METRIC_SM_UTIL:
-		return 100 * (b.SM - a.SM), true
-	case nvml.GPM_METRIC_SM_OCCUPANCY:
-		return 100 * (b.Occupancy - a.Occupancy), true
-	case nvml.GPM_METRIC_ANY_TENSOR_UTIL:
-		return 100 * (b.Tensor - a.Tensor), true
-	case nvml.GPM_METRIC_FP64_UTIL:
-		return 100 * (b.FP64 - a.FP64), true
-	case nvml.GPM_METRIC_FP32_UTIL:
-		return 100 * (b.FP32 - a.FP32), true
-	case nvml.GPM_METRIC_FP16_UTIL:
-		return 100 * (b.FP16 - a.FP16), true
-	case nvml.GPM_METRIC_DRAM_BW_UTIL:
-		return 100 * (b.DRAM - a.DRAM), to.kind != ofCompute
-	case nvml.GPM_METRIC_PCIE_RX_PER_SEC:
-		return (to.counters.PCIeReceived - from.counters.PCIeReceived) / mebi, to.kind == ofBoard
-	case nvml.GPM_METRIC_PCIE_TX_PER_SEC:
-		return (to.counters.PCIeTransmitted - from.counters.PCIeTransmitted) / mebi, to.kind == ofBoard
-	case nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC:
-		return (to.counters.NVLinkReceived - from.counters.NVLinkReceived) / mebi, to.kind == ofBoard
-	case nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC:
-		return (to.counters.NVLinkTransmitted - from.counters.NVLinkTransmitted) / mebi, to.kind == ofBoard
-	}
-	return 0, false
 }
 
 // GetProcessUtilization tells the SM use of each process of a GPU without MIG, as of now.
