@@ -119,6 +119,11 @@ func list[T any](a args, count, items int, values []T) result {
 	return success
 }
 
+// putStart writes the first bytes of a struct, for a call that is older than the rest of it.
+func putStart[T any](a args, i int, from *T, size uintptr) {
+	copy(array[byte](a, i, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(from)), size))
+}
+
 // cString fills a char array of a struct.
 func cString(to []C.char, text string) {
 	for i := range to {

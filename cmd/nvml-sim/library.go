@@ -57,7 +57,7 @@ func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
-		eventCalls(), migCalls(), instanceCalls(), computeCalls(),
+		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(),
 	} {
 		for name, do := range table {
 			all[name] = do
@@ -154,7 +154,11 @@ func start(getenv func(string) string) (*sim.Node, error) {
 		return nil, fmt.Errorf("MIG_SIM_SCENARIO: %w", err)
 	}
 	if state := getenv("MIG_SIM_STATE"); state != "" {
-		return sim.Join(scenario, mode, state)
+		node, err := sim.Join(scenario, mode, state)
+		if err != nil {
+			return nil, fmt.Errorf("MIG_SIM_STATE: %w", err)
+		}
+		return node, nil
 	}
 	return sim.New(scenario, sim.NewClock(mode))
 }
