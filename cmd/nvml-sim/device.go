@@ -29,7 +29,7 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetBrand":              inventory(func(*sim.State) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
 		"nvmlDeviceGetBusType":            inventory(func(*sim.State) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
 		"nvmlDeviceGetArchitecture":       inventory(architecture),
-		"nvmlDeviceGetNumGpuCores":        inventory(func(s *sim.State) uint32 { return uint32(s.Cores) }),
+		"nvmlDeviceGetNumGpuCores":        notNull(physical(gpu.ReadingInventory, cores), 1),
 		"nvmlDeviceGetPersistenceMode":    inventory(func(*sim.State) uint32 { return flag(true) }),
 		"nvmlDeviceGetDisplayMode":        inventory(func(*sim.State) uint32 { return flag(false) }),
 		"nvmlDeviceGetDisplayActive":      inventory(func(*sim.State) uint32 { return flag(false) }),
@@ -79,6 +79,15 @@ func architecture(s *sim.State) uint32 {
 		return C.SIM_NVML_DEVICE_ARCH_BLACKWELL
 	}
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
+}
+
+// cores are not told while MIG is on (nvml.h).
+func cores(s *sim.State, a args) result {
+	if s.MIGEnabled {
+		return notSupported
+	}
+	*at[uint32](a, 1) = uint32(s.Cores)
+	return success
 }
 
 func capability(s *sim.State, a args) result {

@@ -50,6 +50,12 @@ func (r *round) look(to *scan) bool {
 	return ok && r.lookForDevices(to, !listed)
 }
 
+// failScan makes an error of an entity that does not tell what it is, also where that is not supported: without it the
+// tree is not known.
+func (r *round) failScan(err error) {
+	r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
+}
+
 // lookForDevices finds the MIG devices, with their names where wanted. Their indexes are sparse.
 func (r *round) lookForDevices(to *scan, named bool) bool {
 	most, ok := r.mostDevices()
@@ -80,7 +86,7 @@ func (r *round) lookForDevices(to *scan, named bool) bool {
 			r.fatal = err
 			return false
 		default:
-			r.fail(gpu.ReadingMIG, err)
+			r.failScan(err)
 			return false
 		}
 	}
@@ -160,7 +166,7 @@ func (r *round) lookForInstances(to *scan) (listed, ok bool) {
 				r.fatal = err
 				return false, false
 			default:
-				r.fail(gpu.ReadingMIG, err)
+				r.failScan(err)
 				return false, false
 			}
 		}
