@@ -36,10 +36,11 @@ func onTwo(answer func(s, other *sim.State, a args)) call {
 			if !ok || h.kind != aGPU {
 				return invalidArgument
 			}
-			var err error
-			if states[i], err = l.node.Read(h.gpu, gpu.ReadingInventory); err != nil {
+			s, err := l.node.Read(h.gpu, gpu.ReadingInventory)
+			if err != nil {
 				return l.failed(err)
 			}
+			states[i] = s
 		}
 		answer(&states[0], &states[1], a)
 		return success

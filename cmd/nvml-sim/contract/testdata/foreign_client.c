@@ -264,7 +264,7 @@ static void tell_errors(void)
 		int ret = F(nvmlDeviceGetComputeRunningProcesses_v3)(d, number, room ? processes : NULL);
 		printf("room for %u: %d, %u processes; ", room, ret, *number);
 		*number = room;
-		ret = F(nvmlDeviceGetComputeRunningProcesses)(d, number, (nvmlProcessInfo_t *)(room ? old : NULL));
+		ret = F(nvmlDeviceGetComputeRunningProcesses)(d, number, room ? old : NULL);
 		printf("old: %d, %u\n", ret, *number);
 	}
 	printf("instances %u.%u %u.%u, %s\n", processes[0].gpuInstanceId, processes[0].computeInstanceId, processes[1].gpuInstanceId,
@@ -354,7 +354,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	say("early", F(nvmlDeviceGetCount_v2)(count));
-	SAY(nvmlInitWithFlags, 0);
+	if (SAY(nvmlInitWithFlags, 0))
+		return 1;
 	SAY(nvmlSystemGetDriverVersion, driver, 80);
 	SAY(nvmlSystemGetNVMLVersion, version, 80);
 	SAY(nvmlSystemGetCudaDriverVersion, cuda);
