@@ -29,6 +29,7 @@ type spy struct {
 
 	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool
+	twice        bool // every MIG device is there under two indexes
 	noMIGDevices bool // no GPU can have any, a driver says
 }
 
@@ -188,6 +189,9 @@ func (d spyDevice) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Retur
 }
 
 func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
+	if d.spy.twice {
+		index /= 2
+	}
 	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsrc.MIGDevice, nvml.Return) { return d.Device.GetMigDeviceHandleByIndex(index) })
 	return spyMIG{m, d.spy}, ret
 }

@@ -42,6 +42,10 @@ func (s *scan) equal(other *scan) bool {
 		slices.EqualFunc(s.instances, other.instances, func(a, b instanceEntry) bool { return a.info == b.info })
 }
 
+func (s *scan) has(instance gpu.InstanceID, compute gpu.ComputeID) bool {
+	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.instance == instance && e.compute == compute })
+}
+
 // look scans the tree. It is false where that failed, with the error on record; r.moved is set where something vanished
 // while it was looked at.
 func (r *round) look(to *scan) bool {
@@ -72,9 +76,9 @@ func (r *round) lookForDevices(to *scan, named bool) bool {
 			continue
 		}
 		switch {
-		case err == nil:
+		case err == nil && !to.has(e.instance, e.compute):
 			to.devices = append(to.devices, e)
-		case losesEntity(err):
+		case err == nil, losesEntity(err): // one that is there twice was made anew behind our back
 			r.moved = true
 		case errors.Is(err, gpu.ErrNoPermission):
 			if !denied {

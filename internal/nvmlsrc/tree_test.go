@@ -408,3 +408,13 @@ func TestScanThatIsNotSupported(t *testing.T) {
 		}
 	}
 }
+
+// A device that is made anew while the tree is scanned may show under two indexes. It is one.
+func TestDeviceThatShowsTwice(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	id := n.discover()[0]
+	n.spy.twice = true
+	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 || len(g.Errors) != 0 {
+		t.Errorf("instances %+v, errors %v", g.Instances, g.Errors)
+	}
+}
