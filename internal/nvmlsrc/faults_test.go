@@ -282,3 +282,22 @@ func TestEventsAfterALongTimeWithoutDriver(t *testing.T) {
 		n.source.Close(t.Context())
 	})
 }
+
+// Close in the middle of the first Discover: the queue that nobody waits on yet is freed, before NVML is shut down.
+func TestQueueIsFreedThoughItWasNeverUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", whole)
+		closed := make(chan error, 1)
+		n.spy.do("RegisterEvents(XID)", func() {
+			go func() { closed <- n.source.Close(t.Context()) }()
+			synctest.Wait()
+		})
+		n.discover()
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if calls := n.spy.taken(); calls["EventSetCreate"] != 1 || calls["Free"] != 1 || calls["Wait"] != 0 || calls["Shutdown"] != 1 {
+			t.Errorf("calls %v", calls)
+		}
+	})
+}
