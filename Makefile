@@ -82,6 +82,10 @@ test-e2e: toolchain
 	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
 	go test -race -timeout $(TEST_TIMEOUT) ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
+.PHONY: test-hardware
+test-hardware: toolchain ## hold the driver contract against this node's own GPUs, reading only; it fails where there are none
+	NVML_CONTRACT_HARDWARE=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestContractOfTheHardware$$' ./cmd/nvml-sim/contract
+
 .PHONY: test-growth
 test-growth: toolchain
 	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes"
@@ -134,7 +138,7 @@ clean: ## remove what was built, the linter included
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
-		printf '%-8s %s\n' "$$target" "$$text"; done
+		printf '%-13s %s\n' "$$target" "$$text"; done
 
 .PHONY: toolchain
 toolchain:

@@ -2,7 +2,7 @@ package collector
 
 func newXID(c *catalog) collectFunc {
 	all := c.family("nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; there with 0 from the start.",
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver does not report them.",
 		"Those of its instances are counted here too.")
 	byXID := c.family("nvidia_gpu_xid_errors_total", "XID errors of the GPU by XID, once one was seen.",
 		"Those of its instances are counted here too.", "xid")
@@ -13,7 +13,7 @@ func newXID(c *catalog) collectFunc {
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			if !g.Totals.XIDs.Since.IsZero() { // the GPU was never read: nobody listens for its XIDs
+			if !g.Totals.XIDs.Since.IsZero() { // nobody listens for its XIDs: it was never read, or they are not reported
 				k.count(all, g.labels, g.Totals.XIDs, g.heldSince)
 			}
 			for _, x := range g.Totals.XIDErrors {

@@ -93,11 +93,10 @@ func notNull(do call, indexes ...int) call {
 
 // putText writes a string into a buffer whose size is the next argument.
 func putText(a args, i int, text string) result {
-	size := a.uint(i + 1)
-	if int(size) <= len(text) {
+	if int(a.uint(i+1)) <= len(text) {
 		return insufficientSize
 	}
-	to := array[byte](a, i, size)
+	to := array[byte](a, i, uint32(len(text)+1)) // all that is written: size may be more than there is
 	to[copy(to, text)] = 0
 	return success
 }
@@ -115,8 +114,13 @@ func list[T any](a args, count, items int, values []T) result {
 	if a.raw[items] == 0 {
 		return invalidArgument
 	}
-	copy(array[T](a, items, room), values)
+	copy(array[T](a, items, uint32(len(values))), values)
 	return success
+}
+
+// putStart writes the first bytes of a struct, for a call that is older than the rest of it.
+func putStart[T any](a args, i int, from *T, size uintptr) {
+	copy(array[byte](a, i, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(from)), size))
 }
 
 // cString fills a char array of a struct.

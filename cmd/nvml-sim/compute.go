@@ -6,6 +6,7 @@ import "C"
 import (
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -13,7 +14,6 @@ import (
 
 // computeCalls are about the compute instances of a GPU instance. All need rights.
 func computeCalls() map[string]call {
-	info := notNull(computeInfo, 1)
 	return map[string]call{
 		"nvmlGpuInstanceGetComputeInstanceProfileInfo":        notNull(instance(plainComputeProfile), 3),
 		"nvmlGpuInstanceGetComputeInstanceProfileInfoV":       notNull(instance(versionedComputeProfile), 3),
@@ -24,8 +24,8 @@ func computeCalls() map[string]call {
 		"nvmlComputeInstanceDestroy":                          destroyCompute,
 		"nvmlGpuInstanceGetComputeInstances":                  notNull(instance(computesOfProfile), 2, 3),
 		"nvmlGpuInstanceGetComputeInstanceById":               notNull(instance(computeByID), 2),
-		"nvmlComputeInstanceGetInfo":                          info,
-		"nvmlComputeInstanceGetInfo_v2":                       info,
+		"nvmlComputeInstanceGetInfo":                          notNull(computeInfo(unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)), 1),
+		"nvmlComputeInstanceGetInfo_v2":                       notNull(computeInfo(unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{})), 1),
 	}
 }
 
@@ -206,32 +206,28 @@ func computeByID(s *sim.State, i *sim.Instance, a args) result {
 	return success
 }
 
-// computeInfo needs rights too. The handle may be stale.
-func computeInfo(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aComputeInstance {
-		return invalidArgument
+// computeInfo writes the first bytes of the struct: it had no placement before its second version. It needs rights too.
+// The handle may be stale.
+func computeInfo(size uintptr) call {
+	return func(l *library, a args) result {
+		h, ok := handleOf(a.raw[0])
+		if !ok || h.kind != aComputeInstance {
+			return invalidArgument
+		}
+		a.raw[0] = handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance}.raw()
+		return instance(func(_ *sim.State, i *sim.Instance, a args) result {
+			k := slices.IndexFunc(i.Computes, func(c sim.Compute) bool { return c.ID == h.compute })
+			if k < 0 {
+				return notFound
+			}
+			c := &i.Computes[k]
+			id, _ := sim.ComputeProfileID(c.Placement.Size)
+			info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
+			putHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})
+			putHandle(&info.gpuInstance, handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance})
+			info.placement.start, info.placement.size = C.sim_u32(c.Placement.Start), C.sim_u32(c.Placement.Size)
+			putStart(a, 1, &info, size)
+			return success
+		})(l, a)
 	}
-	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
-	switch {
-	case err != nil:
-		return l.failed(err)
-	case !s.Privileged:
-		return noPermission
-	}
-	i, ok := s.Instance(h.instance)
-	if !ok {
-		return notFound
-	}
-	k := slices.IndexFunc(i.Computes, func(c sim.Compute) bool { return c.ID == h.compute })
-	if k < 0 {
-		return notFound
-	}
-	c, info := &i.Computes[k], at[C.sim_nvmlComputeInstanceInfo_t](a, 1)
-	putHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})
-	putHandle(&info.gpuInstance, handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance})
-	id, _ := sim.ComputeProfileID(c.Placement.Size)
-	info.id, info.profileId = C.sim_u32(c.ID), C.sim_u32(id)
-	info.placement.start, info.placement.size = C.sim_u32(c.Placement.Start), C.sim_u32(c.Placement.Size)
-	return success
 }

@@ -29,7 +29,7 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetBrand":              inventory(func(*sim.State) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
 		"nvmlDeviceGetBusType":            inventory(func(*sim.State) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
 		"nvmlDeviceGetArchitecture":       inventory(architecture),
-		"nvmlDeviceGetNumGpuCores":        inventory(func(s *sim.State) uint32 { return uint32(s.Cores) }),
+		"nvmlDeviceGetNumGpuCores":        notNull(physical(gpu.ReadingInventory, cores), 1),
 		"nvmlDeviceGetPersistenceMode":    inventory(func(*sim.State) uint32 { return flag(true) }),
 		"nvmlDeviceGetDisplayMode":        inventory(func(*sim.State) uint32 { return flag(false) }),
 		"nvmlDeviceGetDisplayActive":      inventory(func(*sim.State) uint32 { return flag(false) }),
@@ -41,11 +41,9 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetPciInfoExt":         notNull(physical(gpu.ReadingInventory, pciInfoExt), 1),
 		"nvmlDeviceGetIndex":              notNull(device(gpu.ReadingDevice, gpuIndex, migIndex), 1),
 		"nvmlDeviceGetComputeMode":        notNull(device(gpu.ReadingInventory, computeMode, migComputeMode), 1),
-		"nvmlDeviceGetAttributes":         notNull(device(gpu.ReadingMIG, nil, attributes), 1),
+		"nvmlDeviceGetAttributes":         notNull(device(gpu.ReadingMIG, nil, oldAttributes), 1),
 		"nvmlDeviceGetAttributes_v2":      notNull(device(gpu.ReadingMIG, nil, attributes), 1),
-		"nvmlDeviceGetNvLinkState":        notNull(physical(gpu.ReadingNVLink, nvlinkState), 2),
-		"nvmlGpmQueryDeviceSupport":       notNull(physical(gpu.ReadingInventory, gpmSupport), 1),
-		"nvmlDeviceOnSameBoard":           notNull(sameBoard, 2),
+		"nvmlGpmQueryDeviceSupport":       notNull(device(gpu.ReadingInventory, gpmSupport, migGPMSupport), 1),
 		"nvmlDeviceGetCudaComputeCapability": notNull(device(gpu.ReadingInventory, capability,
 			func(s *sim.State, _ *sim.Device, a args) result { return capability(s, a) }), 1, 2),
 	}
@@ -83,6 +81,15 @@ func architecture(s *sim.State) uint32 {
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
 }
 
+// cores are not told while MIG is on (nvml.h).
+func cores(s *sim.State, a args) result {
+	if s.MIGEnabled {
+		return notSupported
+	}
+	*at[uint32](a, 1) = uint32(s.Cores)
+	return success
+}
+
 func capability(s *sim.State, a args) result {
 	*at[int32](a, 1), *at[int32](a, 2) = int32(s.Capability[0]), int32(s.Capability[1])
 	return success
@@ -106,7 +113,7 @@ func pciInfo(s *sim.State) C.sim_nvmlPciInfo_t {
 func oldPCIInfo(size uintptr) call {
 	return notNull(physical(gpu.ReadingInventory, func(s *sim.State, a args) result {
 		info := pciInfo(s)
-		copy(array[byte](a, 1, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(&info)), size))
+		putStart(a, 1, &info, size)
 		return success
 	}), 1)
 }
@@ -149,8 +156,20 @@ func computeMode(s *sim.State, a args) result {
 func migComputeMode(s *sim.State, _ *sim.Device, a args) result { return computeMode(s, a) }
 
 func attributes(_ *sim.State, d *sim.Device, a args) result {
+	*at[C.sim_nvmlDeviceAttributes_t](a, 1) = attributesOf(d)
+	return success
+}
+
+// oldAttributes fills what the struct had before its second version, the counts that come first.
+func oldAttributes(_ *sim.State, d *sim.Device, a args) result {
+	info := attributesOf(d)
+	putStart(a, 1, &info, unsafe.Offsetof(info.gpuInstanceSliceCount))
+	return success
+}
+
+func attributesOf(d *sim.Device) C.sim_nvmlDeviceAttributes_t {
 	engines := d.Instance.Profile.Engines.Or(gpu.Engines{})
-	*at[C.sim_nvmlDeviceAttributes_t](a, 1) = C.sim_nvmlDeviceAttributes_t{
+	return C.sim_nvmlDeviceAttributes_t{
 		multiprocessorCount:       C.sim_u32(d.Compute.SMs),
 		sharedCopyEngineCount:     C.sim_u32(engines.Copy),
 		sharedDecoderCount:        C.sim_u32(engines.Decoder),
@@ -161,19 +180,6 @@ func attributes(_ *sim.State, d *sim.Device, a args) result {
 		computeInstanceSliceCount: C.sim_u32(d.Compute.Placement.Size),
 		memorySizeMB:              C.sim_u64(d.Instance.Profile.MemoryBytes >> 20),
 	}
-	return success
-}
-
-// nvlinkState: the links are down while MIG is on.
-func nvlinkState(s *sim.State, a args) result {
-	switch {
-	case s.NVLinks == 0:
-		return notSupported
-	case a.uint(1) >= uint32(s.NVLinks):
-		return invalidArgument
-	}
-	*at[uint32](a, 2) = flag(!s.MIGEnabled)
-	return success
 }
 
 // gpmSupport: no simulated GPU offers GPU performance monitoring.
@@ -186,15 +192,4 @@ func gpmSupport(_ *sim.State, a args) result {
 	return success
 }
 
-func sameBoard(l *library, a args) result {
-	one, ok1 := handleOf(a.raw[0])
-	other, ok2 := handleOf(a.raw[1])
-	if !ok1 || !ok2 || one.kind != aGPU || other.kind != aGPU || max(one.gpu, other.gpu) >= l.node.Count() {
-		return invalidArgument
-	}
-	*at[int32](a, 2) = 0
-	if one.gpu == other.gpu {
-		*at[int32](a, 2) = 1
-	}
-	return success
-}
+func migGPMSupport(s *sim.State, _ *sim.Device, a args) result { return gpmSupport(s, a) }

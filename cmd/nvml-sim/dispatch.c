@@ -1,7 +1,9 @@
 #include <pthread.h>
 #include <stddef.h>
+#include <unistd.h>
 
 #include "_cgo_export.h"
+#include "abi.h"
 #include "dispatch.h"
 
 char sim_handles[SIM_HANDLES];
@@ -12,8 +14,29 @@ static uintptr_t library;
 
 static void open_library(void) { library = simOpen(); }
 
+/*
+ * A process forked from one that had loaded the library has Go's state but not its threads: a call could wait for ever.
+ * It is refused; what the child executes, or a library loaded after the fork, works.
+ */
+static volatile int forked;
+
+static void in_child(void) { forked = 1; }
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
+
+static int refuse(void)
+{
+	static const char why[] = "libnvidia-ml.so.1 (simulated node): cannot be used in a process forked after the library was loaded\n";
+
+	if (forked == 1 && write(STDERR_FILENO, why, sizeof why - 1) > 0)
+		forked = 2;
+	return SIM_NVML_ERROR_UNKNOWN;
+}
+
 int sim_call(int function, uintptr_t *args)
 {
+	if (forked)
+		return refuse();
 	pthread_once(&once, open_library);
 	return simCall(library, function, args);
 }

@@ -57,7 +57,7 @@ func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
-		eventCalls(), migCalls(), instanceCalls(), computeCalls(),
+		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(),
 	} {
 		for name, do := range table {
 			all[name] = do
@@ -77,39 +77,42 @@ func initCalls() map[string]call {
 }
 
 func (l *library) init(args) result {
+	if !l.start() {
+		return driverNotLoaded
+	}
+	if err := l.node.Driver(); err != nil { // it may wait for long, and others must not wait for the same
+		return l.failed(err)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.node == nil {
-		node, err := start(l.getenv)
-		if err != nil {
-			l.say(err)
-			return driverNotLoaded
-		}
-		l.node = node
-	}
-	if err := l.node.Driver(); err != nil {
-		l.sayIfState(err)
-		return resultOf(err)
-	}
 	l.users++
 	return success
 }
 
-// failed is NVML's code for an error of the node.
+// start starts the node unless that is done, or tells why it cannot.
+func (l *library) start() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.node != nil {
+		return true
+	}
+	node, err := newNode(l.getenv)
+	if err != nil {
+		l.say(err)
+		return false
+	}
+	l.node = node
+	return true
+}
+
+// failed is NVML's code for an error of the node. What is wrong with the state file is told in words.
 func (l *library) failed(err error) result {
 	if errors.Is(err, sim.ErrState) {
 		l.mu.Lock()
-		l.sayIfState(err)
+		l.say(err)
 		l.mu.Unlock()
 	}
 	return resultOf(err)
-}
-
-// sayIfState tells what is wrong with the state file.
-func (l *library) sayIfState(err error) {
-	if errors.Is(err, sim.ErrState) {
-		l.say(err)
-	}
 }
 
 // say tells on stderr what a return code cannot, once for as long as it stays the same.
@@ -136,8 +139,8 @@ func (l *library) shutdown(args) result {
 	return success
 }
 
-// start makes the node that the environment names.
-func start(getenv func(string) string) (*sim.Node, error) {
+// newNode makes the node that the environment names.
+func newNode(getenv func(string) string) (*sim.Node, error) {
 	path := getenv("MIG_SIM_SCENARIO")
 	if path == "" {
 		return nil, fmt.Errorf("MIG_SIM_SCENARIO is not set: expected the path of a scenario")
@@ -154,7 +157,11 @@ func start(getenv func(string) string) (*sim.Node, error) {
 		return nil, fmt.Errorf("MIG_SIM_SCENARIO: %w", err)
 	}
 	if state := getenv("MIG_SIM_STATE"); state != "" {
-		return sim.Join(scenario, mode, state)
+		node, err := sim.Join(scenario, mode, state)
+		if err != nil {
+			return nil, fmt.Errorf("MIG_SIM_STATE: %w", err)
+		}
+		return node, nil
 	}
 	return sim.New(scenario, sim.NewClock(mode))
 }

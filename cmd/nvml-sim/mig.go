@@ -61,28 +61,27 @@ func migMode(s *sim.State, a args) result {
 }
 
 // setMIGMode returns apart what became of the activation (nvml.h): a GPU in use keeps its mode, an Ampere one waits for a
-// reset.
+// reset. The mode that a GPU has can be set at any time (unverified).
 func setMIGMode(l *library, a args) result {
 	h, ok := handleOf(a.raw[0])
 	mode, activation := a.uint(1), at[int32](a, 2)
 	if !ok || h.kind != aGPU || mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
 		return invalidArgument
 	}
-	err := l.node.SetMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
-	if errors.Is(err, gpu.ErrInUse) {
-		*activation = int32(inUse)
-		return success
-	}
-	if err != nil {
-		return l.failed(err)
+	refused := l.node.SetMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
+	if refused != nil && !errors.Is(refused, gpu.ErrInUse) {
+		return l.failed(refused)
 	}
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
-	if err != nil {
+	switch {
+	case err != nil:
 		return l.failed(err)
-	}
-	*activation = int32(success)
-	if s.MIGEnabled != s.MIGPending {
+	case flag(s.MIGPending) != mode:
+		*activation = int32(inUse)
+	case s.MIGEnabled != s.MIGPending:
 		*activation = int32(resetRequired)
+	default:
+		*activation = int32(success)
 	}
 	return success
 }

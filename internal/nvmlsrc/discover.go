@@ -132,8 +132,9 @@ func (s *Source) keep(next []slot) {
 			continue
 		}
 		if boards[at.board.uuid] != nil {
-			err := fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)
-			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: err})
+			// Where the driver has numbered its GPUs anew, the next lookup finds the one that is there now.
+			next[i] = slot{err: fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)}
+			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: next[i].err})
 			continue
 		}
 		boards[at.board.uuid] = at.board

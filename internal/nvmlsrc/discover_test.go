@@ -243,3 +243,28 @@ func TestConcurrentReadsAndDiscoveries(t *testing.T) {
 	})
 	wg.Wait()
 }
+
+// Where a driver numbers its GPUs anew, and a lookup finds one that is known by another index, that index is looked up again.
+func TestGPUsThatChangePlaces(t *testing.T) {
+	n := startNode(t, `
+version: 1
+node: {hostname: n1, driver: "580.95.05", cuda: "13.0"}
+gpus: [{model: A100-40GB, count: 2}]
+`)
+	ids := n.discover()
+	n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
+	if _, err := n.source.Read(ids[0]); !errors.Is(err, gpu.ErrLost) {
+		t.Fatal(err)
+	}
+	n.spy.set("GetMemoryInfo", nvml.SUCCESS)
+	n.spy.swapped = map[int]int{0: 1, 1: 0}
+	n.discover()
+	for range 2 {
+		if now := n.discover(); len(now) != 2 || now[0] != ids[1] || now[1] != ids[0] {
+			t.Fatalf("GPUs %v, were %v", now, ids)
+		}
+	}
+	if first, second := n.read(ids[0]), n.read(ids[1]); first.Index != 1 || second.Index != 0 {
+		t.Errorf("indexes %d and %d", first.Index, second.Index)
+	}
+}

@@ -28,7 +28,7 @@ type eventQueue struct {
 	quit  chan struct{}
 	ended chan struct{} // closed when the goroutine has ended, or never started and never will
 
-	// mu is held while the set is changed, not while it is waited on.
+	// mu is held while the set is changed, and never while the driver is asked.
 	mu            sync.Mutex
 	running       bool
 	stopped       bool
@@ -61,32 +61,35 @@ func (q *eventQueue) listen(boards []*board) {
 	}
 	q.register(boards)
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.running && !q.stopped {
-		q.running = true
+	starts := !q.running && !q.stopped
+	unused := !q.running && q.stopped
+	q.running = q.running || starts
+	q.mu.Unlock()
+	if starts {
 		go q.run()
+	}
+	if unused { // Close came in between, and nobody will wait on it
+		q.drop()
 	}
 }
 
 // begin takes the GPUs and makes the first set. It is false where there is nothing to listen to.
 func (q *eventQueue) begin(boards []*board) bool {
 	q.mu.Lock()
-	defer q.mu.Unlock()
 	q.boards = boards
-	if q.stopped || len(boards) == 0 {
-		return false
+	idle, running, said := q.stopped || len(boards) == 0, q.running, q.setErr != nil
+	q.mu.Unlock()
+	if idle || running {
+		return !idle
 	}
-	if q.running {
-		return true
-	}
-	said := q.setErr != nil
-	if q.renew(); q.setErr == nil {
+	err := q.renew()
+	if err == nil {
 		return true
 	}
 	if !said {
-		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", q.setErr)
+		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
 	}
-	return !errors.Is(q.setErr, gpu.ErrNotSupported) // readings find changes of the layout, too
+	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
 }
 
 // stop ends the goroutine; ended says when.
@@ -119,8 +122,9 @@ func (q *eventQueue) run() {
 			if !q.pause(backoff) {
 				return
 			}
-			backoff = min(2*backoff, maxBackoff)
-			q.restore()
+			if q.restore() {
+				backoff = min(2*backoff, maxBackoff)
+			}
 			continue
 		}
 		e, ret := set.Wait(waitMillis)
@@ -154,18 +158,19 @@ func (q *eventQueue) current() *queueSet {
 	return set
 }
 
-// restore tries to set the queue up anew; where that fails, it is tried again.
-func (q *eventQueue) restore() {
+// restore tries to set the queue up anew; where that fails, it is tried again. It is false where there is no GPU to hear:
+// nothing was tried.
+func (q *eventQueue) restore() bool {
 	q.mu.Lock()
-	var boards []*board
-	if !q.stopped {
-		boards = q.boards
-	}
-	if len(boards) > 0 {
-		q.renew()
-	}
+	boards := q.boards
+	idle := q.stopped || len(boards) == 0
 	q.mu.Unlock()
+	if idle {
+		return false
+	}
+	_ = q.renew() // it is in setErr, for the readings
 	q.register(boards)
+	return true
 }
 
 // pause is false where the queue was stopped meanwhile.

@@ -54,7 +54,8 @@ func fact[T any](r *round, question string, f func() (T, nvml.Return), take func
 // questionSMs is what readSMs asks last.
 const questionSMs = "nvmlDeviceGetCudaComputeCapability"
 
-// readSMs divides CUDA cores by what an SM of the architecture has: NVML tells no number of SMs of a physical GPU.
+// readSMs divides CUDA cores by what an SM of the architecture has: NVML tells no number of SMs of a physical GPU, and
+// none of its cores while MIG is on (nvml.h).
 func (r *round) readSMs() gpu.Opt[int] {
 	cores, ok := ask(&r.asker, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
 	if !ok || !r.may(questionSMs, gpu.ReadingInventory) {

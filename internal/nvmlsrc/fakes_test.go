@@ -27,7 +27,9 @@ type spy struct {
 	loadErr error
 	fallen  nvmlsrc.Device
 
+	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool
+	twice        bool // every MIG device is there under two indexes
 	noMIGDevices bool // no GPU can have any, a driver says
 }
 
@@ -117,6 +119,9 @@ func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if other, is := s.swapped[index]; is {
+		return s.devices[other], ret
+	}
 	if _, known := s.devices[index]; !known {
 		s.devices[index] = spyDevice{d, s}
 	}
@@ -184,12 +189,19 @@ func (d spyDevice) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Retur
 }
 
 func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
+	if d.spy.twice {
+		index /= 2
+	}
 	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsrc.MIGDevice, nvml.Return) { return d.Device.GetMigDeviceHandleByIndex(index) })
 	return spyMIG{m, d.spy}, ret
 }
 
 func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsrc.GPUInstance, nvml.Return) {
-	return via(d.spy, "GetGpuInstances", func() ([]nvmlsrc.GPUInstance, nvml.Return) { return d.Device.GetGpuInstances(profile, capacity) })
+	list, ret := via(d.spy, "GetGpuInstances", func() ([]nvmlsrc.GPUInstance, nvml.Return) { return d.Device.GetGpuInstances(profile, capacity) })
+	for i := range list {
+		list[i] = spyInstance{list[i], d.spy}
+	}
+	return list, ret
 }
 
 func (d spyDevice) GetUUID() (string, nvml.Return) { return via(d.spy, "GetUUID", d.Device.GetUUID) }
@@ -276,6 +288,9 @@ type spyMIG struct {
 	spy *spy
 }
 
+func (m spyMIG) GetGpuInstanceId() (int, nvml.Return) {
+	return via(m.spy, "MIG.GetGpuInstanceId", m.MIGDevice.GetGpuInstanceId)
+}
 func (m spyMIG) GetUUID() (string, nvml.Return) {
 	return via(m.spy, "MIG.GetUUID", m.MIGDevice.GetUUID)
 }
@@ -290,6 +305,15 @@ func (m spyMIG) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 }
 func (m spyMIG) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return via(m.spy, "MIG.GetComputeRunningProcesses", m.MIGDevice.GetComputeRunningProcesses)
+}
+
+type spyInstance struct {
+	nvmlsrc.GPUInstance
+	spy *spy
+}
+
+func (i spyInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
+	return via(i.spy, "Instance.GetInfo", i.GPUInstance.GetInfo)
 }
 
 // node is a simulated node on a stepped clock, a spy and a Source over both.

@@ -1,6 +1,7 @@
 package nvmlsrc_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -218,6 +219,85 @@ faults: [{at: 1m, for: 10m, gpu: 1, kind: hang}, {at: 2m, kind: events-lost}, {a
 		}
 		if freed := n.spy.taken()["Free"]; freed != 1 {
 			t.Errorf("at the end: %d queues freed, want 1", freed)
+		}
+	})
+}
+
+// A queue that hangs while it is made holds up neither Discover, once there was one, nor readings, nor the end.
+func TestQueueThatHangsWhileItIsMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", whole)
+		id := n.discover()[0]
+		n.read(id)
+		n.spy.taken()
+		answers := make(chan struct{})
+		n.spy.do("EventSetCreate", func() { <-answers })
+		n.spy.set("Wait", nvml.ERROR_UNKNOWN)
+		time.Sleep(time.Second)
+		n.spy.set("Wait", nvml.SUCCESS)
+		if n.spy.taken()["EventSetCreate"] != 1 {
+			t.Error("no queue is being made")
+		}
+		began := time.Now()
+		n.advance(20 * time.Second)
+		n.discover()
+		n.read(id)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := n.source.Close(ctx); !errors.Is(err, gpu.ErrTimeout) {
+			t.Errorf("closing: %v", err)
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("reading and closing took %s", took)
+		}
+		close(answers)
+		synctest.Wait()
+		if made := n.spy.taken(); made["Free"] != 1 {
+			t.Errorf("the queue that came late is freed %d times", made["Free"])
+		}
+	})
+}
+
+// However long a driver is away, events are received soon after it is back.
+func TestEventsAfterALongTimeWithoutDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, xidScenario)
+		n.discover()
+		n.spy.set("DeviceGetCount", nvml.ERROR_UNINITIALIZED)
+		n.spy.set("Wait", nvml.ERROR_UNINITIALIZED)
+		if _, err := n.source.Discover(); !errors.Is(err, gpu.ErrNoDriver) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		n.spy.set("DeviceGetCount", nvml.SUCCESS)
+		n.spy.set("Wait", nvml.SUCCESS)
+		n.discover()
+		time.Sleep(time.Second)
+		n.advance(time.Minute)
+		for _, want := range []gpu.EventKind{gpu.EventsLost, gpu.EventXID} {
+			if e := n.next(); e.Kind != want {
+				t.Errorf("event %+v, want kind %v", e, want)
+			}
+		}
+		n.source.Close(t.Context())
+	})
+}
+
+// Close in the middle of the first Discover: the queue that nobody waits on yet is freed, before NVML is shut down.
+func TestQueueIsFreedThoughItWasNeverUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", whole)
+		closed := make(chan error, 1)
+		n.spy.do("RegisterEvents(XID)", func() {
+			go func() { closed <- n.source.Close(t.Context()) }()
+			synctest.Wait()
+		})
+		n.discover()
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if calls := n.spy.taken(); calls["EventSetCreate"] != 1 || calls["Free"] != 1 || calls["Wait"] != 0 || calls["Shutdown"] != 1 {
+			t.Errorf("calls %v", calls)
 		}
 	})
 }

@@ -218,7 +218,7 @@ func TestPlacementsOfAllProfilesOrNone(t *testing.T) {
 
 // Without the right to see placements, facts that are known are not read with every slow tier.
 func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
-	n := newNode(t, "", twoCIs)
+	n := newNode(t, "", whole)
 	n.spy.set("GetGpuInstancePossiblePlacements", nvml.ERROR_NO_PERMISSION)
 	n.spy.set("GetSerial", nvml.ERROR_UNKNOWN)
 	id := n.discover()[0]

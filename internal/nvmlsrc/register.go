@@ -50,13 +50,15 @@ func (r *registration) due(b *board, now time.Time) bool {
 	return !waits || r.board != b && !r.spoils
 }
 
-// renew makes a set where there is none, or leaves in setErr why it cannot. The caller holds mu, and calls register once
-// it does no longer.
-func (q *eventQueue) renew() {
+// renew makes a set where there is none, or leaves in setErr why it cannot. The caller calls register then. Only the
+// goroutine that waits may call it, and the Discover that starts that one.
+func (q *eventQueue) renew() error {
 	set, ret := q.lib.EventSetCreate()
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if ret != nvml.SUCCESS {
 		q.setErr = driverError("nvmlEventSetCreate", ret)
-		return
+		return q.setErr
 	}
 	q.set, q.setErr = &queueSet{EventSet: set}, nil
 	current := make(map[Device]*registration, len(q.boards))
@@ -73,6 +75,7 @@ func (q *eventQueue) renew() {
 		}
 	}
 	q.registrations = current
+	return nil
 }
 
 // drop gives the set up. Only the goroutine that waits on it may do so. Where a call with it hangs in the driver, it is

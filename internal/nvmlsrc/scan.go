@@ -42,12 +42,22 @@ func (s *scan) equal(other *scan) bool {
 		slices.EqualFunc(s.instances, other.instances, func(a, b instanceEntry) bool { return a.info == b.info })
 }
 
+func (s *scan) has(instance gpu.InstanceID, compute gpu.ComputeID) bool {
+	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.instance == instance && e.compute == compute })
+}
+
 // look scans the tree. It is false where that failed, with the error on record; r.moved is set where something vanished
 // while it was looked at.
 func (r *round) look(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
 	listed, ok := r.lookForInstances(to)
 	return ok && r.lookForDevices(to, !listed)
+}
+
+// failScan makes an error of an entity that does not tell what it is, also where that is not supported: without it the
+// tree is not known.
+func (r *round) failScan(err error) {
+	r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
 }
 
 // lookForDevices finds the MIG devices, with their names where wanted. Their indexes are sparse.
@@ -66,9 +76,9 @@ func (r *round) lookForDevices(to *scan, named bool) bool {
 			continue
 		}
 		switch {
-		case err == nil:
+		case err == nil && !to.has(e.instance, e.compute):
 			to.devices = append(to.devices, e)
-		case losesEntity(err):
+		case err == nil, losesEntity(err): // one that is there twice was made anew behind our back
 			r.moved = true
 		case errors.Is(err, gpu.ErrNoPermission):
 			if !denied {
@@ -80,7 +90,7 @@ func (r *round) lookForDevices(to *scan, named bool) bool {
 			r.fatal = err
 			return false
 		default:
-			r.fail(gpu.ReadingMIG, err)
+			r.failScan(err)
 			return false
 		}
 	}
@@ -160,7 +170,7 @@ func (r *round) lookForInstances(to *scan) (listed, ok bool) {
 				r.fatal = err
 				return false, false
 			default:
-				r.fail(gpu.ReadingMIG, err)
+				r.failScan(err)
 				return false, false
 			}
 		}

@@ -391,3 +391,30 @@ func TestMIGModeChange(t *testing.T) {
 		t.Errorf("MIG %+v, readings %+v", g.MIG, g.Readings)
 	}
 }
+
+// A driver that lacks what tells the instances apart fails the scan like any other, and says why.
+func TestScanThatIsNotSupported(t *testing.T) {
+	for _, call := range []string{"MIG.GetUUID", "MIG.GetGpuInstanceId", "Instance.GetInfo"} {
+		n := newNode(t, "", twoCIs)
+		id := n.discover()[0]
+		n.spy.set(call, nvml.ERROR_FUNCTION_NOT_FOUND)
+		g := n.read(id)
+		if len(g.Instances) != 0 || !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNotSupported) {
+			t.Errorf("%s: instances %+v, errors %v", call, g.Instances, g.Errors)
+		}
+		n.spy.set(call, nvml.SUCCESS)
+		if g := n.read(id); len(g.Instances) != 2 || len(g.Errors) != 0 {
+			t.Errorf("%s is there again: instances %+v, errors %v", call, g.Instances, g.Errors)
+		}
+	}
+}
+
+// A device that is made anew while the tree is scanned may show under two indexes. It is one.
+func TestDeviceThatShowsTwice(t *testing.T) {
+	n := newNode(t, "", twoCIs)
+	id := n.discover()[0]
+	n.spy.twice = true
+	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 || len(g.Errors) != 0 {
+		t.Errorf("instances %+v, errors %v", g.Instances, g.Errors)
+	}
+}

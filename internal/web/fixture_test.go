@@ -60,6 +60,7 @@ func bareGPU(index int) gpu.GPU {
 			SMs:          gpu.Some(108),
 		},
 		Up:       true,
+		Totals:   gpu.Totals{XIDs: gpu.Counter{Since: fixtureTime.Add(-time.Hour)}}, // none so far
 		LastRead: fixtureTime.Add(-100 * time.Millisecond),
 		MIG:      gpu.MIGState{Enabled: gpu.Some(false), Pending: gpu.Some(false), LayoutGeneration: 1},
 		Readings: gpu.Readings{

@@ -57,7 +57,7 @@ func TestStateAbsent(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{"errors":[],"gpuInstances":[],"holders":[],"index":3,"layoutChanges":0,"layoutGeneration":0,` +
-		`"power":{"watts":0},"up":false,"uuid":"GPU-x","xids":{"total":0}}`
+		`"power":{"watts":0},"up":false,"uuid":"GPU-x"}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

@@ -65,7 +65,7 @@ type stateGPU struct {
 	RecoveryAction   gpu.Opt[gpu.RecoveryAction] `json:"recoveryAction,omitzero"`
 	ExclusiveCompute gpu.Opt[bool]               `json:"exclusiveCompute,omitzero"`
 	Processes        gpu.Opt[int]                `json:"processes,omitzero"`
-	XIDs             stateXIDs                   `json:"xids"`
+	XIDs             *stateXIDs                  `json:"xids,omitempty"`
 	Capacity         *stateCapacity              `json:"capacity,omitempty"`
 	Profiles         []gpu.Profile               `json:"profiles,omitempty"`
 	Allocated        gpu.Opt[bool]               `json:"allocated,omitzero"`
@@ -136,6 +136,7 @@ func (l stateNVLink) IsZero() bool {
 	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && len(l.Errors) == 0
 }
 
+// stateXIDs is missing where nobody listens for the GPU's XIDs: it was never read, or its driver does not report them.
 type stateXIDs struct {
 	Total uint64     `json:"total"`
 	ByXID []stateXID `json:"byXid,omitempty"`

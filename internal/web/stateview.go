@@ -74,7 +74,7 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
 		Processes:        count(r.Processes),
-		XIDs:             stateXIDs{Total: uint64(g.Totals.XIDs.Value), ByXID: each(g.Totals.XIDErrors, stateOfXID)},
+		XIDs:             stateOfXIDs(g),
 		Capacity:         stateOfCapacity(g.Capacity),
 		Profiles:         g.Profiles,
 		Allocated:        g.Allocated,
@@ -169,6 +169,13 @@ func stateOfNVLink(g *gpu.GPU) stateNVLink {
 		TransmitBytes: total(g.Totals.NVLinkTransmit),
 		Errors:        g.Readings.NVLink.Errors,
 	}
+}
+
+func stateOfXIDs(g *gpu.GPU) *stateXIDs {
+	if g.Totals.XIDs.Since.IsZero() {
+		return nil
+	}
+	return &stateXIDs{Total: uint64(g.Totals.XIDs.Value), ByXID: each(g.Totals.XIDErrors, stateOfXID)}
 }
 
 func stateOfXID(x *gpu.XIDCount) stateXID {

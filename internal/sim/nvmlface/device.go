@@ -69,8 +69,14 @@ func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) 
 	return capability[0], capability[1], ret
 }
 
+// GetNumGpuCores is not supported while MIG is on (nvml.h).
 func (d *device) GetNumGpuCores() (int, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) int { return s.Cores })
+	return read(d, gpu.ReadingInventory, func(s *sim.State) (int, nvml.Return) {
+		if s.MIGEnabled {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return s.Cores, nvml.SUCCESS
+	})
 }
 
 func (d *device) GetSerial() (string, nvml.Return) {
