@@ -34,6 +34,16 @@ type Options struct {
 	// DriverCalls is the number of driver calls made so far; nil where nobody counts. It must not block.
 	DriverCalls func() uint64
 	Now         func() time.Time // for durations; nil means time.Now
+	Names       Names            // under which metrics are served; empty means NamesNative
+
+	// About dcgm-exporter's names:
+
+	Counters []Counter // what is served, as ParseCounters gives it; nil means DefaultCounters
+	// RepeatGPUFields repeats what is the whole GPU's for each of its GPU instances, beside the GPU's own series.
+	RepeatGPUFields bool
+	HostnameLabel   HostnameLabel // empty means HostnameUpper
+	// The windows of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT; 0 means five minutes, as dcgm-exporter's.
+	XIDWindow, ClockEventsWindow time.Duration
 }
 
 // Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
@@ -41,6 +51,7 @@ type Collector struct {
 	groups   []enabledGroup
 	pods     podLabels
 	memory   *distributions
+	dcgm     *dcgmGroup // nil: nothing under dcgm-exporter's names
 	now      func() time.Time
 	success  *family
 	duration *family
@@ -61,6 +72,10 @@ func New(opts Options) (*Collector, error) {
 	if err := checkNames(opts.Disabled); err != nil {
 		return nil, err
 	}
+	native, asDCGM, err := opts.Names.serves()
+	if err != nil {
+		return nil, err
+	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -68,17 +83,28 @@ func New(opts Options) (*Collector, error) {
 	cat := &catalog{driverCalls: opts.DriverCalls, memory: c.memory, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
-		if !opts.Disabled[g.name] {
+		if !opts.Disabled[g.name] && (native || g.name == groupExporter) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}
+	}
+	if asDCGM {
+		if c.dcgm, err = newDCGM(opts, pods); err != nil {
+			return nil, err
+		}
+		c.groups = append(c.groups, enabledGroup{name: string(NamesDCGM), collect: c.dcgm.collect})
 	}
 	return c, nil
 }
 
 // Observe takes the readings of a published Snapshot into the distributions and forgets the devices that it does not
 // have. It is called once for every published Snapshot, in their order.
-func (c *Collector) Observe(s *gpu.Snapshot) { c.memory.observe(s) }
+func (c *Collector) Observe(s *gpu.Snapshot) {
+	c.memory.observe(s)
+	if c.dcgm != nil {
+		c.dcgm.counts.observe(s)
+	}
+}
 
 // Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the families are valid and to be
 // served even when there is an error: it tells which metrics had to be left out, and is for the log. The families

@@ -122,7 +122,7 @@ func TestDisabled(t *testing.T) {
 			t.Errorf("%s is served though its collector is off", f.GetName())
 		}
 	}
-	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(Names())-2; got != want {
+	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(groupNames())-2; got != want {
 		t.Errorf("%d collectors report, want %d", got, want)
 	}
 }

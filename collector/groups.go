@@ -16,6 +16,9 @@ type group struct {
 	build func(*catalog) collectFunc
 }
 
+// groupExporter is served under all names.
+const groupExporter = "exporter"
+
 // groups lists the collectors in the order in which they run.
 func groups() []group {
 	return []group{
@@ -35,7 +38,7 @@ func groups() []group {
 		{"capacity", "slices in use, free and stranded; instances that could still be created", newCapacity},
 		{"pods", "who holds which device", newPods},
 		{"distribution", "native histograms of memory used", newDistribution},
-		{"exporter", "the exporter's sources, Snapshot and driver version", newExporter},
+		{groupExporter, "the exporter's sources, Snapshot and driver version", newExporter},
 	}
 }
 
@@ -53,8 +56,8 @@ func Groups() []GroupInfo {
 	return list
 }
 
-// Names lists the collectors' names.
-func Names() []string {
+// groupNames lists the collectors' names.
+func groupNames() []string {
 	var names []string
 	for _, g := range groups() {
 		names = append(names, g.name)
@@ -75,7 +78,7 @@ func Families() []FamilyInfo {
 
 // checkNames reports a name that is no collector's.
 func checkNames(disabled map[string]bool) error {
-	known := Names()
+	known := groupNames()
 	for _, name := range slices.Sorted(maps.Keys(disabled)) {
 		if !slices.Contains(known, name) {
 			return fmt.Errorf("collector %q: unknown, expected one of %v", name, known)

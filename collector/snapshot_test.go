@@ -47,7 +47,7 @@ func replica(pod, n string) gpu.Holder {
 // only disables every group but one.
 func only(group string) map[string]bool {
 	disabled := map[string]bool{}
-	for _, name := range Names() {
+	for _, name := range groupNames() {
 		disabled[name] = name != group
 	}
 	return disabled

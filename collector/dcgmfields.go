@@ -1,0 +1,257 @@
+package collector
+
+import (
+	_ "embed" // the names of DCGM's fields
+	"math"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// dcgmNames are the ids and names of all fields that DCGM has, one in each line.
+//
+//go:embed dcgm_fields.txt
+var dcgmNames string
+
+// dcgmField is a field of DCGM, or a counter of dcgm-exporter's own, and where its value is in a Snapshot. At most one of
+// the functions is set; a field without any is accepted and has no series.
+type dcgmField struct {
+	name string
+	id   int // DCGM's; 0 for counters that are dcgm-exporter's own
+	unit string
+	// byDefault is the row of the built-in list; its zero value is none. Its help is the project's own wording.
+	byDefault CounterType
+	help      string
+	source    dcgmSource
+	newer     bool // a name that DCGM has since 4.6 or 4.7
+	noMIG     bool // the driver does not tell it while MIG is on
+	label     bool // text, for rows of the type label
+
+	board    func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
+	memory   func(*gpu.Memory) gpu.Opt[float64]   // of each GPU instance, else of the whole GPU
+	activity func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
+	text     func(*gpu.Snapshot, *gpu.GPU) string
+	own      func(*dcgmCounts, *gpu.GPU, emitFunc)
+}
+
+// emitFunc writes a value of a GPU with labels beside its own, as alternating names and values.
+type emitFunc func(value float64, pairs ...string)
+
+// dcgmSource says who tells a field's value.
+type dcgmSource string
+
+// The sources.
+const (
+	fromNVML      dcgmSource = "NVML"
+	fromCounting  dcgmSource = "counted by this program from what NVML reports"
+	fromProfiling dcgmSource = "profiling" // GPM or DCGM
+	fromNowhere   dcgmSource = ""
+)
+
+func (f *dcgmField) without() bool {
+	return f.board == nil && f.memory == nil && f.activity == nil && f.text == nil && f.own == nil
+}
+
+// dcgmFieldList lists every field that a counters file may name, in the order of the documentation.
+func dcgmFieldList() []dcgmField {
+	var all []dcgmField
+	for _, part := range [][]dcgmField{
+		dcgmStateFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(), dcgmClockEventFields(),
+		dcgmActivityFields(), dcgmOwnCounters(), dcgmTextFields(), dcgmSilentFields(),
+	} {
+		all = append(all, part...)
+	}
+	return append(all, dcgmNewerNames(all)...)
+}
+
+// dcgmFields are the fields by name.
+func dcgmFields() map[string]*dcgmField {
+	list := dcgmFieldList()
+	fields := make(map[string]*dcgmField, len(list))
+	for i := range list {
+		fields[list[i].name] = &list[i]
+	}
+	return fields
+}
+
+// DefaultCounters is the built-in list: the rows that dcgm-exporter's own default file has switched on.
+func DefaultCounters() []Counter {
+	var counters []Counter
+	for _, f := range dcgmFieldList() {
+		if f.byDefault != "" {
+			counters = append(counters, Counter{Field: f.name, Type: f.byDefault, Help: f.help})
+		}
+	}
+	return counters
+}
+
+// times is a value in another unit.
+func times[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Opt[float64] {
+	v, ok := value.Get()
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(v) * factor)
+}
+
+// whole rounds to a whole number, which is what DCGM's integer fields are.
+func whole(value gpu.Opt[float64]) gpu.Opt[float64] {
+	v, ok := value.Get()
+	if !ok {
+		return value
+	}
+	return gpu.Some(math.Round(v))
+}
+
+// percent is a ratio in whole percent.
+func percent(ratio gpu.Opt[float64]) gpu.Opt[float64] { return whole(times(ratio, 100)) }
+
+// mebibytes are whole ones, rounded down as DCGM does.
+func mebibytes(bytes gpu.Opt[uint64]) gpu.Opt[float64] {
+	b, ok := bytes.Get()
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(b >> 20))
+}
+
+// truth is 1 for true and 0 for false.
+func truth(set bool) float64 {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+const (
+	hertzPerMegahertz   = 1e6
+	millijoulesPerJoule = 1e3
+	nanosPerSecond      = 1e9
+)
+
+func dcgmStateFields() []dcgmField {
+	return []dcgmField{
+		{name: "DCGM_FI_DEV_SM_CLOCK", id: 100, unit: "MHz", byDefault: CounterGauge, help: "Clock of the SMs (in MHz).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) }},
+		{name: "DCGM_FI_DEV_MEM_CLOCK", id: 101, unit: "MHz", byDefault: CounterGauge, help: "Clock of the memory (in MHz).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) }},
+		{name: "DCGM_FI_DEV_VIDEO_CLOCK", id: 102, unit: "MHz", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) }},
+		{name: "DCGM_FI_DEV_MEMORY_TEMP", id: 140, unit: "C", byDefault: CounterGauge, help: "Temperature of the memory (in C).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
+		{name: "DCGM_FI_DEV_GPU_TEMP", id: 150, unit: "C", byDefault: CounterGauge, help: "Temperature of the GPU (in C).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius }},
+		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge, help: "Power that the board draws (in W).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
+		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 156, unit: "mJ", byDefault: CounterCounter,
+			help: "Energy that the board has used since the driver was loaded (in mJ).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return whole(times(g.Readings.EnergyJoules, millijoulesPerJoule)) }},
+		{name: "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", id: 164, unit: "W", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerLimitWatts }},
+		{name: "DCGM_FI_DEV_GPU_UTIL", id: 203, unit: "%", byDefault: CounterGauge, noMIG: true,
+			help: "Part of the time with at least one kernel running (in %).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.Utilization) }},
+		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 204, unit: "%", byDefault: CounterGauge, noMIG: true,
+			help: "Part of the time in which memory was read or written (in %).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.MemoryCopy) }},
+		{name: "DCGM_FI_DEV_MIG_MODE", id: 67, unit: "0 or 1", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return truthOf(g.MIG.Enabled) }},
+	}
+}
+
+func truthOf(value gpu.Opt[bool]) gpu.Opt[float64] {
+	set, ok := value.Get()
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(truth(set))
+}
+
+func dcgmMemoryFields() []dcgmField {
+	return []dcgmField{
+		{name: "DCGM_FI_DEV_FB_TOTAL", id: 250, unit: "MiB", source: fromNVML,
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Total) }},
+		{name: "DCGM_FI_DEV_FB_FREE", id: 251, unit: "MiB", byDefault: CounterGauge, help: "Framebuffer memory that is free (in MiB).", source: fromNVML,
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Free) }},
+		{name: "DCGM_FI_DEV_FB_USED", id: 252, unit: "MiB", byDefault: CounterGauge, help: "Framebuffer memory in use (in MiB).", source: fromNVML,
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Used) }},
+		{name: "DCGM_FI_DEV_FB_RESERVED", id: 253, unit: "MiB", byDefault: CounterGauge,
+			help: "Framebuffer memory that the driver and the firmware keep (in MiB).", source: fromNVML,
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Reserved) }},
+		{name: "DCGM_FI_DEV_FB_USED_PERCENT", id: 254, unit: "ratio", source: fromNVML, memory: usedRatio},
+	}
+}
+
+// usedRatio is used/(total-reserved), 0-1 whatever the field's name says (dcgm_fields.h).
+func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
+	used, usedOK := m.Used.Get()
+	total, totalOK := m.Total.Get()
+	reserved := m.Reserved.Or(0)
+	if !usedOK || !totalOK || total <= reserved {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(used) / float64(total-reserved))
+}
+
+func dcgmActivityFields() []dcgmField {
+	f := func(name string, id int, help string, read func(*gpu.Activity) gpu.Opt[float64]) dcgmField {
+		field := dcgmField{name: name, id: id, unit: "ratio", help: help, source: fromProfiling, activity: read}
+		if help != "" {
+			field.byDefault = CounterGauge
+		}
+		return field
+	}
+	return []dcgmField{
+		f("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1001, "Part of the time with the graphics or compute engine active.",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.GraphicsEngine }),
+		f("DCGM_FI_PROF_SM_ACTIVE", 1002, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.SM }),
+		f("DCGM_FI_PROF_SM_OCCUPANCY", 1003, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.SMOccupancy }),
+		f("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "Part of the cycles in which the tensor pipes were active.",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.Tensor }),
+		f("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Part of the cycles in which device memory moved data.",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.DRAM }),
+		f("DCGM_FI_PROF_PIPE_FP64_ACTIVE", 1006, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.FP64 }),
+		f("DCGM_FI_PROF_PIPE_FP32_ACTIVE", 1007, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.FP32 }),
+		f("DCGM_FI_PROF_PIPE_FP16_ACTIVE", 1008, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.FP16 }),
+	}
+}
+
+func dcgmTextFields() []dcgmField {
+	f := func(name string, id int, text func(*gpu.Snapshot, *gpu.GPU) string) dcgmField {
+		return dcgmField{name: name, id: id, label: true, source: fromNVML, text: text}
+	}
+	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).Version })
+	driver.byDefault, driver.help = CounterLabel, "Version of the driver."
+	return []dcgmField{
+		driver,
+		f("DCGM_FI_NVML_VERSION", 2, func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).NVML }),
+		f("DCGM_FI_DEV_NAME", 50, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Name }),
+		f("DCGM_FI_DEV_SERIAL", 53, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Serial }),
+		f("DCGM_FI_DEV_UUID", 54, func(_ *gpu.Snapshot, g *gpu.GPU) string { return string(g.UUID) }),
+		f("DCGM_FI_DEV_MINOR_NUMBER", 55, func(_ *gpu.Snapshot, g *gpu.GPU) string { return decimal(g.Minor) }),
+		f("DCGM_FI_DEV_PCI_BUSID", 57, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.PCIBusID }),
+		f("DCGM_FI_DEV_VBIOS_VERSION", 85, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.VBIOS }),
+	}
+}
+
+// dcgmSilentFields are in the files that dcgm-exporter comes with, some switched on and some as examples, and nothing that
+// this program reads tells them.
+func dcgmSilentFields() []dcgmField {
+	return []dcgmField{
+		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge, help: "Part of the time with the encoder active (in %)."},
+		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge, help: "Part of the time with the decoder active (in %)."},
+		{name: "DCGM_FI_DEV_VGPU_LICENSE_STATUS", id: 526, byDefault: CounterGauge, help: "Whether the vGPU is licensed."},
+		{name: "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", id: 243, unit: "ns"},
+		{name: "DCGM_FI_DEV_LOW_UTIL_VIOLATION", id: 244, unit: "ns"},
+		{name: "DCGM_FI_DEV_RELIABILITY_VIOLATION", id: 245, unit: "ns"},
+		{name: "DCGM_FI_DEV_RETIRED_SBE", id: 390},
+		{name: "DCGM_FI_DEV_RETIRED_DBE", id: 391},
+		{name: "DCGM_FI_DEV_RETIRED_PENDING", id: 392},
+		{name: "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", id: 440, unit: "MB/s"},
+		{name: "DCGM_EXP_P2P_STATUS"},
+		{name: "DCGM_FI_DEV_BRAND", id: 51, label: true},
+		{name: "DCGM_FI_DEV_OEM_INFOROM_VER", id: 56, label: true},
+		{name: "DCGM_FI_DEV_ECC_INFOROM_VER", id: 80, label: true},
+		{name: "DCGM_FI_DEV_POWER_INFOROM_VER", id: 81, label: true},
+		{name: "DCGM_FI_DEV_INFOROM_IMAGE_VER", id: 82, label: true},
+	}
+}

@@ -1,0 +1,86 @@
+package collector
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// dcgmNewName is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9, where 11 of its 23 renamed rows
+// have another unit too; these are further fields to DCGM, with ids of their own.
+type dcgmNewName struct {
+	name, old string
+	id        int // 0: that of the old name
+	unit      string
+	board     func(*gpu.GPU) gpu.Opt[float64]
+	memory    func(*gpu.Memory) gpu.Opt[float64]
+}
+
+// dcgmNewNames lists the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
+func dcgmNewNames() []dcgmNewName {
+	return []dcgmNewName{
+		{name: "DCGM_FI_DEV_SM_CLOCK_HERTZ", old: "DCGM_FI_DEV_SM_CLOCK", id: 1603, unit: "Hz",
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.SM }},
+		{name: "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", old: "DCGM_FI_DEV_MEM_CLOCK", id: 1604, unit: "Hz",
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Memory }},
+		{name: "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", old: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 1611, unit: "J",
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.EnergyJoules }},
+		{name: "DCGM_FI_DEV_GPU_UTIL_RATIO", old: "DCGM_FI_DEV_GPU_UTIL", id: 1613, unit: "ratio",
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Utilization }},
+		{name: "DCGM_FI_DEV_MEMORY_UTIL_RATIO", old: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 1614, unit: "ratio",
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCopy }},
+		{name: "DCGM_FI_DEV_ENC_UTIL_RATIO", old: "DCGM_FI_DEV_ENC_UTIL", id: 1615, unit: "ratio"},
+		{name: "DCGM_FI_DEV_DEC_UTIL_RATIO", old: "DCGM_FI_DEV_DEC_UTIL", id: 1616, unit: "ratio"},
+		{name: "DCGM_FI_DEV_FB_FREE_BYTES", old: "DCGM_FI_DEV_FB_FREE", id: 1626, unit: "B",
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Free, 1) }},
+		{name: "DCGM_FI_DEV_FB_USED_BYTES", old: "DCGM_FI_DEV_FB_USED", id: 1627, unit: "B",
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Used, 1) }},
+		{name: "DCGM_FI_DEV_FB_RESERVED_BYTES", old: "DCGM_FI_DEV_FB_RESERVED", id: 1628, unit: "B",
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Reserved, 1) }},
+		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 1648, unit: "B/s", board: nvlinkRate},
+		{name: "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", old: "DCGM_FI_DEV_MEMORY_TEMP"},
+		{name: "DCGM_FI_DEV_GPU_TEMP_CELSIUS", old: "DCGM_FI_DEV_GPU_TEMP"},
+		{name: "DCGM_FI_DEV_BOARD_POWER_WATTS", old: "DCGM_FI_DEV_POWER_USAGE"},
+		{name: "DCGM_FI_DEV_PCIE_REPLAY_TOTAL", old: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"},
+		{name: "DCGM_FI_DEV_XID_ERROR", old: "DCGM_FI_DEV_XID_ERRORS"},
+		{name: "DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL", old: "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"},
+		{name: "DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL", old: "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS"},
+		{name: "DCGM_FI_DEV_ROW_REMAP_FAILED", old: "DCGM_FI_DEV_ROW_REMAP_FAILURE"},
+		{name: "DCGM_FI_SYSTEM_DRIVER_VERSION", old: "DCGM_FI_DRIVER_VERSION"},
+		{name: "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", old: "DCGM_FI_PROF_GR_ENGINE_ACTIVE"},
+		{name: "DCGM_FI_PROF_TENSOR_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"},
+		{name: "DCGM_FI_PROF_DRAM_UTIL_RATIO", old: "DCGM_FI_PROF_DRAM_ACTIVE"},
+		{name: "DCGM_FI_DEV_FB_CAPACITY_BYTES", old: "DCGM_FI_DEV_FB_TOTAL", id: 1625, unit: "B",
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Total, 1) }},
+		{name: "DCGM_FI_DEV_VIDEO_CLOCK_HERTZ", old: "DCGM_FI_DEV_VIDEO_CLOCK", id: 1605, unit: "Hz",
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Video }},
+		{name: "DCGM_FI_DEV_FB_USED_RATIO", old: "DCGM_FI_DEV_FB_USED_PERCENT"},
+		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"},
+		{name: "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL", old: "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"},
+		{name: "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_TOTAL", old: "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL"},
+		{name: "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL", old: "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL"},
+		{name: "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL", old: "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL"},
+		{name: "DCGM_FI_PROF_SM_UTIL_RATIO", old: "DCGM_FI_PROF_SM_ACTIVE"},
+		{name: "DCGM_FI_PROF_SM_OCCUPANCY_RATIO", old: "DCGM_FI_PROF_SM_OCCUPANCY"},
+		{name: "DCGM_FI_PROF_FP64_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP64_ACTIVE"},
+		{name: "DCGM_FI_PROF_FP32_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP32_ACTIVE"},
+		{name: "DCGM_FI_PROF_FP16_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP16_ACTIVE"},
+	}
+}
+
+// renamedIn49 is how many of dcgmNewNames dcgm-exporter 4.9 has in its own files instead of the old ones.
+const renamedIn49 = 23
+
+// dcgmNewerNames are the fields under their new names: as the old ones where nothing else is said.
+func dcgmNewerNames(old []dcgmField) []dcgmField {
+	byName := make(map[string]*dcgmField, len(old))
+	for i := range old {
+		byName[old[i].name] = &old[i]
+	}
+	var fields []dcgmField
+	for _, n := range dcgmNewNames() {
+		f := *byName[n.old]
+		f.name, f.newer, f.byDefault, f.help = n.name, true, "", ""
+		if n.id != 0 {
+			f.id, f.unit, f.board, f.memory = n.id, n.unit, n.board, n.memory
+		}
+		fields = append(fields, f)
+	}
+	return fields
+}

@@ -1,0 +1,134 @@
+package collector
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// dcgmOwnCounters are those that dcgm-exporter makes itself, and the XID field, whose labels it makes.
+func dcgmOwnCounters() []dcgmField {
+	return []dcgmField{
+		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge, help: "The last XID error; it stays until the next one.",
+			source: fromNVML, own: lastXID},
+		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, own: recentXIDs},
+		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, own: allXIDs},
+		{name: "DCGM_EXP_CLOCK_EVENTS_COUNT", unit: "readings", source: fromCounting, own: recentClockEvents},
+		{name: "DCGM_EXP_CLOCK_EVENTS_TOTAL", unit: "1", source: fromCounting, own: allClockEvents},
+		{name: "DCGM_EXP_GPU_HEALTH_STATUS", unit: "0, 10 or 20", source: fromNVML, own: health},
+	}
+}
+
+// lastXID is the XID that was seen last, 0 where none was. Nobody listens for those of a GPU that was never read.
+func lastXID(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	if g.Totals.XIDs.Since.IsZero() {
+		return
+	}
+	var last gpu.XIDCount
+	for _, x := range g.Totals.XIDErrors {
+		if !x.Last.Before(last.Last) {
+			last = x
+		}
+	}
+	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
+}
+
+func allXIDs(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	for _, x := range g.Totals.XIDErrors {
+		emit(x.Value, "xid", formatUint(x.XID))
+	}
+}
+
+// recentXIDs counts the XIDs of the window, a 0 without an XID where there was none.
+func recentXIDs(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	if g.Totals.XIDs.Since.IsZero() {
+		return
+	}
+	window := milliseconds(c.xidWindow)
+	recent := c.of(g.UUID).recentXIDs()
+	if len(recent) == 0 {
+		emit(0, "window_size_in_ms", window)
+	}
+	for xid, n := range recent {
+		emit(n, "window_size_in_ms", window, "xid", formatUint(xid))
+	}
+}
+
+// recentClockEvents counts the readings of the window at which a reason held the clocks down, a 0 without a reason where
+// there was none.
+func recentClockEvents(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	if !g.Readings.ClockEvents.Present() {
+		return
+	}
+	window := milliseconds(c.clockWindow)
+	none := true
+	for i, n := range c.of(g.UUID).recentClockEvents() {
+		if n > 0 {
+			none = false
+			emit(float64(n), "window_size_in_ms", window, "clock_event", dcgmClockEvents()[i].name)
+		}
+	}
+	if none {
+		emit(0, "window_size_in_ms", window)
+	}
+}
+
+// allClockEvents counts how often each reason began to hold the clocks down.
+func allClockEvents(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	for i, n := range c.of(g.UUID).begun {
+		if n > 0 {
+			emit(float64(n), "clock_event", dcgmClockEvents()[i].name)
+		}
+	}
+}
+
+// The results of DCGM's health checks (dcgm_structs.h, dcgmHealthWatchResults_t).
+const (
+	healthPass = 0
+	healthWarn = 10
+	healthFail = 20
+)
+
+// health says what the driver's readings tell of two of DCGM's health watches. It is not DCGM's own verdict, which has
+// thresholds over time and further watches.
+func health(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	rows, rowsOK := g.Readings.RemappedRows.Get()
+	errors, errorsOK := eccCount(g, "uncorrected", "volatile", "total").Get()
+	watch := func(name string, result float64, code string) {
+		emit(result, "health_watch", name, "health_error_code", code)
+	}
+	switch {
+	case !rowsOK && !errorsOK:
+	case rows.Failure:
+		watch("MEM", healthFail, "DCGM_FR_ROW_REMAP_FAILURE")
+	case errors > 0:
+		watch("MEM", healthFail, "DCGM_FR_VOLATILE_DBE_DETECTED")
+	case rows.Pending:
+		watch("MEM", healthWarn, "DCGM_FR_PENDING_ROW_REMAP")
+	default:
+		watch("MEM", healthPass, "DCGM_FR_OK")
+	}
+	if events, ok := g.Readings.ClockEvents.Get(); ok {
+		result, code := float64(healthPass), "DCGM_FR_OK"
+		for _, r := range gpu.ClockEventReasons() {
+			if events&r.Bit != 0 && (r.Name == "sw_thermal_slowdown" || r.Name == "hw_thermal_slowdown") {
+				result, code = healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL"
+			}
+		}
+		watch("THERMAL", result, code)
+	}
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// dcgmClockEvent is a reason that holds clocks down and its name in dcgm-exporter.
+type dcgmClockEvent struct {
+	bit  gpu.ClockEvents
+	name string
+}
+
+func dcgmClockEvents() [clockEventReasons]dcgmClockEvent {
+	return [...]dcgmClockEvent{{0x1, "gpu_idle"}, {0x2, "clocks_setting"}, {0x4, "power_cap"}, {0x8, "hw_slowdown"}, {0x10, "sync_boost"},
+		{0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"}, {0x100, "display_clocks"}}
+}

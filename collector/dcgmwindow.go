@@ -1,0 +1,145 @@
+package collector
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// dcgmCounts remembers what dcgm-exporter counts over a window of time. It is fed by observe with every Snapshot.
+type dcgmCounts struct {
+	xidWindow, clockWindow time.Duration
+	wanted                 bool // whether any row needs it
+
+	mu   sync.Mutex
+	gpus map[gpu.UUID]*dcgmHistory
+}
+
+func newDCGMCounts(opts Options, rows []dcgmRow) *dcgmCounts {
+	c := &dcgmCounts{xidWindow: opts.XIDWindow, clockWindow: opts.ClockEventsWindow, gpus: map[gpu.UUID]*dcgmHistory{}}
+	if c.xidWindow == 0 {
+		c.xidWindow = dcgmWindow
+	}
+	if c.clockWindow == 0 {
+		c.clockWindow = dcgmWindow
+	}
+	c.wanted = slices.ContainsFunc(rows, func(r dcgmRow) bool { return r.own != nil && r.source == fromCounting })
+	return c
+}
+
+// of is the history of a GPU, empty for one that was not observed.
+func (c *dcgmCounts) of(uuid gpu.UUID) *dcgmHistory {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.gpus[uuid]; h != nil {
+		return h
+	}
+	return &dcgmHistory{}
+}
+
+// observe takes a published Snapshot in and forgets the GPUs that it does not have.
+func (c *dcgmCounts) observe(s *gpu.Snapshot) {
+	if !c.wanted {
+		return
+	}
+	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		n := &dcgmHistory{seen: make(map[uint64]float64, len(g.Totals.XIDErrors))}
+		h := c.of(g.UUID)
+		n.takeXIDs(h, g, s.Time.Add(-c.xidWindow))
+		n.takeClocks(h, g, s.Time.Add(-c.clockWindow))
+		next[g.UUID] = n
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gpus = next
+}
+
+// dcgmHistory is what the windows hold of one GPU. It is not modified once it can be read.
+type dcgmHistory struct {
+	xids []xidBurst
+	seen map[uint64]float64 // how often each XID was seen altogether
+
+	clocks   []clockReading // those at which something held the clocks down, in their order
+	begun    [clockEventReasons]uint64
+	lastRead time.Time // zero: the clocks were never read
+	active   gpu.ClockEvents
+}
+
+// clockEventReasons is how many reasons dcgm-exporter names.
+const clockEventReasons = 9
+
+// xidBurst is how often an XID came between two Snapshots. It counts at the time of the last of them.
+type xidBurst struct {
+	at    time.Time
+	xid   uint64
+	count float64
+}
+
+type clockReading struct {
+	at     time.Time
+	events gpu.ClockEvents
+}
+
+// takeXIDs fills the window that begins after since.
+func (h *dcgmHistory) takeXIDs(before *dcgmHistory, g *gpu.GPU, since time.Time) {
+	for _, b := range before.xids {
+		if b.at.After(since) {
+			h.xids = append(h.xids, b)
+		}
+	}
+	for _, x := range g.Totals.XIDErrors {
+		h.seen[x.XID] = x.Value
+		if fresh := x.Value - before.seen[x.XID]; fresh > 0 && x.Last.After(since) {
+			h.xids = append(h.xids, xidBurst{at: x.Last, xid: x.XID, count: fresh})
+		}
+	}
+}
+
+// takeClocks fills the window that begins after since. A reading that was taken already, as of a GPU that did not answer,
+// does not count again; what held the clocks down when they were first read did not begin under our eyes.
+func (h *dcgmHistory) takeClocks(before *dcgmHistory, g *gpu.GPU, since time.Time) {
+	first := slices.IndexFunc(before.clocks, func(r clockReading) bool { return r.at.After(since) })
+	if first >= 0 {
+		h.clocks = before.clocks[first:]
+	}
+	h.begun, h.lastRead, h.active = before.begun, before.lastRead, before.active
+	events, ok := g.Readings.ClockEvents.Get()
+	if !ok || !g.LastRead.After(before.lastRead) {
+		return
+	}
+	if events != 0 {
+		h.clocks = append(h.clocks, clockReading{at: g.LastRead, events: events})
+	}
+	for i, e := range dcgmClockEvents() {
+		if !before.lastRead.IsZero() && events&^before.active&e.bit != 0 {
+			h.begun[i]++
+		}
+	}
+	h.lastRead, h.active = g.LastRead, events
+}
+
+// recentXIDs counts each XID of the window.
+func (h *dcgmHistory) recentXIDs() map[uint64]float64 {
+	counts := make(map[uint64]float64, len(h.xids))
+	for _, b := range h.xids {
+		counts[b.xid] += b.count
+	}
+	return counts
+}
+
+// recentClockEvents counts the readings of the window at which each reason held the clocks down.
+func (h *dcgmHistory) recentClockEvents() [clockEventReasons]uint64 {
+	var counts [clockEventReasons]uint64
+	for _, r := range h.clocks {
+		for i, e := range dcgmClockEvents() {
+			if r.events&e.bit != 0 {
+				counts[i]++
+			}
+		}
+	}
+	return counts
+}
