@@ -203,6 +203,31 @@ func (n noise) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	}, n.ret()
 }
 
+// noiseSample is a sample of GPM.
+type noiseSample struct{}
+
+func (noiseSample) Free() nvml.Return { return nvml.SUCCESS }
+
+func (n noise) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return)       { return &noiseSample{}, n.ret() }
+func (n noise) GpmSampleGet(nvmlsrc.GPMSample) nvml.Return             { return n.ret() }
+func (n noise) GpmMigSampleGet(int, nvmlsrc.GPMSample) nvml.Return     { return n.ret() }
+func (n noise) GpmQueryDeviceSupport() (supported bool, _ nvml.Return) { return n.u8()&1 == 0, n.ret() }
+
+func (n noise) GpmMetricsGet(_, _ nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
+	for i := range metrics {
+		metrics[i].Value, metrics[i].Return = math.Float64frombits(n.u64()), n.ret()
+	}
+	return n.ret()
+}
+
+func (n noise) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+	list := make([]nvml.ProcessUtilizationSample, n.u8()%8)
+	for i := range list {
+		list[i] = nvml.ProcessUtilizationSample{Pid: n.u32(), TimeStamp: n.u64(), SmUtil: n.u32()}
+	}
+	return list, n.ret()
+}
+
 type noiseInstance struct{ noise }
 
 func (n noiseInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
@@ -232,7 +257,9 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, said []byte) {
 		now := time.Unix(1e9, 0)
-		source := nvmlsrc.New(noise{&said}, nvmlsrc.Options{Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+		source := nvmlsrc.New(noise{&said}, nvmlsrc.Options{
+			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true, Logger: log.NewNopLogger(),
+		})
 		for range 3 {
 			now = now.Add(10 * time.Second)
 			inventory, err := source.Discover()
@@ -254,8 +281,10 @@ func FuzzRead(f *testing.F) {
 // checkSane holds what everything behind a Source relies upon.
 func checkSane(t *testing.T, g *gpu.GPU) {
 	t.Helper()
-	if _, err := json.Marshal(g.Readings); err != nil { // NaN and infinity
-		t.Error(err)
+	for _, readings := range []any{g.Readings, g.Activity, g.Rates} {
+		if _, err := json.Marshal(readings); err != nil { // NaN and infinity
+			t.Error(err)
+		}
 	}
 	for _, s := range []string{string(g.UUID), g.Name, g.Serial, g.VBIOS, g.PCIBusID} {
 		if !utf8.ValidString(s) {
