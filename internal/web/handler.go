@@ -31,6 +31,9 @@ type Metrics interface {
 type Options struct {
 	// TelemetryPath is where metrics are served; "/metrics". See CheckTelemetryPath.
 	TelemetryPath string
+	// NoOpenMetrics leaves OpenMetrics out of the formats that are offered: it makes counters whose names do not end in
+	// _total, as dcgm-exporter's, into metrics of unknown type.
+	NoOpenMetrics bool
 	// MaxScrapes bounds the scrapes gathered and encoded at the same time, those beyond it get a 503; 0 is no bound.
 	MaxScrapes int
 	// FreshFor is for how long, in real time, scrapers share what was gathered anew for one of them; 0 is not at all.

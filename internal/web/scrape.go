@@ -35,6 +35,9 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 	h.endings = &endings{
 		fresh: fresh, keep: opts.FreshFor, pool: pool, report: h.complaints.add, kept: make(map[wire]*keptEnding),
 	}
+	if opts.NoOpenMetrics {
+		h.formats = expfmt.DefaultAcceptedFormats()
+	}
 	if opts.Register != nil {
 		opts.Register.MustRegister(scrapeCounter("served", &h.served), scrapeCounter("rejected", &h.rejected))
 	}

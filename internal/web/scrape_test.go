@@ -27,6 +27,27 @@ const (
 		"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
 
+// A counter whose name does not end in _total keeps its type.
+func TestNoOpenMetrics(t *testing.T) {
+	reg := newRegistry(t)
+	reg.reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", Help: "Retries."}))
+	h := testHandler(Options{NoOpenMetrics: true}, publish(nodeFixture()), reg, freshRegistry())
+	for _, test := range []struct{ accept, want string }{
+		{"", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
+		{openMetricsAccept, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
+		{prometheusAccept, "text/plain; version=0.0.4; charset=utf-8; escaping=allow-utf-8"},
+		{protobufAccept, "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=underscores"},
+	} {
+		w := get(h, "/metrics", "Accept", test.accept)
+		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("Accept %q: got %d %q, want %q", test.accept, w.Code, got, test.want)
+		}
+		if strings.HasPrefix(test.want, "text/plain") && !strings.Contains(w.Body.String(), "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\n") {
+			t.Errorf("Accept %q: the counter is none:\n%s", test.accept, w.Body.String())
+		}
+	}
+}
+
 func TestScrapeFormats(t *testing.T) {
 	for _, test := range []struct{ accept, want string }{
 		{"", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
