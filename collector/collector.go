@@ -29,7 +29,9 @@ type Options struct {
 	PodLabels PodLabelMode // empty means PodLabelsSeries
 	// PodLabelNames are the Kubernetes labels of a pod that are shown beside its name, as label_<name>.
 	PodLabelNames []string
-	// Disabled names the collectors that are switched off; all others are on.
+	// Jobs says that a scheduler's mapping of devices to batch jobs is read: series and info families tell hpc_job.
+	Jobs bool
+	// Disabled says of collectors whether they are switched off; those that it does not name are on unless they are opt-in.
 	Disabled map[string]bool
 	// DriverCalls is the number of driver calls made so far; nil where nobody counts. It must not block.
 	DriverCalls func() uint64
@@ -48,13 +50,13 @@ type Options struct {
 
 // Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
 type Collector struct {
-	groups   []enabledGroup
-	pods     podLabels
-	memory   *distributions
-	dcgm     *dcgmGroup // nil: nothing under dcgm-exporter's names
-	now      func() time.Time
-	success  *family
-	duration *family
+	groups        []enabledGroup
+	pods          podLabels
+	distributions *distributions
+	dcgm          *dcgmGroup // nil: nothing under dcgm-exporter's names
+	now           func() time.Time
+	success       *family
+	duration      *family
 }
 
 // enabledGroup is a group that is switched on, ready to collect.
@@ -69,6 +71,7 @@ func New(opts Options) (*Collector, error) {
 	if err != nil {
 		return nil, err
 	}
+	pods.jobs = opts.Jobs
 	if err := checkNames(opts.Disabled); err != nil {
 		return nil, err
 	}
@@ -79,11 +82,11 @@ func New(opts Options) (*Collector, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	c := &Collector{pods: pods, memory: newDistributions(pods), now: opts.Now}
-	cat := &catalog{driverCalls: opts.DriverCalls, memory: c.memory, pods: pods}
+	c := &Collector{pods: pods, distributions: newDistributions(pods), now: opts.Now}
+	cat := &catalog{driverCalls: opts.DriverCalls, distributions: c.distributions, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
-		if !opts.Disabled[g.name] && (native || g.name == groupExporter) {
+		if !g.off(opts.Disabled) && (native || g.name == groupExporter) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}
@@ -100,7 +103,7 @@ func New(opts Options) (*Collector, error) {
 // Observe takes the readings of a published Snapshot into the distributions and forgets the devices that it does not
 // have. It is called once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
-	c.memory.observe(s)
+	c.distributions.observe(s)
 	if c.dcgm != nil {
 		c.dcgm.counts.observe(s)
 	}

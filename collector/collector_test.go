@@ -42,7 +42,7 @@ func value(families []*dto.MetricFamily, name string) float64 {
 }
 
 func TestLint(t *testing.T) {
-	c := mustNew(t, Options{DriverCalls: func() uint64 { return 1 }})
+	c := mustNew(t, everything())
 	s := richNode(3, 7)
 	c.Observe(s)
 	problems, err := testutil.GatherAndLint(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return c.Gather(s) }))
@@ -56,7 +56,9 @@ func TestLint(t *testing.T) {
 
 // What is documented is what is served: every declared family has a series here, with its type and within its labels.
 func TestFamiliesAreWhatIsServed(t *testing.T) {
-	c := mustNew(t, Options{PodLabels: PodLabelsInfo, DriverCalls: func() uint64 { return 1 }})
+	opts := everything()
+	opts.PodLabels = PodLabelsInfo
+	c := mustNew(t, opts)
 	s := richNode(3, 2)
 	c.Observe(s)
 	families, err := c.Gather(s)
@@ -122,7 +124,7 @@ func TestDisabled(t *testing.T) {
 			t.Errorf("%s is served though its collector is off", f.GetName())
 		}
 	}
-	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(groupNames())-2; got != want {
+	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(groupNames())-3; got != want {
 		t.Errorf("%d collectors report, want %d", got, want)
 	}
 }

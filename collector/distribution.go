@@ -14,34 +14,88 @@ import (
 
 // The native histograms are kept here rather than by prometheus.Histogram, whose created timestamps come from a clock
 // of its own: these must come from the Snapshot, or a run on a simulated clock could not be repeated to the byte.
-const (
-	// bucketSchema makes eight buckets for every power of two, each at most 10 % wider than the one before.
-	bucketSchema     = 3
-	bucketsPerDouble = 1 << bucketSchema
-	// zeroThreshold in bytes bounds the number of buckets: memory of up to 1 TiB above it has 160 of them. Up to here
-	// a device is as good as empty.
-	zeroThreshold = 1 << 20
-)
+
+// distributed is a reading of GPUs and GPU instances that has a histogram.
+type distributed struct {
+	board, instance           string // names
+	help, boardMIG, memberMIG string
+	// schema makes 2^schema buckets for every power of two.
+	schema int32
+	// zeroThreshold bounds the number of buckets: up to here a device is as good as empty.
+	zeroThreshold float64
+	ofBoard       func(*gpu.GPU) gpu.Opt[float64]
+	ofInstance    func(*gpu.GPUInstance) gpu.Opt[float64]
+}
+
+// eightBuckets is a schema: eight for every power of two, each at most 10 % wider than the one before.
+const eightBuckets = 3
+
+// distributedCount is how many readings are distributed.
+const distributedCount = 3
+
+func distributedReadings() [distributedCount]distributed {
+	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Text formats show its sum and count only."
+	const anew = "; begins anew with the instance and, where pods are on the series, with its holder."
+	// A ratio from 0.001 to 1 has 80 buckets.
+	const idle = 0.001
+	return [distributedCount]distributed{
+		{
+			board: "nvidia_gpu_memory_used_distribution_bytes", instance: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
+			help: "How much memory was in use" + help, boardMIG: "The whole board.", memberMIG: "The GPU instance's own memory" + anew,
+			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
+			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return asFloat(g.Readings.Memory.Used) },
+			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return asFloat(gi.Memory.Used) },
+		}, {
+			board: "nvidia_gpu_sm_activity_distribution", instance: "nvidia_mig_gpu_instance_sm_activity_distribution",
+			help: "What the SM activity ratio was" + help, boardMIG: "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
+			memberMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
+			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
+			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.SM },
+		}, {
+			board: "nvidia_gpu_dram_activity_distribution", instance: "nvidia_mig_gpu_instance_dram_activity_distribution",
+			help: "What the DRAM activity ratio was" + help, boardMIG: "Rolled up, as nvidia_gpu_dram_activity_ratio is.",
+			memberMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
+			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
+			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
+		},
+	}
+}
+
+func asFloat(n gpu.Opt[uint64]) gpu.Opt[float64] {
+	v, ok := n.Get()
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(v))
+}
 
 func newDistribution(c *catalog) collectFunc {
-	const help = "How much memory was in use at each reading, as a native histogram: peaks between two scrapes are in it. " +
-		"Text formats show its sum and count only."
-	board := c.histogram("nvidia_gpu_memory_used_distribution_bytes", help, "The whole board.")
-	instance := c.histogram("nvidia_mig_gpu_instance_memory_used_distribution_bytes", help,
-		"The GPU instance's own memory; begins anew with the instance and, where pods are on the series, with its holder.")
-	store := c.memory
+	readings := distributedReadings()
+	var boards, instances [distributedCount]*prometheus.Desc
+	for i := range readings {
+		r := &readings[i]
+		boards[i] = c.histogram(r.board, r.help, r.boardMIG)
+		instances[i] = c.histogram(r.instance, r.help, r.memberMIG)
+	}
+	store := c.distributions
 	return func(k *sink, v *view) {
 		store.mu.Lock()
 		defer store.mu.Unlock()
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			if g.Readings.Memory.Used.Present() {
-				store.gpus[g.UUID].write(k, board, g.labels, store.holder(g.Holders))
+			d := store.gpus[g.UUID].under(store.holder(g.Holders, g.Jobs))
+			for r := range readings {
+				if readings[r].ofBoard(g.GPU).Present() {
+					d.write(k, boards[r], g.labels, r, &readings[r])
+				}
 			}
 		}
 		v.eachInstance(func(g *gpuView, gi *instanceView) {
-			if gi.Memory.Used.Present() {
-				store.instances[g.Key(gi.GPUInstance)].write(k, instance, gi.labels, store.holder(gi.Holders))
+			d := store.instances[g.Key(gi.GPUInstance)].under(store.holder(gi.Holders, gi.Jobs))
+			for r := range readings {
+				if readings[r].ofInstance(gi.GPUInstance).Present() {
+					d.write(k, instances[r], gi.labels, r, &readings[r])
+				}
 			}
 		})
 	}
@@ -49,7 +103,8 @@ func newDistribution(c *catalog) collectFunc {
 
 // distributions are the histograms of all devices of the last Snapshot that was observed.
 type distributions struct {
-	pods podLabels
+	pods     podLabels
+	readings [distributedCount]distributed
 
 	mu        sync.Mutex
 	gpus      map[gpu.UUID]*distribution
@@ -58,16 +113,17 @@ type distributions struct {
 
 func newDistributions(pods podLabels) *distributions {
 	return &distributions{
-		pods: pods, gpus: map[gpu.UUID]*distribution{}, instances: map[gpu.InstanceKey]*distribution{},
+		pods: pods, readings: distributedReadings(),
+		gpus: map[gpu.UUID]*distribution{}, instances: map[gpu.InstanceKey]*distribution{},
 	}
 }
 
-// holder names the holder that the device's series carry: another one means other series and a new histogram.
-func (d *distributions) holder(holders []gpu.Holder) string {
-	return strings.Join(d.pods.onSeries(holders), "\xff")
+// holder names the holder that the device's series carry: another one means other series and new histograms.
+func (d *distributions) holder(holders []gpu.Holder, jobs []string) string {
+	return strings.Join(append(d.pods.onSeries(holders), d.pods.jobOnSeries(jobs)...), "\xff")
 }
 
-// observe takes the memory of every device that was read since the last Snapshot; what is gone is forgotten.
+// observe takes the readings of every device that was read since the last Snapshot; what is gone is forgotten.
 func (d *distributions) observe(s *gpu.Snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,67 +131,103 @@ func (d *distributions) observe(s *gpu.Snapshot) {
 	instances := make(map[gpu.InstanceKey]*distribution, len(d.instances))
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		gpus[g.UUID] = d.gpus[g.UUID].next(d.holder(g.Holders), s.Time)
-		gpus[g.UUID].take(g.Readings.Memory.Used, g.LastRead)
+		one := d.gpus[g.UUID].next(d.holder(g.Holders, g.Jobs), s.Time)
+		gpus[g.UUID] = one
+		if one.fresh(g.LastRead) {
+			for r := range d.readings {
+				one.of[r].take(d.readings[r].ofBoard(g), &d.readings[r])
+			}
+		}
 		for j := range g.Instances {
 			gi := &g.Instances[j]
 			key := g.Key(gi)
-			instances[key] = d.instances[key].next(d.holder(gi.Holders), s.Time)
-			instances[key].take(gi.Memory.Used, gi.LastRead)
+			one := d.instances[key].next(d.holder(gi.Holders, gi.Jobs), s.Time)
+			instances[key] = one
+			if one.fresh(gi.LastRead) {
+				for r := range d.readings {
+					one.of[r].take(d.readings[r].ofInstance(gi), &d.readings[r])
+				}
+			}
 		}
 	}
 	d.gpus, d.instances = gpus, instances
 }
 
-// distribution is the histogram of one device under one holder.
+// distribution is the histograms of one device under one holder.
 type distribution struct {
 	holder   string
 	since    time.Time
 	lastRead time.Time
-	count    uint64
-	zero     uint64
-	sum      float64
-	buckets  map[int]int64
+	of       [distributedCount]histogram
+}
+
+// histogram counts one reading.
+type histogram struct {
+	count, zero uint64
+	sum         float64
+	buckets     map[int]int64 // made with the first value above the zero threshold
 }
 
 // next returns the distribution itself, or a new one where there is none for this holder.
 func (d *distribution) next(holder string, now time.Time) *distribution {
-	if d != nil && d.holder == holder {
-		return d
+	if same := d.under(holder); same != nil {
+		return same
 	}
-	fresh := &distribution{holder: holder, since: now, buckets: map[int]int64{}}
+	fresh := &distribution{holder: holder, since: now}
 	if d != nil {
 		fresh.lastRead = d.lastRead
 	}
 	return fresh
 }
 
-// take counts a reading, unless it is the one that was counted last: a Snapshot is published also when a device did not
-// answer, with its last reading.
-func (d *distribution) take(used gpu.Opt[uint64], read time.Time) {
-	bytes, ok := used.Get()
-	if !ok || !read.After(d.lastRead) {
-		return
+// under returns the distribution where it is one of this holder, else nil.
+func (d *distribution) under(holder string) *distribution {
+	if d == nil || d.holder != holder {
+		return nil
 	}
-	d.lastRead = read
-	d.count++
-	d.sum += float64(bytes)
-	if bytes <= zeroThreshold {
-		d.zero++
-		return
-	}
-	d.buckets[bucketOf(float64(bytes))]++
+	return d
 }
 
-// bucketOf is the index of the bucket (2^((i-1)/8), 2^(i/8)] that holds the value.
-func bucketOf(value float64) int { return int(math.Ceil(math.Log2(value) * bucketsPerDouble)) }
+// fresh tells a reading from the one that was counted last: a Snapshot is published also when a device did not answer,
+// with its last reading.
+func (d *distribution) fresh(read time.Time) bool {
+	if !read.After(d.lastRead) {
+		return false
+	}
+	d.lastRead = read
+	return true
+}
 
-// write writes the histogram where there is one for the holder that the labels name.
-func (d *distribution) write(k *sink, desc *prometheus.Desc, l labels, holder string) {
-	if d == nil || d.holder != holder || d.count == 0 {
+// take counts a reading.
+func (h *histogram) take(reading gpu.Opt[float64], as *distributed) {
+	value, ok := reading.Get()
+	if !ok || math.IsNaN(value) || math.IsInf(value, 0) {
 		return
 	}
-	m, err := prometheus.NewConstNativeHistogram(desc, d.count, d.sum, d.buckets, nil, d.zero, bucketSchema, zeroThreshold, d.since)
+	h.count++
+	h.sum += value
+	if value <= as.zeroThreshold {
+		h.zero++
+		return
+	}
+	if h.buckets == nil {
+		h.buckets = map[int]int64{}
+	}
+	h.buckets[bucketOf(value, as.schema)]++
+}
+
+// bucketOf is the index of the bucket (2^((i-1)/n), 2^(i/n)] that holds the value; n is 2^schema.
+func bucketOf(value float64, schema int32) int {
+	return int(math.Ceil(math.Log2(value) * float64(int(1)<<schema)))
+}
+
+// write writes the histogram of one reading where there is one. d is nil where no histogram is of the labels' holder.
+func (d *distribution) write(k *sink, desc *prometheus.Desc, l labels, reading int, as *distributed) {
+	if d == nil || d.of[reading].count == 0 {
+		return
+	}
+	h := &d.of[reading]
+	m, err := prometheus.NewConstNativeHistogram(desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
 	if err != nil {
 		k.fail(err)
 		return

@@ -30,11 +30,75 @@ func histogramOf(t *testing.T, c *Collector, s *gpu.Snapshot) *dto.Histogram {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := metricsOf(families, instanceDistribution)
+	return theHistogram(t, families, instanceDistribution)
+}
+
+func theHistogram(t *testing.T, families []*dto.MetricFamily, name string) *dto.Histogram {
+	t.Helper()
+	list := metricsOf(families, name)
 	if len(list) != 1 {
-		t.Fatalf("%d series of %s, want 1", len(list), instanceDistribution)
+		t.Fatalf("%d series of %s, want 1", len(list), name)
 	}
 	return list[0].GetHistogram()
+}
+
+// Activity is counted as the library counts it too, in each of its histograms what belongs there; no value is one that is not a number.
+func TestActivityDistributions(t *testing.T) {
+	values := map[string][]float64{
+		"nvidia_gpu_sm_activity_distribution":                {0, 0.5, 0.001, 0.9},
+		"nvidia_gpu_dram_activity_distribution":              {0.0011, 0.3, 0, 0.0005},
+		"nvidia_mig_gpu_instance_sm_activity_distribution":   {1, 1.0211, 0.999, 0.125},
+		"nvidia_mig_gpu_instance_dram_activity_distribution": {0.25, 0.0625, 0.77, 0.01},
+	}
+	c := mustNew(t, fixedOptions("distribution"))
+	var last *gpu.Snapshot
+	observe := func(i int, of func(name string) gpu.Opt[float64]) {
+		last = watched(i, 1<<30)
+		g := &last.GPUs[0]
+		g.LastRead = last.Time
+		g.Activity = gpu.Activity{SM: of("nvidia_gpu_sm_activity_distribution"), DRAM: of("nvidia_gpu_dram_activity_distribution")}
+		g.Instances[0].Activity = gpu.Activity{
+			SM:   of("nvidia_mig_gpu_instance_sm_activity_distribution"),
+			DRAM: of("nvidia_mig_gpu_instance_dram_activity_distribution"),
+		}
+		c.Observe(last)
+	}
+	observe(0, func(string) gpu.Opt[float64] { return gpu.None[float64]() })
+	observe(1, func(string) gpu.Opt[float64] { return gpu.Some(math.NaN()) })
+	for i := range 4 {
+		observe(2+i, func(name string) gpu.Opt[float64] { return gpu.Some(values[name][i]) })
+	}
+	families, err := c.Gather(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, list := range values {
+		oracle := prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "x", Help: "x", NativeHistogramBucketFactor: 1.1, NativeHistogramZeroThreshold: 0.001,
+		})
+		for _, v := range list {
+			oracle.Observe(v)
+		}
+		var want dto.Metric
+		if err := oracle.Write(&want); err != nil {
+			t.Fatal(err)
+		}
+		got := theHistogram(t, families, name)
+		got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
+		if !proto.Equal(got, want.Histogram) {
+			t.Errorf("%s: got\n%v\nwant\n%v", name, got, want.Histogram)
+		}
+	}
+	observe(7, func(string) gpu.Opt[float64] { return gpu.None[float64]() })
+	families, err = c.Gather(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range values {
+		if got := metricsOf(families, name); len(got) != 0 {
+			t.Errorf("%s is served while the reading is absent: %v", name, got)
+		}
+	}
 }
 
 // The histogram of the library is the oracle: the same values must give the same buckets.
@@ -65,12 +129,13 @@ func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
 }
 
 func TestBucketBounds(t *testing.T) {
-	for i := range 400 {
-		bound := math.Exp2(float64(i) / bucketsPerDouble)
-		if i%bucketsPerDouble == 0 && bucketOf(bound) != i {
-			t.Errorf("the upper bound of bucket %d falls into bucket %d", i, bucketOf(bound))
+	const perDouble = 1 << eightBuckets
+	for i := -80; i < 400; i++ {
+		bound := math.Exp2(float64(i) / perDouble)
+		if got := bucketOf(bound, eightBuckets); i%perDouble == 0 && got != i {
+			t.Errorf("the upper bound of bucket %d falls into bucket %d", i, got)
 		}
-		if got := bucketOf(bound * 1.0001); got != i+1 {
+		if got := bucketOf(bound*1.0001, eightBuckets); got != i+1 {
 			t.Errorf("just above the upper bound of bucket %d: bucket %d", i, got)
 		}
 	}
@@ -109,11 +174,13 @@ func TestDistributionBeginsAnew(t *testing.T) {
 		{"with a new holder", PodLabelsSeries, func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Holders[0].Pod = "next" }, 1, 1},
 		{"not with a holder that is not on the series", PodLabelsInfo,
 			func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Holders[0].Pod = "next" }, 2, 0},
+		{"with a new job", PodLabelsSeries, func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Jobs = []string{"43"} }, 1, 1},
+		{"not with a job that is not on the series", PodLabelsInfo, func(s *gpu.Snapshot) { s.GPUs[0].Instances[0].Jobs = []string{"43"} }, 2, 0},
 		{"not with the same holder", PodLabelsSeries, func(*gpu.Snapshot) {}, 2, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			opts := fixedOptions("distribution")
-			opts.PodLabels = test.mode
+			opts.PodLabels, opts.Jobs = test.mode, true
 			c := mustNew(t, opts)
 			c.Observe(watched(0, 5<<30, exclusive("first")))
 			next := watched(1, 6<<30, exclusive("first"))
@@ -135,7 +202,7 @@ func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	c.Observe(richNode(4, 7))
 	small := watched(1, 5<<30)
 	c.Observe(small)
-	if g, i := len(c.memory.gpus), len(c.memory.instances); g != 1 || i != 1 {
+	if g, i := len(c.distributions.gpus), len(c.distributions.instances); g != 1 || i != 1 {
 		t.Errorf("%d GPUs and %d instances are kept, want 1 and 1", g, i)
 	}
 	c.Observe(node())

@@ -42,9 +42,9 @@ type catalog struct {
 	group    string
 	families []FamilyInfo
 
-	driverCalls func() uint64
-	memory      *distributions
-	pods        podLabels
+	driverCalls   func() uint64
+	distributions *distributions
+	pods          podLabels
 }
 
 // levels maps the beginning of a name to the level and its labels.
@@ -101,7 +101,10 @@ func (c *catalog) declare(kind, name, help, mig string, labels []string) *promet
 // unitOf reads the base unit out of a name.
 func unitOf(name string) string {
 	name = strings.TrimSuffix(name, "_total")
-	for _, unit := range []string{"bytes", "seconds", "watts", "joules", "hertz", "celsius", "ratio"} {
+	if strings.HasSuffix(name, "_activity_distribution") {
+		return "ratio"
+	}
+	for _, unit := range []string{"bytes_per_second", "bytes", "seconds", "watts", "joules", "hertz", "celsius", "ratio"} {
 		if strings.HasSuffix(name, "_"+unit) {
 			return unit
 		}

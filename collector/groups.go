@@ -14,6 +14,7 @@ type group struct {
 	name, help string
 	// build declares the group's families and returns what collects them.
 	build func(*catalog) collectFunc
+	optIn bool // off unless asked for
 }
 
 // groupExporter is served under all names.
@@ -22,36 +23,41 @@ const groupExporter = "exporter"
 // groups lists the collectors in the order in which they run.
 func groups() []group {
 	return []group{
-		{"info", "what every GPU, GPU instance and compute instance is", newInfo},
-		{"up", "whether every GPU and instance answers, read errors, age of the readings", newUp},
-		{"memory", "framebuffer memory", newMemory},
-		{"utilization", "the driver's own utilization of GPUs without MIG", newUtilization},
-		{"power", "board power and energy, and the estimated part of every GPU instance", newPower},
-		{"temperature", "temperatures", newTemperature},
-		{"clocks", "clocks and the reasons that hold them down", newClocks},
-		{"pcie", "PCIe traffic and link", newPCIe},
-		{"nvlink", "NVLink traffic and errors", newNVLink},
-		{"ecc", "memory errors, remapped rows, the recovery that the driver asks for", newECC},
-		{"xid", "XID errors", newXID},
-		{"processes", "number of processes", newProcesses},
-		{"mig", "MIG mode and changes of the layout", newMIG},
-		{"capacity", "slices in use, free and stranded; instances that could still be created", newCapacity},
-		{"pods", "who holds which device", newPods},
-		{"distribution", "native histograms of memory used", newDistribution},
-		{groupExporter, "the exporter's sources, Snapshot and driver version", newExporter},
+		{name: "info", help: "what every GPU, GPU instance and compute instance is", build: newInfo},
+		{name: "up", help: "whether every GPU and instance answers, read errors, age of the readings", build: newUp},
+		{name: "memory", help: "framebuffer memory", build: newMemory},
+		{name: "utilization", help: "the driver's own utilization of GPUs without MIG", build: newUtilization},
+		{name: "activity", help: "activity of SMs, pipes and memory by the profiling counters", build: newActivity},
+		{name: "link_rates", help: "PCIe and NVLink rates by the profiling counters", build: newLinkRates},
+		{name: "power", help: "board power and energy, and the estimated part of every GPU instance", build: newPower},
+		{name: "temperature", help: "temperatures", build: newTemperature},
+		{name: "clocks", help: "clocks and the reasons that hold them down", build: newClocks},
+		{name: "pcie", help: "PCIe traffic and link", build: newPCIe},
+		{name: "nvlink", help: "NVLink traffic and errors", build: newNVLink},
+		{name: "ecc", help: "memory errors, remapped rows, the recovery that the driver asks for", build: newECC},
+		{name: "xid", help: "XID errors", build: newXID},
+		{name: "processes", help: "number of processes", build: newProcesses},
+		{name: "process", help: "memory and SM use of single processes; off unless asked for", build: newProcess, optIn: true},
+		{name: "mig", help: "MIG mode and changes of the layout", build: newMIG},
+		{name: "capacity", help: "slices in use, free and stranded; instances that could still be created", build: newCapacity},
+		{name: "pods", help: "who holds which device", build: newPods},
+		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
+		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistribution},
+		{name: groupExporter, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
 	}
 }
 
-// GroupInfo describes one collector for the flags --collector.NAME. All are on by default.
+// GroupInfo describes one collector for the flags --collector.NAME.
 type GroupInfo struct {
 	Name, Help string
+	OptIn      bool // off by default
 }
 
 // Groups lists the collectors.
 func Groups() []GroupInfo {
 	var list []GroupInfo
 	for _, g := range groups() {
-		list = append(list, GroupInfo{Name: g.name, Help: g.help})
+		list = append(list, GroupInfo{Name: g.name, Help: g.help, OptIn: g.optIn})
 	}
 	return list
 }
@@ -63,6 +69,14 @@ func groupNames() []string {
 		names = append(names, g.name)
 	}
 	return names
+}
+
+// off tells whether a group is switched off: as disabled says, or as it is by default.
+func (g *group) off(disabled map[string]bool) bool {
+	if off, said := disabled[g.name]; said {
+		return off
+	}
+	return g.optIn
 }
 
 // Families lists every family that a Collector can serve, by group.

@@ -91,7 +91,7 @@ func readingCases() []groupCase {
 			# TYPE nvidia_gpu_energy_unallocated_joules_total counter
 			nvidia_gpu_energy_unallocated_joules_total{gpu="2",uuid="GPU-2"} 300
 			# TYPE nvidia_gpu_power_estimate_method gauge
-			nvidia_gpu_power_estimate_method{gpu="2",method="processes",uuid="GPU-2"} 1
+			nvidia_gpu_power_estimate_method{gpu="2",method="activity",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_power_idle_watts gauge
 			nvidia_gpu_power_idle_watts{gpu="2",uuid="GPU-2"} 52
 			# TYPE nvidia_gpu_power_limit_watts gauge
@@ -228,7 +228,7 @@ func layoutCases() []groupCase {
 }
 
 func TestGroups(t *testing.T) {
-	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), errorCases(), layoutCases()) {
+	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), errorCases(), layoutCases(), activityCases()) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()
 			test.fill(&g)

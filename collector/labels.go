@@ -35,6 +35,7 @@ func (l labels) extend(pairs ...string) labels {
 // podLabels makes labels of the holders of devices.
 type podLabels struct {
 	mode    PodLabelMode
+	jobs    bool // batch jobs are told too
 	allowed []allowedLabel
 }
 
@@ -101,4 +102,12 @@ func (p podLabels) onSeries(holders []gpu.Holder) []string {
 		return nil
 	}
 	return p.pairs(&holders[0])
+}
+
+// jobOnSeries returns what the series of a device carry of the batch jobs on it: the job where there is exactly one.
+func (p podLabels) jobOnSeries(jobs []string) []string {
+	if !p.jobs || p.mode != PodLabelsSeries || len(jobs) != 1 {
+		return nil
+	}
+	return []string{"hpc_job", jobs[0]}
 }

@@ -53,6 +53,11 @@ func only(group string) map[string]bool {
 	return disabled
 }
 
+// everything are Options with all that can be switched on.
+func everything() Options {
+	return Options{Jobs: true, Disabled: map[string]bool{"process": false}, DriverCalls: func() uint64 { return 1 }}
+}
+
 // fixedOptions are Options with a clock that stands still.
 func fixedOptions(group string) Options {
 	return Options{Disabled: only(group), Now: epoch}
@@ -150,8 +155,13 @@ func richGPU(i int) gpu.GPU {
 			{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 1},
 			{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
 		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
-		Processes: gpu.Some([]gpu.Process{{PID: 100}, {PID: 101}, {PID: 100, Graphics: true}}),
+		Processes: gpu.Some([]gpu.Process{
+			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes}, {PID: 100, Instance: gpu.Some(gpu.InstanceID(7))}}),
 	}
+	g.Activity, g.ActivitySource, g.ActivityRollup = richActivity(), gpu.ActivityDCGM, true
+	rate := gpu.Some(1e9)
+	g.Rates = gpu.LinkRates{PCIeReceive: rate, PCIeTransmit: rate, NVLinkReceive: rate, NVLinkTransmit: rate}
+	g.Jobs = []string{"4242"}
 	g.MIG = gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true), LayoutGeneration: 1}
 	capacity := gpu.Capacity{Compute: gpu.SliceCount{Used: 5, Free: 1, Stranded: 1}, Memory: gpu.SliceCount{Used: 8}}
 	for _, name := range []string{"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"} {
@@ -163,6 +173,7 @@ func richGPU(i int) gpu.GPU {
 		XIDs: begun(1), XIDErrors: []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
 		ReadErrors:  []gpu.ErrorCount{{Reading: gpu.ReadingECC, Reason: gpu.ReasonTimeout, Counter: begun(1)}},
 		PCIeReceive: traffic, PCIeTransmit: traffic, NVLinkReceive: traffic, NVLinkTransmit: traffic,
+		ActivityAboveOne: gpu.Some(begun(2)), ActivityGarbled: gpu.Some(begun(0)),
 		LayoutChanges: begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
 	}
 	g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0))
@@ -173,20 +184,29 @@ func richGPU(i int) gpu.GPU {
 	return g
 }
 
+func richActivity() gpu.Activity {
+	return gpu.Activity{
+		GraphicsEngine: gpu.Some(0.9), SM: gpu.Some(0.8), SMOccupancy: gpu.Some(0.4), Tensor: gpu.Some(0.3),
+		FP64: gpu.Some(0.0), FP32: gpu.Some(0.2), FP16: gpu.Some(0.1), DRAM: gpu.Some(0.5),
+	}
+}
+
 func richInstance(i, j int) gpu.GPUInstance {
 	bytes := gpu.Some(uint64(j+1) << 30)
 	holders := []gpu.Holder{exclusive(fmt.Sprintf("train-%d-%d", i, j))}
+	compute := richActivity()
+	compute.DRAM = gpu.None[float64]()
 	return gpu.GPUInstance{
 		ID: gpu.InstanceID(7 + j), Generation: 1, Profile: "1g.5gb", Placement: gpu.Some(gpu.Placement{Start: j, Size: 1}),
 		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: epoch(),
-		Memory:    gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
-		Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
+		Memory:   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
+		Activity: richActivity(), Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders, Jobs: []string{"4242"},
 		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
 		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(begun(10)),
 		Computes: []gpu.ComputeInstance{{
 			ID: 0, Generation: 1, UUID: gpu.MIGUUID(fmt.Sprintf("MIG-00000000-0000-0000-%04d-%012d", i, j)), Profile: "1g.5gb",
 			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14), Up: true,
-			Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
+			Activity: compute, Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
 		}},
 	}
 }

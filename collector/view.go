@@ -45,29 +45,31 @@ func newView(s *gpu.Snapshot, pods podLabels) *view {
 		g := &s.GPUs[i]
 		plain := makeLabels("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
 		one := gpuView{
-			GPU: g, deviceLabels: withHolders(plain, g.Holders, pods), instances: make([]instanceView, len(g.Instances)),
+			GPU: g, deviceLabels: withHolders(plain, g.Holders, pods).withJobs(g.Jobs, pods, s.Time),
+			instances: make([]instanceView, len(g.Instances)),
 		}
 		if g.UUID == "" {
 			v.lost = append(v.lost, one)
 			continue
 		}
 		for j := range g.Instances {
-			one.instances[j] = newInstanceView(plain, &g.Instances[j], pods)
+			one.instances[j] = newInstanceView(plain, &g.Instances[j], pods, s.Time)
 		}
 		v.gpus = append(v.gpus, one)
 	}
 	return v
 }
 
-func newInstanceView(parent labels, gi *gpu.GPUInstance, pods podLabels) instanceView {
+func newInstanceView(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) instanceView {
 	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
 	v := instanceView{
-		GPUInstance: gi, deviceLabels: withHolders(plain, gi.Holders, pods), computes: make([]computeView, len(gi.Computes)),
+		GPUInstance: gi, deviceLabels: withHolders(plain, gi.Holders, pods).withJobs(gi.Jobs, pods, now),
+		computes: make([]computeView, len(gi.Computes)),
 	}
 	for k := range gi.Computes {
 		ci := &gi.Computes[k]
 		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
-		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: withHolders(own, ci.Holders, pods)}
+		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: withHolders(own, ci.Holders, pods).withJobs(gi.Jobs, pods, now)}
 	}
 	return v
 }
@@ -76,6 +78,14 @@ func withHolders(plain labels, holders []gpu.Holder, pods podLabels) deviceLabel
 	d := deviceLabels{labels: plain, plain: plain}
 	if pairs := pods.onSeries(holders); len(pairs) > 0 {
 		d.labels, d.heldSince = plain.extend(pairs...), holders[0].Since
+	}
+	return d
+}
+
+// withJobs adds the batch job on the device. Nobody tells when it began: it counts as one that begins now.
+func (d deviceLabels) withJobs(jobs []string, pods podLabels, now time.Time) deviceLabels {
+	if pairs := pods.jobOnSeries(jobs); len(pairs) > 0 {
+		d.labels, d.heldSince = d.labels.extend(pairs...), now
 	}
 	return d
 }

@@ -117,6 +117,7 @@ type Process struct {
 	SM          Opt[float64] // 0-1, of the SMs' time over the last seconds; never under MIG
 	Instance    Opt[InstanceID]
 	Compute     Opt[ComputeID]
+	Container   Container // zero where unknown, or where nobody asked
 }
 
 // EventKind tells what an Event reports.

@@ -32,8 +32,10 @@ type Options struct {
 	// PodsExpected says that there must be a kubelet: one that was never there is told, too.
 	PodsExpected bool
 	Containers   Containers // nil: processes are not mapped to containers
-	Profiler     Profiler   // nil: only the driver is asked for activity
-	Jobs         Jobs       // nil: there are no batch jobs
+	// ProcessContainers asks for the containers of single processes, not only of those that share a device.
+	ProcessContainers bool
+	Profiler          Profiler // nil: only the driver is asked for activity
+	Jobs              Jobs     // nil: there are no batch jobs
 	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger

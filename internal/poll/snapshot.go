@@ -44,6 +44,11 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 			}
 		}
 	}
+	if p.opts.ProcessContainers && p.opts.Containers != nil {
+		for i := range s.GPUs {
+			nameProcesses(&s.GPUs[i], p.opts.Containers)
+		}
+	}
 	late := p.opts.Now()
 	for _, t := range p.gpus {
 		if t.read.hung(late, p.opts.Timeout) {

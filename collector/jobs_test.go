@@ -1,0 +1,98 @@
+package collector
+
+import (
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// jobNode has a GPU with one job, a GPU that two share, and a GPU whose GPU instances have one and two.
+func jobNode() *gpu.Snapshot {
+	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
+	whole.Jobs, shared.Jobs = []string{"41"}, []string{"42", "43"}
+	whole.Totals.XIDs = begun(3)
+	cut.Instances[0].Jobs = []string{"44"}
+	cut.Instances[0].Computes = cut.Instances[0].Computes[:1]
+	cut.Instances = append(cut.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
+	return node(whole, shared, cut)
+}
+
+func TestJobsOnSeries(t *testing.T) {
+	const timestamps = `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
+		nvidia_gpu_last_read_timestamp_seconds{gpu="1",uuid="GPU-1"} 1.75e+09
+		nvidia_gpu_last_read_timestamp_seconds{gpu="2",uuid="GPU-2"} 1.75e+09
+		nvidia_gpu_last_read_timestamp_seconds{gpu="0",hpc_job="41",uuid="GPU-0"} 1.75e+09
+		`
+	opts := fixedOptions("up")
+	opts.Jobs = true
+	expect(t, text(t, mustNew(t, opts), jobNode()), timestamps+`# TYPE nvidia_gpu_up gauge
+		nvidia_gpu_up{gpu="1",uuid="GPU-1"} 1
+		nvidia_gpu_up{gpu="2",uuid="GPU-2"} 1
+		nvidia_gpu_up{gpu="0",hpc_job="41",uuid="GPU-0"} 1
+		# TYPE nvidia_mig_compute_instance_up gauge
+		nvidia_mig_compute_instance_up{compute_instance="0",gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",mig_uuid="MIG-a",uuid="GPU-2"} 1
+		# TYPE nvidia_mig_gpu_instance_up gauge
+		nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="2",mig_profile="3g.20gb",uuid="GPU-2"} 0
+		nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",uuid="GPU-2"} 1`)
+}
+
+func TestJobInfo(t *testing.T) {
+	const info = `# TYPE nvidia_gpu_hpc_job_info gauge
+		nvidia_gpu_hpc_job_info{gpu="0",hpc_job="41",uuid="GPU-0"} 1
+		nvidia_gpu_hpc_job_info{gpu="1",hpc_job="42",uuid="GPU-1"} 1
+		nvidia_gpu_hpc_job_info{gpu="1",hpc_job="43",uuid="GPU-1"} 1
+		# TYPE nvidia_mig_gpu_instance_hpc_job_info gauge
+		nvidia_mig_gpu_instance_hpc_job_info{gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",uuid="GPU-2"} 1
+		nvidia_mig_gpu_instance_hpc_job_info{gpu="2",gpu_instance="2",hpc_job="45",mig_profile="3g.20gb",uuid="GPU-2"} 1
+		nvidia_mig_gpu_instance_hpc_job_info{gpu="2",gpu_instance="2",hpc_job="46",mig_profile="3g.20gb",uuid="GPU-2"} 1`
+	for _, test := range []struct {
+		mode PodLabelMode
+		jobs bool
+		want string
+	}{
+		{PodLabelsSeries, true, info}, {PodLabelsInfo, true, info}, {PodLabelsOff, true, ""}, {PodLabelsSeries, false, ""},
+	} {
+		opts := fixedOptions("jobs")
+		opts.PodLabels, opts.Jobs = test.mode, test.jobs
+		expect(t, text(t, mustNew(t, opts), jobNode()), test.want)
+	}
+}
+
+// Only where they are asked for, and only in the mode that puts holders on series.
+func TestJobsNotOnSeries(t *testing.T) {
+	for _, opts := range []Options{{Jobs: true, PodLabels: PodLabelsInfo}, {Jobs: true, PodLabels: PodLabelsOff}, {}} {
+		opts.Disabled = only("up")
+		families, err := mustNew(t, opts).Gather(jobNode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				if job := labelOf(m, "hpc_job"); job != "" {
+					t.Errorf("%+v: %s has hpc_job %q", opts, f.GetName(), job)
+				}
+			}
+		}
+	}
+}
+
+// Beside a pod, and at the same place: the job and its pod both stand on the device's series. Nobody tells when the job
+// began, so a counter that is older tells no beginning under its label.
+func TestJobBesideAPod(t *testing.T) {
+	s := jobNode()
+	s.GPUs = s.GPUs[:1]
+	s.GPUs[0].Holders = []gpu.Holder{exclusive("slurmd")}
+	opts := fixedOptions("xid")
+	opts.Jobs = true
+	families, err := mustNew(t, opts).Gather(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := metricsOf(families, "nvidia_gpu_xids_total")
+	if len(list) != 1 || labelOf(list[0], "pod") != "slurmd" || labelOf(list[0], "hpc_job") != "41" {
+		t.Fatalf("got %v, want pod slurmd and job 41", list)
+	}
+	if created := list[0].GetCounter().GetCreatedTimestamp(); created != nil {
+		t.Errorf("created %v, want none", created.AsTime())
+	}
+}

@@ -1,0 +1,49 @@
+package collector
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+func newProcess(c *catalog) collectFunc {
+	const where = "gpu_instance and compute_instance say which MIG device, where it runs on one. "
+	of := []string{"gpu_instance", "compute_instance", "pid", "namespace", "pod", "container"}
+	used := c.family("nvidia_gpu_process_memory_used_bytes",
+		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.", where+
+			"A process on several MIG devices has one series for each.", of...)
+	busy := c.family("nvidia_gpu_process_sm_utilization_ratio",
+		"Part of the SMs' time that a process used by the driver's last samples of it, 0-1.",
+		where+"Absent while MIG is on: the driver gives none.", of...)
+	omitted := c.family("nvidia_gpu_processes_omitted",
+		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",
+		"Those of all its instances together.")
+	pods := c.pods
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			list, ok := g.Readings.Processes.Get()
+			if !ok {
+				continue
+			}
+			shown := gpu.LargestFirst(list)[:min(len(list), gpu.MaxProcesses)]
+			k.add(omitted, g.labels, float64(len(list)-len(shown)))
+			for j := range shown {
+				l := g.plain.extend(pods.processPairs(&shown[j])...)
+				addOpt(k, used, l, shown[j].MemoryBytes)
+				addOpt(k, busy, l, shown[j].SM)
+			}
+		}
+	}
+}
+
+// processPairs name a process, its MIG device and its container.
+func (p podLabels) processPairs(of *gpu.Process) []string {
+	pairs := []string{"pid", formatUint(of.PID)}
+	if id, ok := of.Instance.Get(); ok {
+		pairs = append(pairs, "gpu_instance", formatUint(id))
+	}
+	if id, ok := of.Compute.Get(); ok {
+		pairs = append(pairs, "compute_instance", formatUint(id))
+	}
+	if p.mode != PodLabelsOff {
+		pairs = append(pairs, containerPairs(of.Container)...)
+	}
+	return pairs
+}

@@ -1,0 +1,19 @@
+package gpu
+
+import (
+	"cmp"
+	"slices"
+)
+
+// MaxProcesses is how many processes of a GPU are told one by one.
+const MaxProcesses = 256
+
+// LargestFirst returns a copy of a GPU's processes in which those come first that use most memory.
+func LargestFirst(list []Process) []Process {
+	sorted := slices.Clone(list)
+	slices.SortFunc(sorted, func(a, b Process) int {
+		return cmp.Or(cmp.Compare(b.MemoryBytes.Or(0), a.MemoryBytes.Or(0)), cmp.Compare(a.PID, b.PID),
+			cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)), cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)))
+	})
+	return sorted
+}
