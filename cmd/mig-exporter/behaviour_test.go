@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +132,7 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "250ms")
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
-	inv, err := parse([]string{"--no-collector.ecc"})
+	inv, err := parse([]string{"--no-collector.ecc"}, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +140,21 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	if inv.Command != commandServe || c.PollInterval != 250*time.Millisecond || c.Addresses[0] != "127.0.0.1:0" || c.PodLabels != "info" {
 		t.Errorf("parsed %+v", inv)
 	}
-	if len(c.Disabled) != 1 || !c.Disabled["ecc"] {
-		t.Errorf("disabled collectors %v, want ecc", c.Disabled)
+	var off []string
+	for name, disabled := range c.Disabled {
+		if disabled {
+			off = append(off, name)
+		}
+	}
+	slices.Sort(off)
+	if !slices.Equal(off, []string{"ecc", processCollector}) || c.processes() {
+		t.Errorf("collectors that are off: %v; want ecc, and process by default", off)
+	}
+	if inv, err = parse([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.processes() {
+		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)
+	}
+	if c := inv.Config; c.PollInterval != 30*time.Second || c.ReadyMaxAge != 90*time.Second {
+		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.PollInterval, c.ReadyMaxAge)
 	}
 }
 

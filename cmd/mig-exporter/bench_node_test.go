@@ -36,7 +36,7 @@ var (
 // benchNode starts the bench's node with a number of GPUs on a stepped clock, and its loop.
 func benchNode(tb testing.TB, gpus int) *exporter {
 	tb.Helper()
-	inv, err := parse([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scaledScenario(tb, gpus)})
+	inv, err := parse([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scaledScenario(tb, gpus)}, os.LookupEnv)
 	if err != nil {
 		tb.Fatal(err)
 	}

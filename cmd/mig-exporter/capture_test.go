@@ -77,7 +77,7 @@ func shipped(t *testing.T) []string {
 
 func configOf(t *testing.T, args ...string) *Config {
 	t.Helper()
-	inv, err := parse(append(args, "--driver=sim", "--sim.clock=step"))
+	inv, err := parse(append(args, "--driver=sim", "--sim.clock=step"), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}

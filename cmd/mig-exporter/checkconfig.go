@@ -3,7 +3,8 @@ package main
 import (
 	"errors"
 
-	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/go-kit/log"
+
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
@@ -16,7 +17,7 @@ func checkConfig(cfg *Config) error {
 		errs = append(errs, checkScenario(cfg.SimScenario))
 	}
 	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
-	_, err := collector.New(collector.Options{PodLabels: cfg.PodLabels, PodLabelNames: cfg.PodLabelNames, Disabled: cfg.Disabled})
+	_, err := newCollector(cfg, nil, log.NewNopLogger())
 	return errors.Join(append(errs, err)...)
 }
 

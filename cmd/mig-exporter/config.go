@@ -16,6 +16,27 @@ const (
 	driverSim  = "sim"
 )
 
+// Where activity comes from.
+const (
+	profilingAuto = "auto"
+	profilingGPM  = "gpm"
+	profilingDCGM = "dcgm"
+	profilingOff  = "off"
+)
+
+// How DCGM is reached.
+const (
+	dcgmOff      = "off"
+	dcgmEmbedded = "embedded"
+	dcgmRemote   = "remote"
+)
+
+// The default of --web.ready-max-age, and how many intervals it is at least.
+const (
+	defaultReadyMaxAge = 15 * time.Second
+	readyIntervals     = 3
+)
+
 // Config is everything that the command line and the environment say.
 type Config struct {
 	Driver       string
@@ -26,6 +47,17 @@ type Config struct {
 	PollTimeout  time.Duration
 	StaleAfter   int // intervals
 
+	Profiling   string
+	DCGMMode    string
+	DCGMAddress string
+	JobDir      string // empty: there are no batch jobs
+
+	Names           collector.Names
+	CountersFile    string
+	CountersLenient bool
+	RepeatGPUFields bool
+	HostnameLabel   collector.HostnameLabel
+
 	Addresses     []string
 	WebConfigFile string
 	SystemdSocket bool
@@ -33,7 +65,9 @@ type Config struct {
 	MaxScrapes    int
 	ReadyMaxAge   time.Duration
 	State         bool
-	Pprof         bool
+
+	readyMaxAgeSet bool
+	Pprof          bool
 
 	KubeletSocket  string
 	PodLabels      collector.PodLabelMode
@@ -70,6 +104,9 @@ func (c *Config) Validate() error {
 		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
 	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
+	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "", "--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
+	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it", c.DCGMAddress)
+	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff, "--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
 		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
 	}
@@ -87,6 +124,18 @@ func (c *Config) speed() time.Duration {
 	}
 	return 1
 }
+
+// gpm tells whether the driver is asked for activity.
+func (c *Config) gpm() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
+
+// processes tells whether single processes are served.
+func (c *Config) processes() bool {
+	off, said := c.Disabled[processCollector]
+	return said && !off
+}
+
+// processCollector is the collector of single processes, which is off by default.
+const processCollector = "process"
 
 // freshFor is for how long scrapers share what the process says of itself: for as long as they share a Snapshot, so that
 // only who waits for a poll that is late gathers it for an old one.

@@ -34,17 +34,17 @@ type invocation struct {
 
 // parse reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's name in upper
 // case with dots and dashes as underscores.
-func parse(args []string) (invocation, error) {
+//
+// What dcgm-exporter's flags and variables say is understood, too: see aliases.
+func parse(args []string, lookup func(string) (string, bool)) (invocation, error) {
+	args, err := translateAliases(args, lookup)
+	if err != nil {
+		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
+	}
 	app := newApp()
 	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
-	sourceFlags(app, cfg)
-	webFlags(app, cfg)
-	kubernetesFlags(app, cfg)
-	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &inv.Log.Level,
-		"debug", "info", "warn", "error")
-	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &inv.Log.Format, "logfmt", "json")
-	enabled := collectorFlags(app)
+	enabled := declareFlags(app, cfg, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
 	captureFlags(app.Command(commandCapture, "Write what this node's driver says down as a file for --sim.scenario: "+
@@ -54,13 +54,14 @@ func parse(args []string) (invocation, error) {
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
 	}
 	inv.Command = command
-	if command == commandCapture {
+	switch {
+	case command == commandCapture:
 		cfg.ReadyMaxAge = 0 // nobody asks: polls may be further apart
+	case !cfg.readyMaxAgeSet:
+		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
 	}
 	for name, on := range enabled {
-		if !*on {
-			cfg.Disabled[name] = true
-		}
+		cfg.Disabled[name] = !*on
 	}
 	if err := cfg.Validate(); err != nil {
 		return invocation{}, err
@@ -68,8 +69,22 @@ func parse(args []string) (invocation, error) {
 	return inv, nil
 }
 
+// declareFlags declares the flags of all commands; the result says which collectors are on.
+func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[string]*bool {
+	sourceFlags(app, cfg)
+	profilingFlags(app, cfg)
+	metricsFlags(app, cfg)
+	webFlags(app, cfg)
+	kubernetesFlags(app, cfg)
+	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &logs.Level,
+		"debug", "info", "warn", "error")
+	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format, "logfmt", "json")
+	return collectorFlags(app)
+}
+
 func newApp() *kingpin.Application {
-	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG).")
+	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
+		"Flags and environment variables of dcgm-exporter are understood where they mean the same (docs/migration.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h')
 	app.DefaultEnvars()
@@ -92,6 +107,29 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		StringVar(&cfg.ProcDir)
 }
 
+func profilingFlags(app *kingpin.Application, cfg *Config) {
+	enumFlag(app, "profiling.source", "Where activity comes from: auto (for each GPU, GPM where the driver has it for it, else DCGM), "+
+		"gpm, dcgm or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
+	enumFlag(app, "dcgm.mode", "How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
+		"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
+	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").StringVar(&cfg.DCGMAddress)
+	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler says which job holds which GPU: files <gpu> and "+
+		"<gpu>.<GPU instance>, a job in each line.").StringVar(&cfg.JobDir)
+}
+
+func metricsFlags(app *kingpin.Application, cfg *Config) {
+	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) or both.",
+		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM, collector.NamesBoth)
+	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list.").
+		StringVar(&cfg.CountersFile)
+	app.Flag("dcgm.counters.lenient", "Start although lines of the counters file are wrong; they are logged and left out.").
+		BoolVar(&cfg.CountersLenient)
+	app.Flag("dcgm.repeat-gpu-fields", "Repeat what is the whole GPU's for each of its GPU instances under dcgm-exporter's names, "+
+		"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
+	enumFlag(app, "dcgm.hostname-label", "Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
+		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper, collector.HostnameLower, collector.HostnameOff)
+}
+
 func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("web.listen-address", "Address to serve on; repeatable.").Default(":9401").StringsVar(&cfg.Addresses)
 	app.Flag("web.config.file", "Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.").
@@ -100,8 +138,8 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		BoolVar(&cfg.SystemdSocket)
 	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
 	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
-	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready says no; 0s is never.", "15s",
-		&cfg.ReadyMaxAge)
+	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready says no; 0s is never. "+
+		"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
@@ -137,7 +175,7 @@ func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 func collectorFlags(app *kingpin.Application) map[string]*bool {
 	enabled := map[string]*bool{}
 	for _, g := range collector.Groups() {
-		enabled[g.Name] = app.Flag("collector."+g.Name, g.Help).Default("true").Bool()
+		enabled[g.Name] = app.Flag("collector."+g.Name, g.Help).Default(strconv.FormatBool(!g.OptIn)).Bool()
 	}
 	return enabled
 }

@@ -50,8 +50,9 @@ func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T,
 	})
 }
 
-func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) {
-	app.Flag(name, help).Default(initial).SetValue(&flagValue{
+func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) *kingpin.FlagClause {
+	flag := app.Flag(name, help).Default(initial)
+	flag.SetValue(&flagValue{
 		flag:     name,
 		expected: "a duration such as " + initial,
 		parse: func(s string) bool {
@@ -60,6 +61,7 @@ func durationFlag(app *kingpin.Application, name, help, initial string, target *
 			return err == nil
 		},
 	})
+	return flag
 }
 
 func intFlag(app flagOwner, name, help, initial string, target *int) {

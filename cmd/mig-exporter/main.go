@@ -34,7 +34,7 @@ func main() {
 
 // execute runs one command line to its end and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
-	inv, err := parse(args)
+	inv, err := parse(args, os.LookupEnv)
 	if err != nil {
 		fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
 		return exitUsage

@@ -12,6 +12,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podres"
@@ -28,6 +29,8 @@ type node struct {
 	library    nvmlsrc.Library
 	pods       poll.Pods       // nil: nobody tells who holds a device
 	containers poll.Containers // nil with it
+	profiler   poll.Profiler   // nil: DCGM is not asked
+	jobs       poll.Jobs       // nil: there are no batch jobs
 	simulated  *sim.Node       // nil for this machine and a replay
 	clock      movable         // nil for this machine
 	polled     func()          // nil, or to be called after each poll
@@ -51,6 +54,9 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	if err := n.openPods(cfg); err != nil {
 		n.close()
 		return nil, err
+	}
+	if cfg.JobDir != "" {
+		n.jobs = hpcjobs.New(cfg.JobDir)
 	}
 	return n, nil
 }

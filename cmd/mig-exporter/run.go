@@ -65,18 +65,13 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		return nil, err
 	}
 	x := &exporter{
-		node:   node,
-		source: nvmlsrc.New(node.library, nvmlsrc.Options{Now: node.now, Logger: logger}),
+		node: node,
+		source: nvmlsrc.New(node.library, nvmlsrc.Options{
+			Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
+		}),
 		logger: logger,
 	}
-	x.metrics, err = collector.New(collector.Options{
-		PodLabels:     cfg.PodLabels,
-		PodLabelNames: cfg.PodLabelNames,
-		Disabled:      cfg.Disabled,
-		DriverCalls:   x.source.DriverCalls,
-		Now:           time.Now,
-	})
-	if err != nil {
+	if x.metrics, err = newCollector(cfg, x.source.DriverCalls, logger); err != nil {
 		x.close()
 		return nil, err
 	}
@@ -91,6 +86,26 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	}))
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	return x, nil
+}
+
+// newCollector makes the collector that the configuration asks for.
+func newCollector(cfg *Config, driverCalls func() uint64, logger log.Logger) (*collector.Collector, error) {
+	counters, err := loadCounters(cfg, logger)
+	if err != nil {
+		return nil, err
+	}
+	return collector.New(collector.Options{
+		PodLabels:       cfg.PodLabels,
+		PodLabelNames:   cfg.PodLabelNames,
+		Jobs:            cfg.JobDir != "",
+		Disabled:        cfg.Disabled,
+		DriverCalls:     driverCalls,
+		Now:             time.Now,
+		Names:           cfg.Names,
+		Counters:        counters,
+		RepeatGPUFields: cfg.RepeatGPUFields,
+		HostnameLabel:   cfg.HostnameLabel,
+	})
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
@@ -141,8 +156,12 @@ func pollOptions(cfg *Config, node *node, logger log.Logger, observe func(*gpu.S
 		Pods:           node.pods,
 		PodsExpected:   node.inCluster,
 		Containers:     node.containers,
+		Profiler:       node.profiler,
+		Jobs:           node.jobs,
 		Observe:        observe,
-		Logger:         logger,
+
+		ProcessContainers: cfg.processes(),
+		Logger:            logger,
 	}
 	if cfg.stepped() { // time stands still while one waits: there is no hurry
 		opts.Interval, opts.Grace = 0, stepGrace*cfg.PollInterval

@@ -61,10 +61,13 @@ func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
 	grow(&t.totals.ActivityGarbled, float64(g.GarbledActivity), at)
 }
 
+// rounding is what a ratio of 1 may be off by after a source has divided.
+const rounding = 1e-9
+
 func countAboveOne(a *gpu.Activity) int {
 	n := 0
 	for _, ratio := range a.All() {
-		if ratio.Or(0) > 1 {
+		if ratio.Or(0) > 1+rounding {
 			n++
 		}
 	}

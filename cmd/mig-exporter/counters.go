@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+)
+
+// loadCounters reads the counters file of dcgm-exporter's names; without one the built-in list counts. Rows that are wrong
+// are an error, or with --dcgm.counters.lenient a line of the log each.
+func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
+	if cfg.CountersFile == "" {
+		return nil, nil
+	}
+	file, err := os.Open(cfg.CountersFile)
+	if err != nil {
+		return nil, fmt.Errorf("--dcgm.counters: %w", err)
+	}
+	defer file.Close()
+	counters, faulty, err := collector.ParseCounters(cfg.CountersFile, file)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--dcgm.counters: %w", err)
+	case len(faulty) > 0 && !cfg.CountersLenient:
+		return nil, fmt.Errorf("--dcgm.counters (--dcgm.counters.lenient starts without such rows): %w", errors.Join(faulty...))
+	case len(counters) == 0:
+		return nil, fmt.Errorf("--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help", cfg.CountersFile)
+	}
+	for _, row := range faulty {
+		level.Warn(logger).Log("msg", "Counter left out", "err", row)
+	}
+	if without := collector.WithoutValue(counters); len(without) > 0 {
+		level.Info(logger).Log("msg", "Counters that nothing here has a value for; they have no series", "fields", fmt.Sprint(without))
+	}
+	return counters, nil
+}
