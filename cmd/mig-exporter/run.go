@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/go-kit/log"
@@ -32,6 +33,9 @@ const stepGrace = 10
 // run serves until ctx ends. It returns nil then, or why it could not start or go on.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
+	for _, name := range withoutEquivalent(os.LookupEnv) {
+		level.Warn(logger).Log("msg", "A variable of dcgm-exporter is set that nothing here corresponds to", "variable", name)
+	}
 	x, err := assemble(cfg, logger)
 	if err != nil {
 		return err
