@@ -256,7 +256,8 @@ func TestExporterGroup(t *testing.T) {
 	s := node()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05"})
 	s.Sources = []gpu.SourceState{
-		{Name: gpu.SourceNVML, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceKubelet, Stale: true, LastSuccess: epoch()}}
+		{Name: gpu.SourceNVML, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceKubelet, Stale: true, LastSuccess: epoch()},
+		{Name: gpu.SourceDCGM, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceJobs}}
 	s.Unmatched, s.HungCalls = 2, 1
 	opts := fixedOptions("exporter")
 	opts.DriverCalls = func() uint64 { return 99 }
@@ -269,12 +270,17 @@ func TestExporterGroup(t *testing.T) {
 		# TYPE mig_exporter_snapshot_timestamp_seconds gauge
 		mig_exporter_snapshot_timestamp_seconds 1.75e+09
 		# TYPE mig_exporter_source_last_success_timestamp_seconds gauge
+		mig_exporter_source_last_success_timestamp_seconds{source="dcgm"} 1.75e+09
 		mig_exporter_source_last_success_timestamp_seconds{source="kubelet"} 1.75e+09
 		mig_exporter_source_last_success_timestamp_seconds{source="nvml"} 1.75e+09
 		# TYPE mig_exporter_source_stale gauge
+		mig_exporter_source_stale{source="dcgm"} 0
+		mig_exporter_source_stale{source="hpc_jobs"} 0
 		mig_exporter_source_stale{source="kubelet"} 1
 		mig_exporter_source_stale{source="nvml"} 0
 		# TYPE mig_exporter_source_up gauge
+		mig_exporter_source_up{source="dcgm"} 1
+		mig_exporter_source_up{source="hpc_jobs"} 0
 		mig_exporter_source_up{source="kubelet"} 0
 		mig_exporter_source_up{source="nvml"} 1
 		# TYPE mig_exporter_unmatched_device_ids gauge

@@ -1,0 +1,75 @@
+package poll
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// countingContainers counts what it is asked.
+type countingContainers struct {
+	fakeContainers
+	asked map[uint32]int
+}
+
+func (c countingContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
+	c.asked[pid]++
+	return c.fakeContainers.ContainerOf(pid)
+}
+
+// TestProcessContainers: the containers of processes are looked up where somebody asked for them, also without a kubelet
+// and for devices that nobody shares, and what the source handed out stays as it is.
+func TestProcessContainers(t *testing.T) {
+	main := gpu.Container{Namespace: "ns", Pod: "p", Name: "main"}
+	for _, asked := range []bool{true, false} {
+		src := newFakeSource(uuidA)
+		list := []gpu.Process{
+			{PID: 11, MemoryBytes: gpu.Some[uint64](1)}, {PID: 12, MemoryBytes: gpu.Some[uint64](2)}}
+		g := src.gpus[uuidA]
+		g.Readings.Processes = gpu.Some(list)
+		src.gpus[uuidA] = g
+		containers := countingContainers{fakeContainers{11: main}, map[uint32]int{}}
+		h := start(t, src, func(o *Options) { o.Containers, o.ProcessContainers = containers, asked })
+		stop := h.run()
+		s := h.step(time.Second)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		got := map[uint32]gpu.Container{}
+		for _, p := range s.GPUs[0].Readings.Processes.Or(nil) {
+			got[p.PID] = p.Container
+		}
+		want := gpu.Container{}
+		if asked {
+			want = main
+		}
+		if len(got) != 2 || got[11] != want || got[12] != (gpu.Container{}) {
+			t.Errorf("asked %v: %v, want %v for 11 and none for 12", asked, got, want)
+		}
+		if list[0] != (gpu.Process{PID: 11, MemoryBytes: gpu.Some[uint64](1)}) {
+			t.Errorf("asked %v: the reading was changed: %+v", asked, list[0])
+		}
+		if n := len(containers.asked); asked != (n == 2) {
+			t.Errorf("asked %v: %d processes were looked up", asked, n)
+		}
+	}
+}
+
+// TestProcessContainersAreBounded: no more processes are looked up than are told, the largest.
+func TestProcessContainersAreBounded(t *testing.T) {
+	g := gpu.GPU{}
+	var list []gpu.Process
+	for i := range uint32(1000) {
+		list = append(list, gpu.Process{PID: i, MemoryBytes: gpu.Some(uint64(i))})
+	}
+	g.Readings.Processes = gpu.Some(list)
+	containers := countingContainers{fakeContainers{}, map[uint32]int{}}
+	nameProcesses(&g, containers)
+	if len(containers.asked) != gpu.MaxProcesses || containers.asked[999] != 1 || containers.asked[0] != 0 {
+		t.Errorf("%d processes were looked up, want the %d largest", len(containers.asked), gpu.MaxProcesses)
+	}
+	if n := len(g.Readings.Processes.Or(nil)); n != 1000 {
+		t.Errorf("%d processes are left, want all", n)
+	}
+}
