@@ -149,7 +149,7 @@ func (d *dcgmGroup) putPart(k *sink, row *dcgmRow, part *dcgmDevice) {
 // copies repeats a value of the whole GPU for its GPU instances where that was asked for.
 func (d *dcgmGroup) copies(k *sink, row *dcgmRow, parts []dcgmDevice, value gpu.Opt[float64]) {
 	for p := range parts {
-		if d.repeat && parts[p].memory != nil { // a GPU instance, not a part of one
+		if d.repeat && parts[p].memory != nil { // once for each GPU instance
 			d.put(k, row, &parts[p], value)
 		}
 	}
@@ -189,22 +189,26 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 }
 
 // parts are the GPU instances and, where one holds several compute instances, those too: the only one of a GPU instance
-// would say the same again.
+// would say the same again. Its pods then are on the activity of the compute instances alone, or a sum by pod would count
+// a pod that holds all of them twice.
 func (d *dcgmGroup) parts(base labels, g *gpuView) []dcgmDevice {
 	var parts []dcgmDevice
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.device(plain, gi.Holders, gi.Jobs)
-		part.memory, part.activity = &gi.Memory, &gi.Activity
-		parts = append(parts, part)
+		part.memory = &gi.Memory
+		if len(gi.Computes) < 2 {
+			part.activity = &gi.Activity
+			parts = append(parts, part)
+			continue
+		}
+		parts = append(parts, part, dcgmDevice{labels: plain, activity: &gi.Activity})
 		for j := range gi.Computes {
-			if len(gi.Computes) > 1 {
-				ci := &gi.Computes[j]
-				of := d.device(plain.extend("GPU_CI_ID", formatUint(ci.ID)), ci.Holders, nil)
-				of.activity = &ci.Activity
-				parts = append(parts, of)
-			}
+			ci := &gi.Computes[j]
+			of := d.device(plain.extend("GPU_CI_ID", formatUint(ci.ID)), ci.Holders, nil)
+			of.activity = &ci.Activity
+			parts = append(parts, of)
 		}
 	}
 	return parts

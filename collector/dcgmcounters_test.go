@@ -1,0 +1,190 @@
+package collector
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func mustParse(t testing.TB, text string) []Counter {
+	t.Helper()
+	counters, faulty, err := ParseCounters("counters.csv", strings.NewReader(text))
+	if err := errors.Join(append(faulty, err)...); err != nil {
+		t.Fatal(err)
+	}
+	return counters
+}
+
+func TestParseCounters(t *testing.T) {
+	got := mustParse(t, "# Format\n\n"+
+		"DCGM_FI_DEV_SM_CLOCK,  gauge, Clock (in MHz).\r\n"+
+		"   \n"+
+		"DCGM_FI_DEV_DEC_UTIL ,\t gauge,\"Decoder, in % of \"\"time\"\"\"\n"+
+		"#DCGM_FI_DEV_GPU_TEMP, gauge, commented out\n"+
+		"DCGM_FI_DRIVER_VERSION,label,\n"+
+		"DCGM_FI_DEV_FB_USED_BYTES, gauge, Ärger \xff")
+	want := []Counter{
+		{"DCGM_FI_DEV_SM_CLOCK", CounterGauge, "Clock (in MHz)."},
+		{"DCGM_FI_DEV_DEC_UTIL", CounterGauge, `Decoder, in % of "time"`},
+		{"DCGM_FI_DRIVER_VERSION", CounterLabel, ""},
+		{"DCGM_FI_DEV_FB_USED_BYTES", CounterGauge, "Ärger \uFFFD"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := WithoutValue(got); !slices.Equal(got, []string{"DCGM_FI_DEV_DEC_UTIL"}) {
+		t.Errorf("without a value: %v", got)
+	}
+}
+
+// Every fault has its place, and the other rows stay.
+func TestParseCountersFaults(t *testing.T) {
+	const good = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n"
+	for _, test := range []struct{ name, row, want string }{
+		{"unknown", "DCGM_FI_DEV_GPU_TEMPERATURE, gauge, x\n",
+			`2:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"part of a name", "DCGM_FI_DEV, gauge, x\n", `2:1: field "DCGM_FI_DEV": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"no name", ", gauge, x\n", `2:1: field "": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"not served", "  DCGM_FI_DEV_FAN_SPEED, gauge, x\n",
+			`2:3: field DCGM_FI_DEV_FAN_SPEED: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
+		{"1.x", "dcgm_gpu_temp, gauge, x\n",
+			`2:1: field "dcgm_gpu_temp": the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_`},
+		{"two columns", "DCGM_FI_DEV_SM_CLOCK, gauge\n", "2:1: 2 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
+		{"a comma in the help", "DCGM_FI_DEV_SM_CLOCK, gauge, SMs, in MHz\n",
+			"2:1: 4 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
+		{"type", "DCGM_FI_DEV_SM_CLOCK,  guage, x\n", `2:24: type "guage" of DCGM_FI_DEV_SM_CLOCK: expected gauge, counter or label`},
+		{"text as a number", "DCGM_FI_DRIVER_VERSION, gauge, x\n", "2:25: type gauge: DCGM_FI_DRIVER_VERSION is text, expected label"},
+		{"a number as text", "DCGM_FI_DEV_SM_CLOCK,label, x\n",
+			"2:22: type label: DCGM_FI_DEV_SM_CLOCK is a number that changes, expected gauge or counter"},
+		{"twice", good, "2:1: field DCGM_FI_DEV_GPU_TEMP: given in line 1 already, expected once"},
+		{"quote in a field", "DCGM_FI_DEV_SM_CLOCK, gauge, \"x\"\n",
+			`2:30: bare " in non-quoted-field: expected field, type, help, with the help in quotes where it has commas or quotes`},
+		{"a letter after the quotes", "DCGM_FI_DEV_SM_CLOCK,gauge,\"x\"y\n",
+			`2:30: extraneous or missing " in quoted-field: expected field, type, help, with the help in quotes where it has commas or quotes`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			counters, faulty, err := ParseCounters("a/counters.csv", strings.NewReader(good+test.row+"DCGM_FI_DEV_FB_USED, gauge, Used.\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(faulty) != 1 || faulty[0].Error() != "a/counters.csv:"+test.want {
+				t.Errorf("faults %v, want a/counters.csv:%s", faulty, test.want)
+			}
+			var fault *CounterError
+			if len(faulty) > 0 && (!errors.As(faulty[0], &fault) || fault.Line != 2) {
+				t.Errorf("fault %#v, want line 2", fault)
+			}
+			if len(counters) != 2 || counters[1].Field != "DCGM_FI_DEV_FB_USED" {
+				t.Errorf("the rest is %v", counters)
+			}
+		})
+	}
+}
+
+func TestParseCountersUnreadable(t *testing.T) {
+	_, _, err := ParseCounters("counters.csv", io.MultiReader(strings.NewReader("DCGM_FI_DEV_FB_USED"), iotest.ErrReader(io.ErrClosedPipe)))
+	if !errors.Is(err, io.ErrClosedPipe) || !strings.HasPrefix(err.Error(), "read counters.csv: ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Whatever is in a file, what comes out can be served, and every fault names a place in it.
+func FuzzParseCounters(f *testing.F) {
+	f.Add("# comment\nDCGM_FI_DEV_SM_CLOCK,  gauge, Clock (in MHz).\n")
+	f.Add("DCGM_FI_DRIVER_VERSION,label,\nDCGM_FI_DEV_FB_USED , counter ,\"a, \"\"b\"\"\nc\"\n")
+	f.Add("DCGM_FI_DEV_FB_USED,gauge,\"open\nDCGM_EXP_XID_ERRORS_COUNT, gauge, x")
+	f.Fuzz(func(t *testing.T, text string) {
+		counters, faulty, err := ParseCounters("f", strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := 1 + strings.Count(text, "\n")
+		for _, one := range faulty {
+			var fault *CounterError
+			if !errors.As(one, &fault) || fault.Line < 1 || fault.Line > lines || fault.Column < 1 || fault.Text == "" {
+				t.Errorf("fault %#v in a file of %d lines", one, lines)
+			}
+		}
+		if _, err := New(Options{Names: NamesDCGM, Counters: append([]Counter{}, counters...)}); err != nil {
+			t.Errorf("parsed and refused: %v", err)
+		}
+		again, faulty, err := ParseCounters("f", strings.NewReader(written(counters)))
+		if err != nil || len(faulty) > 0 || !slices.Equal(again, counters) {
+			t.Errorf("written and read again: %v, %v, %v; want %v", again, faulty, err, counters)
+		}
+	})
+}
+
+// written writes counters as a file.
+func written(counters []Counter) string {
+	var b strings.Builder
+	for _, c := range counters {
+		fmt.Fprintf(&b, "%s,%s,\"%s\"\n", c.Field, c.Type, strings.ReplaceAll(c.Help, `"`, `""`))
+	}
+	return b.String()
+}
+
+// What the field table says of DCGM's fields is what DCGM says.
+func TestDCGMFieldIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range dcgmFieldList() {
+		if seen[f.name] {
+			t.Errorf("%s is there twice", f.name)
+		}
+		seen[f.name] = true
+		switch {
+		case strings.HasPrefix(f.name, "DCGM_EXP_"):
+			if f.id != 0 {
+				t.Errorf("%s is dcgm-exporter's own and has DCGM's id %d", f.name, f.id)
+			}
+		case f.newer:
+			if knownToDCGM(f.name) {
+				t.Errorf("%s is older than DCGM 4.6", f.name)
+			}
+		case !strings.Contains(dcgmNames, fmt.Sprintf("\n%d %s\n", f.id, f.name)):
+			t.Errorf("DCGM has no field %d of the name %s", f.id, f.name)
+		}
+	}
+}
+
+// A new name without an id of its own is the old field; one with another unit is another field.
+func TestDCGMNewNames(t *testing.T) {
+	fields := dcgmFields()
+	units := 0
+	for i, n := range dcgmNewNames() {
+		old, newer := fields[n.old], fields[n.name]
+		if (old.id == newer.id) != (old.unit == newer.unit) {
+			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)
+		}
+		if i < renamedIn49 {
+			if old.byDefault == "" {
+				t.Errorf("%s is no row of the default file", old.name)
+			}
+			if old.unit != newer.unit {
+				units++
+			}
+		}
+	}
+	if units != 11 {
+		t.Errorf("%d of %d rows have another unit in dcgm-exporter 4.9, which says 11", units, renamedIn49)
+	}
+}
+
+func TestDefaultCounters(t *testing.T) {
+	counters := DefaultCounters()
+	if again := mustParse(t, written(counters)); !slices.Equal(again, counters) {
+		t.Errorf("the default list as a file is %v, want %v", again, counters)
+	}
+	if len(counters) != 26 {
+		t.Errorf("%d rows, dcgm-exporter's default file has 26", len(counters))
+	}
+	for _, c := range counters {
+		if c.Help == "" || !strings.HasSuffix(c.Help, ".") {
+			t.Errorf("%s: help %q", c.Field, c.Help)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package collector
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// dcgmClock is a collector of some fields that is shown one GPU over time.
+type dcgmClock struct {
+	t *testing.T
+	c *Collector
+	g gpu.GPU
+	s *gpu.Snapshot
+}
+
+func newDCGMClock(t *testing.T, opts Options, fields ...string) *dcgmClock {
+	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, epoch, rows(fields...), map[string]bool{groupExporter: true}
+	g := plainGPU(0)
+	g.Totals.XIDs = begun(0)
+	return &dcgmClock{t: t, c: mustNew(t, opts), g: g}
+}
+
+// publish shows a Snapshot that was made and read so long after epoch.
+func (d *dcgmClock) publish(after time.Duration) {
+	d.g.LastRead = epoch().Add(after)
+	d.publishUnread(after)
+}
+
+func (d *dcgmClock) publishUnread(after time.Duration) {
+	d.s = node(d.g)
+	d.s.Time = epoch().Add(after)
+	d.c.Observe(d.s)
+}
+
+// xid lets the GPU report an XID so often altogether, last so long after epoch.
+func (d *dcgmClock) xid(xid uint64, total float64, after time.Duration) {
+	counts := d.g.Totals.XIDErrors
+	d.g.Totals.XIDErrors = nil
+	for _, x := range counts {
+		if x.XID != xid {
+			d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, x)
+		}
+	}
+	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, gpu.XIDCount{XID: xid, Counter: begun(total), Last: epoch().Add(after)})
+}
+
+func (d *dcgmClock) expect(want string) {
+	d.t.Helper()
+	expect(d.t, text(d.t, d.c, d.s), want)
+}
+
+func TestDCGMLastXID(t *testing.T) {
+	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_TOTAL")
+	d.publish(0)
+	d.expect(`
+		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
+	`)
+	d.xid(31, 2, time.Second)
+	d.xid(999, 1, 0)
+	d.publish(2 * time.Second)
+	d.expect(`
+		# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge
+		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="31"} 2
+		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 1
+		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31
+	`)
+	d.xid(999, 2, time.Hour)
+	d.publish(time.Hour)
+	d.expect(`
+		# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge
+		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="31"} 2
+		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 2
+		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="999",err_msg="Unknown Error",gpu="0"} 999
+	`)
+}
+
+// Nobody listens for the XIDs of a GPU that was never read: that none came is not known.
+func TestDCGMXIDsOfAnUnreadGPU(t *testing.T) {
+	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
+	d.g.Totals.XIDs = gpu.Counter{}
+	d.publish(0)
+	d.expect("")
+}
+
+func TestDCGMXIDWindow(t *testing.T) {
+	d := newDCGMClock(t, Options{XIDWindow: time.Minute}, "DCGM_EXP_XID_ERRORS_COUNT")
+	const none = `
+		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
+		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000"} 0
+	`
+	d.publish(0)
+	d.expect(none)
+	d.xid(31, 2, 10*time.Second)
+	d.publish(11 * time.Second)
+	d.xid(31, 3, 40*time.Second)
+	d.xid(79, 1, 41*time.Second)
+	d.publish(42 * time.Second)
+	d.expect(`
+		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
+		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="31"} 3
+		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="79"} 1
+	`)
+	d.publish(70 * time.Second)
+	d.expect(`
+		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
+		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="31"} 1
+		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="79"} 1
+	`)
+	d.publish(101 * time.Second)
+	d.expect(none)
+}
+
+func TestDCGMClockEvents(t *testing.T) {
+	d := newDCGMClock(t, Options{ClockEventsWindow: time.Minute}, "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")
+	show := func(after time.Duration, events gpu.ClockEvents) {
+		d.g.Readings.ClockEvents = gpu.Some(events)
+		d.publish(after)
+	}
+	show(0, 0x1) // idle from before: no beginning was seen
+	show(1*time.Second, 0x1)
+	d.publishUnread(2 * time.Second) // it did not answer: the reading is an old one
+	d.expect(`
+		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
+		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="gpu_idle",device="nvidia0",gpu="0",window_size_in_ms="60000"} 2
+	`)
+	show(30*time.Second, 0x24)
+	show(31*time.Second, 0x4)
+	show(32*time.Second, 0x24)
+	d.expect(`
+		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
+		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="gpu_idle",device="nvidia0",gpu="0",window_size_in_ms="60000"} 2
+		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0",window_size_in_ms="60000"} 3
+		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0",window_size_in_ms="60000"} 2
+		# TYPE DCGM_EXP_CLOCK_EVENTS_TOTAL gauge
+		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
+		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
+	`)
+	show(2*time.Minute, 0)
+	d.expect(`
+		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
+		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000"} 0
+		# TYPE DCGM_EXP_CLOCK_EVENTS_TOTAL gauge
+		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
+		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
+	`)
+	d.g.Readings.ClockEvents = gpu.None[gpu.ClockEvents]() // not told any more: the window says nothing
+	d.publish(2*time.Minute + time.Second)
+	d.expect(`
+		# TYPE DCGM_EXP_CLOCK_EVENTS_TOTAL gauge
+		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
+		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
+	`)
+}
+
+// The windows hold what they need and no more, however long they run; GPUs that are gone are forgotten.
+func TestDCGMWindowsDoNotGrow(t *testing.T) {
+	d := newDCGMClock(t, Options{}, "DCGM_EXP_CLOCK_EVENTS_COUNT")
+	d.g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(1))
+	for i := range 10_000 {
+		d.xid(31, float64(i), time.Duration(i)*time.Second)
+		d.publish(time.Duration(i) * time.Second)
+	}
+	h := d.c.dcgm.counts.of(d.g.UUID)
+	if n, m := len(h.clocks), len(h.xids); n != 300 || m != 300 || cap(h.clocks) > 2000 {
+		t.Errorf("%d readings (room for %d) and %d XIDs, want 300 of five minutes", n, cap(h.clocks), m)
+	}
+	d.c.Observe(node())
+	if n := len(d.c.dcgm.counts.gpus); n != 0 {
+		t.Errorf("%d GPUs are remembered", n)
+	}
+}
+
+func TestDCGMHealth(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*gpu.Readings)
+		want   string
+	}{
+		{"nothing is known", func(r *gpu.Readings) { *r = gpu.Readings{} }, ""},
+		{"well", func(*gpu.Readings) {}, `
+			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
+			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_OK",health_watch="MEM"} 0
+			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_OK",health_watch="THERMAL"} 0
+		`},
+		{"a row waits, and it is hot", func(r *gpu.Readings) {
+			r.RemappedRows, r.ClockEvents = gpu.Some(gpu.RemappedRows{Pending: true}), gpu.Some(gpu.ClockEvents(0x40))
+		}, `
+			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
+			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_CLOCK_THROTTLE_THERMAL",health_watch="THERMAL"} 10
+			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_PENDING_ROW_REMAP",health_watch="MEM"} 10
+		`},
+		{"a row could not be replaced", func(r *gpu.Readings) {
+			r.RemappedRows, r.ClockEvents = gpu.Some(gpu.RemappedRows{Failure: true, Pending: true}), gpu.None[gpu.ClockEvents]()
+		}, `
+			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
+			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_ROW_REMAP_FAILURE",health_watch="MEM"} 20
+		`},
+		{"memory errors", func(r *gpu.Readings) {
+			r.ECC, r.ClockEvents = []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "total", Count: 1}}, gpu.None[gpu.ClockEvents]()
+		}, `
+			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
+			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_VOLATILE_DBE_DETECTED",health_watch="MEM"} 20
+		`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := newDCGMClock(t, Options{}, "DCGM_EXP_GPU_HEALTH_STATUS")
+			d.g.Readings = gpu.Readings{RemappedRows: gpu.Some(gpu.RemappedRows{}), ClockEvents: gpu.Some(gpu.ClockEvents(4))}
+			test.change(&d.g.Readings)
+			d.publish(0)
+			d.expect(test.want)
+		})
+	}
+}
