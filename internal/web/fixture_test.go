@@ -107,6 +107,10 @@ func wholeGPU(index int) gpu.GPU {
 	r.RecoveryAction = gpu.Some(gpu.RecoveryNone)
 	r.ExclusiveComputeMode = gpu.Some(false)
 	r.Processes = gpu.Some([]gpu.Process{{PID: 4711}})
+	g.ActivitySource, g.Activity = gpu.ActivityDCGM, busy(0.75)
+	g.Activity.DRAM = gpu.Some(0.25)
+	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.5e9), PCIeTransmit: gpu.Some(0.0), NVLinkReceive: gpu.Some(2e10), NVLinkTransmit: gpu.Some(1e10)}
+	g.Jobs = []string{"90210"}
 	g.Totals = gpu.Totals{
 		XIDs:          gpu.Counter{Value: 2, Since: since},
 		XIDErrors:     []gpu.XIDCount{{XID: 31, Counter: gpu.Counter{Value: 2, Since: since}, Last: fixtureTime.Add(-time.Minute)}},
@@ -117,6 +121,14 @@ func wholeGPU(index int) gpu.GPU {
 		NVLinkReceive: gpu.Some(gpu.Counter{Value: 9e12, Since: since}),
 	}
 	return g
+}
+
+// busy is the activity of a device that has no memory of its own.
+func busy(sm float64) gpu.Activity {
+	return gpu.Activity{
+		GraphicsEngine: gpu.Some(0.9), SM: gpu.Some(sm), SMOccupancy: gpu.Some(sm / 2), Tensor: gpu.Some(sm / 4),
+		FP64: gpu.Some(0.0), FP32: gpu.Some(0.125), FP16: gpu.Some(0.0625),
+	}
 }
 
 func freeGPU(index int) gpu.GPU {
@@ -196,6 +208,10 @@ func mixedGPU(index int) gpu.GPU {
 		instance(5, "2g.10gb", 2, 2, 2, 20*mib, nil),
 		instance(1, "2g.10gb", 2, 4, 2, 9*gib, holder("serving", "triton-llm-6c7f8d9b5-x2x4z", "nvidia.com/mig-2g.10gb")),
 	}
+	g.ActivitySource, g.ActivityRollup, g.Activity = gpu.ActivityGPM, true, gpu.Activity{SM: gpu.Some(0.3125), DRAM: gpu.Some(0.0)}
+	g.Instances[0].Activity, g.Instances[0].Jobs = busy(1.0211), []string{"7", "8"}
+	g.Instances[0].Activity.DRAM = gpu.Some(0.5)
+	g.Instances[1].Activity = gpu.Activity{SM: gpu.Some(0.0)}
 	return g
 }
 
@@ -209,6 +225,7 @@ func splitGPU(index int) gpu.GPU {
 		compute(2, 0, "1c.3g.20gb", 0, 1, holder("ml", "embed-0", "nvidia.com/mig-1c.3g.20gb")),
 		compute(2, 1, "2c.3g.20gb", 1, 2, holder("ml", "train-0", "nvidia.com/mig-2c.3g.20gb")),
 	}
+	split.Activity, split.Computes[0].Activity = busy(0.5), busy(0.65)
 	orphan := instance(1, "3g.20gb", 3, 4, 4, 5*mib, nil)
 	orphan.Computes = nil
 	g.Instances = []gpu.GPUInstance{split, orphan}

@@ -150,6 +150,9 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	if m := memoryGauge(r.Memory); m != nil {
 		gauges = append(gauges, *m)
 	}
+	if g.Up || g.Activity.SM.Present() {
+		gauges = append(gauges, smGauge(g.Activity))
+	}
 	if u, ok := finite(r.Utilization).Get(); ok {
 		gauges = append(gauges, gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true})
 	}
@@ -165,6 +168,15 @@ func gpuGauges(g *gpu.GPU) []gauge {
 		gauges = append(gauges, gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", c)})
 	}
 	return gauges
+}
+
+// smGauge is SM activity; a dash, and no bar, where nobody tells it: nothing on the page passes for an idle device that is not.
+func smGauge(a gpu.Activity) gauge {
+	g := gauge{Label: "SM activity", Value: "–"}
+	if ratio, ok := finite(a.SM).Get(); ok {
+		g.Value, g.Percent, g.Bar = percentText(ratio), percent(ratio), true
+	}
+	return g
 }
 
 func memoryGauge(m gpu.Memory) *gauge {

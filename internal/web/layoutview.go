@@ -14,6 +14,7 @@ type instanceView struct {
 	Placement string
 	Down      bool
 	Memory    *gauge
+	SM        gauge
 	Power     string
 	Holders   []string
 	UUID      string        // the MIG device's, where one compute instance has the whole GPU instance
@@ -30,6 +31,7 @@ type computeView struct {
 	UUID    string
 	Down    bool
 	Free    bool
+	SM      gauge
 	Holders []string
 	Errors  []string
 }
@@ -83,6 +85,9 @@ func blockOf(s segment) blockView {
 	}
 	block.Gauge = memoryGauge(inst.Memory)
 	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, profileText(inst.Profile), s.Placement)
+	if ratio, ok := finite(inst.Activity.SM).Get(); ok {
+		block.Title += ", SM activity " + percentText(ratio)
+	}
 	if w, ok := finite(inst.PowerWatts).Get(); ok {
 		block.Title += ", about " + wattsText(w)
 	}
@@ -139,6 +144,7 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 		Profile: profileText(inst.Profile),
 		Down:    !inst.Up,
 		Memory:  memoryGauge(inst.Memory),
+		SM:      smGauge(inst.Activity),
 		Holders: holderTexts(inst.Holders),
 		Errors:  errorTexts(inst.Errors),
 		Free:    !inst.Allocated.Or(true),
@@ -168,6 +174,7 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 			UUID:    string(c.UUID),
 			Down:    !c.Up,
 			Free:    !c.Allocated.Or(true),
+			SM:      smGauge(c.Activity),
 			Holders: holderTexts(c.Holders),
 			Errors:  errorTexts(c.Errors),
 		})

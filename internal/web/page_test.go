@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -36,11 +37,12 @@ func TestPageShowsTheNode(t *testing.T) {
 	for _, want := range []string{
 		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale", "Read 1 s ago",
 		"GPUs 8 1 does not answer", "Free 2 held by no pod",
-		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "Memory 31 GiB of 40 GiB 78 %", "Utilization 87 %", "Power 318 W of 400 W",
+		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "Memory 31 GiB of 40 GiB 78 %", "SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
 		"Temperature 61 °C", "Held by vision/resnet-0",
 		"Free: no pod holds it",
-		"1g.5gb GI 7 at 0:1", "ml/notebook-7d9c", "not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
-		"1c.3g.20gb CI 0 ml/embed-0", "2c.3g.20gb CI 1 ml/train-0", "no compute instance", "Nothing more fits.",
+		"1g.5gb GI 7 at 0:1 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook", "2g.10gb GI 5 at 2:2 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
+		"2g.10gb GI 1 at 4:2 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c", "not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
+		"1c.3g.20gb CI 0 65 % 65 % ml/embed-0", "2c.3g.20gb CI 1 – ml/train-0", "no compute instance", "Nothing more fits.",
 		"lost", "It answered last 96 s ago. Its readings are dropped.", "device: get handle: GPU is lost",
 		"Shared by 2 containers (time-slicing)", "hub/jupyter-ben notebook (1) 13 GiB",
 		"MIG pending", "needs reset", "row remap: get remapped rows: no permission",
@@ -50,7 +52,7 @@ func TestPageShowsTheNode(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`, `title="GPU instance 7, 1g.5gb at 0:1, about 20 W"`,
+	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`, `title="GPU instance 7, 1g.5gb at 0:1, SM activity 102 %, about 20 W"`,
 		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`, `data-age="1"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the page", want)
@@ -70,6 +72,24 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 	}
 	if n := strings.Count(page, `class="uuid"`); n != 1 {
 		t.Errorf("%d lines for the UUID of one GPU", n)
+	}
+}
+
+// TestPageUnknownActivity: what nobody tells is a dash without a bar, not 0.
+func TestPageUnknownActivity(t *testing.T) {
+	snap := nodeFixture()
+	cut := splitGPU(0)
+	cut.Instances[0].Activity, cut.Instances[0].Computes[0].Activity = gpu.Activity{}, gpu.Activity{SM: gpu.Some(math.NaN())}
+	snap.GPUs = []gpu.GPU{cut}
+	page := showPage(t, Options{State: true}, snap)
+	text := pageText(page)
+	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 – ml/embed-0", "CI 1 – ml/train-0"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(page, `aria-label="SM activity"`) {
+		t.Error("there is a bar for what nobody tells")
 	}
 }
 

@@ -47,6 +47,7 @@ func TestStateAbsent(t *testing.T) {
 	g := gpu.GPU{Facts: gpu.Facts{UUID: "GPU-x", Index: 3}}
 	g.Readings.PowerWatts = gpu.Some(0.0)
 	g.Readings.TemperatureCelsius = gpu.Some(math.NaN())
+	g.Activity = gpu.Activity{SM: gpu.Some(0.0), DRAM: gpu.Some(math.NaN())}
 	h := testHandler(Options{State: true}, publish(&gpu.Snapshot{GPUs: []gpu.GPU{g}}), nil, prometheus.NewRegistry())
 	var node struct{ GPUs []map[string]any }
 	if err := json.Unmarshal(get(h, "/api/v1/node").Body.Bytes(), &node); err != nil {
@@ -56,7 +57,7 @@ func TestStateAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"errors":[],"gpuInstances":[],"holders":[],"index":3,"layoutChanges":0,"layoutGeneration":0,` +
+	const want = `{"activity":{"smRatio":0},"errors":[],"gpuInstances":[],"holders":[],"index":3,"layoutChanges":0,"layoutGeneration":0,` +
 		`"power":{"watts":0},"up":false,"uuid":"GPU-x"}`
 	if string(got) != want {
 		t.Errorf("got  %s\nwant %s", got, want)

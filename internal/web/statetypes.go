@@ -70,6 +70,7 @@ type stateGPU struct {
 	Profiles         []gpu.Profile               `json:"profiles,omitempty"`
 	Allocated        gpu.Opt[bool]               `json:"allocated,omitzero"`
 	Holders          []stateHolder               `json:"holders"`
+	Jobs             []string                    `json:"jobs,omitempty"` // batch jobs
 	Containers       []stateContainer            `json:"containers,omitempty"`
 	Errors           []stateError                `json:"errors"`
 	ReadErrors       []stateErrorCount           `json:"readErrors,omitempty"`
@@ -93,9 +94,14 @@ type statePower struct {
 	EstimateMethod          gpu.PowerMethod  `json:"estimateMethod,omitempty"`
 }
 
+// stateActivity has the driver's own utilization beside the ratios of the profiling counters. Source says where those come
+// from; Rollup, present with it, whether they are rolled up from the GPU instances.
 type stateActivity struct {
-	UtilizationRatio gpu.Opt[float64] `json:"utilizationRatio,omitzero"`
-	MemoryCopyRatio  gpu.Opt[float64] `json:"memoryCopyUtilizationRatio,omitzero"`
+	gpu.Activity
+	Source           gpu.ActivitySource `json:"source,omitempty"`
+	Rollup           gpu.Opt[bool]      `json:"rollup,omitzero"`
+	UtilizationRatio gpu.Opt[float64]   `json:"utilizationRatio,omitzero"`
+	MemoryCopyRatio  gpu.Opt[float64]   `json:"memoryCopyUtilizationRatio,omitzero"`
 }
 
 type stateTemperature struct {
@@ -119,6 +125,8 @@ type stateClockEvent struct {
 type statePCIe struct {
 	ReceiveBytes   gpu.Opt[float64] `json:"receiveBytes,omitzero"`
 	TransmitBytes  gpu.Opt[float64] `json:"transmitBytes,omitzero"`
+	ReceiveRate    gpu.Opt[float64] `json:"receiveBytesPerSecond,omitzero"`
+	TransmitRate   gpu.Opt[float64] `json:"transmitBytesPerSecond,omitzero"`
 	Replays        gpu.Opt[uint64]  `json:"replays,omitzero"`
 	LinkWidth      gpu.Opt[int]     `json:"linkWidth,omitzero"`
 	LinkGeneration gpu.Opt[int]     `json:"linkGeneration,omitzero"`
@@ -128,12 +136,15 @@ type statePCIe struct {
 type stateNVLink struct {
 	ReceiveBytes  gpu.Opt[float64]   `json:"receiveBytes,omitzero"`
 	TransmitBytes gpu.Opt[float64]   `json:"transmitBytes,omitzero"`
+	ReceiveRate   gpu.Opt[float64]   `json:"receiveBytesPerSecond,omitzero"`
+	TransmitRate  gpu.Opt[float64]   `json:"transmitBytesPerSecond,omitzero"`
 	Errors        []gpu.NVLinkErrors `json:"errors,omitempty"`
 }
 
 // IsZero implements omitzero.
 func (l stateNVLink) IsZero() bool {
-	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && len(l.Errors) == 0
+	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && !l.ReceiveRate.Present() && !l.TransmitRate.Present() &&
+		len(l.Errors) == 0
 }
 
 // stateXIDs is missing where nobody listens for the GPU's XIDs: it was never read, or its driver does not report them.
@@ -200,12 +211,14 @@ type stateInstance struct {
 	Up                   bool                   `json:"up"`
 	LastRead             time.Time              `json:"lastRead,omitzero"`
 	Memory               gpu.Memory             `json:"memory,omitzero"`
+	Activity             gpu.Activity           `json:"activity,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
 	Processes            gpu.Opt[int]           `json:"processes,omitzero"`
 	XIDErrors            []stateXID             `json:"xidErrors,omitempty"`
 	Allocated            gpu.Opt[bool]          `json:"allocated,omitzero"`
 	Holders              []stateHolder          `json:"holders"`
+	Jobs                 []string               `json:"jobs,omitempty"`
 	Errors               []stateError           `json:"errors"`
 	ComputeInstances     []stateCompute         `json:"computeInstances"`
 }
@@ -219,6 +232,7 @@ type stateCompute struct {
 	ComputeSlices gpu.Opt[int]           `json:"computeSlices,omitzero"`
 	SMs           gpu.Opt[int]           `json:"sms,omitzero"`
 	Up            bool                   `json:"up"`
+	Activity      gpu.Activity           `json:"activity,omitzero"` // never DRAM's
 	Processes     gpu.Opt[int]           `json:"processes,omitzero"`
 	Allocated     gpu.Opt[bool]          `json:"allocated,omitzero"`
 	Holders       []stateHolder          `json:"holders"`

@@ -63,7 +63,7 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		LayoutChanges:    uint64(g.Totals.LayoutChanges.Value),
 		Memory:           r.Memory,
 		Power:            stateOfPower(g),
-		Activity:         stateActivity{UtilizationRatio: finite(r.Utilization), MemoryCopyRatio: finite(r.MemoryCopy)},
+		Activity:         stateOfActivity(g),
 		Temperature:      stateTemperature{GPUCelsius: finite(r.TemperatureCelsius), MemoryCelsius: finite(r.MemoryCelsius)},
 		Clocks:           stateOfClocks(r.ClockHertz),
 		ClockEvents:      each(g.Totals.ClockEvents, stateOfClockEvent),
@@ -79,6 +79,7 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		Profiles:         g.Profiles,
 		Allocated:        g.Allocated,
 		Holders:          each(g.Holders, stateOfHolder),
+		Jobs:             g.Jobs,
 		Containers:       each(g.Containers, stateOfContainer),
 		Errors:           each(g.Errors, stateOfError),
 		ReadErrors:       each(g.Totals.ReadErrors, stateOfErrorCount),
@@ -99,12 +100,14 @@ func stateOfInstance(i *gpu.GPUInstance) stateInstance {
 		Up:                   i.Up,
 		LastRead:             utc(i.LastRead),
 		Memory:               i.Memory,
+		Activity:             finiteActivity(i.Activity),
 		PowerEstimateWatts:   finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
 		Processes:            i.Processes,
 		XIDErrors:            each(i.XIDErrors, stateOfXID),
 		Allocated:            i.Allocated,
 		Holders:              each(i.Holders, stateOfHolder),
+		Jobs:                 i.Jobs,
 		Errors:               each(i.Errors, stateOfError),
 		ComputeInstances:     each(i.Computes, stateOfCompute),
 	}
@@ -120,11 +123,32 @@ func stateOfCompute(c *gpu.ComputeInstance) stateCompute {
 		ComputeSlices: c.ComputeSlices,
 		SMs:           c.SMs,
 		Up:            c.Up,
+		Activity:      finiteActivity(c.Activity),
 		Processes:     c.Processes,
 		Allocated:     c.Allocated,
 		Holders:       each(c.Holders, stateOfHolder),
 		Errors:        each(c.Errors, stateOfError),
 	}
+}
+
+func stateOfActivity(g *gpu.GPU) stateActivity {
+	view := stateActivity{
+		Activity:         finiteActivity(g.Activity),
+		Source:           g.ActivitySource,
+		UtilizationRatio: finite(g.Readings.Utilization),
+		MemoryCopyRatio:  finite(g.Readings.MemoryCopy),
+	}
+	if g.ActivitySource != gpu.ActivityUnknown {
+		view.Rollup = gpu.Some(g.ActivityRollup)
+	}
+	return view
+}
+
+func finiteActivity(a gpu.Activity) gpu.Activity {
+	for _, ratio := range a.All() {
+		*ratio = finite(*ratio)
+	}
+	return a
 }
 
 func stateOfPower(g *gpu.GPU) statePower {
@@ -157,6 +181,8 @@ func stateOfPCIe(g *gpu.GPU) statePCIe {
 	return statePCIe{
 		ReceiveBytes:   total(g.Totals.PCIeReceive),
 		TransmitBytes:  total(g.Totals.PCIeTransmit),
+		ReceiveRate:    finite(g.Rates.PCIeReceive),
+		TransmitRate:   finite(g.Rates.PCIeTransmit),
 		Replays:        p.Replays,
 		LinkWidth:      p.LinkWidth,
 		LinkGeneration: p.LinkGeneration,
@@ -167,6 +193,8 @@ func stateOfNVLink(g *gpu.GPU) stateNVLink {
 	return stateNVLink{
 		ReceiveBytes:  total(g.Totals.NVLinkReceive),
 		TransmitBytes: total(g.Totals.NVLinkTransmit),
+		ReceiveRate:   finite(g.Rates.NVLinkReceive),
+		TransmitRate:  finite(g.Rates.NVLinkTransmit),
 		Errors:        g.Readings.NVLink.Errors,
 	}
 }
