@@ -102,10 +102,9 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 
 // dcgmDevice is a GPU or an instance with its labels, which all its series share.
 type dcgmDevice struct {
-	labels    labels
-	heldSince time.Time
-	memory    *gpu.Memory   // nil: none of its own
-	activity  *gpu.Activity // nil: none of its own
+	labels   labels
+	memory   *gpu.Memory   // nil: none of its own
+	activity *gpu.Activity // nil: none of its own
 }
 
 // collect writes all rows of a Snapshot. A GPU with GPU instances has no series of what the instances have: summed up, it
@@ -157,7 +156,7 @@ func (d *dcgmGroup) copies(k *sink, row *dcgmRow, parts []dcgmDevice, value gpu.
 
 func (d *dcgmGroup) put(k *sink, row *dcgmRow, to *dcgmDevice, value gpu.Opt[float64]) {
 	if v, ok := value.Get(); ok {
-		k.count(row.family, to.labels, gpu.Counter{Value: v}, to.heldSince)
+		k.add(row.family, to.labels, v)
 	}
 }
 
@@ -206,7 +205,7 @@ func (d *dcgmGroup) parts(base labels, g *gpuView) []dcgmDevice {
 		parts = append(parts, part, dcgmDevice{labels: plain, activity: &gi.Activity})
 		for j := range gi.Computes {
 			ci := &gi.Computes[j]
-			of := d.device(plain.extend("GPU_CI_ID", formatUint(ci.ID)), ci.Holders, nil)
+			of := d.device(plain.extend("GPU_CI_ID", formatUint(ci.ID)), ci.Holders, gi.Jobs)
 			of.activity = &ci.Activity
 			parts = append(parts, of)
 		}
@@ -214,11 +213,15 @@ func (d *dcgmGroup) parts(base labels, g *gpuView) []dcgmDevice {
 	return parts
 }
 
-// device adds who holds a device to its labels.
+// device adds who holds a device to its labels. As dcgm-exporter does, it tells the batch job whatever is told of pods;
+// where there are several it tells none, for clones of a series would count it several times.
 func (d *dcgmGroup) device(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
-	held := withHolders(plain, holders, d.pods)
-	if len(jobs) == 1 { // as with pods: several share it, and cloned series would count it several times
-		held.labels = held.labels.extend("hpc_job", jobs[0])
+	pairs := d.pods.onSeries(holders)
+	if len(jobs) == 1 {
+		pairs = append(pairs, "hpc_job", jobs[0])
 	}
-	return dcgmDevice{labels: held.labels, heldSince: held.heldSince}
+	if len(pairs) == 0 {
+		return dcgmDevice{labels: plain}
+	}
+	return dcgmDevice{labels: plain.extend(pairs...)}
 }

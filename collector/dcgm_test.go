@@ -198,6 +198,8 @@ func TestDCGMLabels(t *testing.T) {
 			want: []map[string]string{device, pod, {"label_app_kubernetes_io_name": "train"}}},
 		{name: "a job", opts: Options{HostnameLabel: HostnameOff}, change: func(g *gpu.GPU) { g.Jobs = []string{"4711"} },
 			want: []map[string]string{device, pod, {"hpc_job": "4711"}}},
+		{name: "a job without pods", opts: Options{HostnameLabel: HostnameOff, PodLabels: PodLabelsOff},
+			change: func(g *gpu.GPU) { g.Jobs = []string{"4711"} }, want: []map[string]string{device, {"hpc_job": "4711"}}},
 		{name: "several jobs", opts: Options{HostnameLabel: HostnameOff}, change: func(g *gpu.GPU) { g.Jobs = []string{"1", "2"} },
 			want: []map[string]string{device, pod}},
 		{name: "shared", opts: Options{HostnameLabel: HostnameOff}, change: func(g *gpu.GPU) { g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")} },
@@ -261,10 +263,9 @@ func TestNewRefusesDCGM(t *testing.T) {
 	}
 }
 
-// The type is the row's, and a counter that begins anew with its holder is not laid to the holder before.
+// The type is the row's, whatever the field is. When its counting began is not told: DCGM does not tell it either.
 func TestDCGMTypes(t *testing.T) {
 	s := bare(dcgmNode().GPUs[0])
-	s.GPUs[0].Holders[0].Since = epoch()
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: []Counter{{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", CounterCounter, "x"}}})
 	families, err := c.Gather(s)
 	if err != nil {

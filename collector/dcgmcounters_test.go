@@ -56,7 +56,7 @@ func TestParseCountersFaults(t *testing.T) {
 		{"two columns", "DCGM_FI_DEV_SM_CLOCK, gauge\n", "2:1: 2 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
 		{"a comma in the help", "DCGM_FI_DEV_SM_CLOCK, gauge, SMs, in MHz\n",
 			"2:1: 4 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
-		{"type", "DCGM_FI_DEV_SM_CLOCK,  guage, x\n", `2:24: type "guage" of DCGM_FI_DEV_SM_CLOCK: expected gauge, counter or label`},
+		{"type", "DCGM_FI_DEV_SM_CLOCK,  level, x\n", `2:24: type "level" of DCGM_FI_DEV_SM_CLOCK: expected gauge, counter or label`},
 		{"text as a number", "DCGM_FI_DRIVER_VERSION, gauge, x\n", "2:25: type gauge: DCGM_FI_DRIVER_VERSION is text, expected label"},
 		{"a number as text", "DCGM_FI_DEV_SM_CLOCK,label, x\n",
 			"2:22: type label: DCGM_FI_DEV_SM_CLOCK is a number that changes, expected gauge or counter"},

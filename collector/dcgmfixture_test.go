@@ -1,15 +1,11 @@
 package collector
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
-
-var updateDCGM = flag.Bool("update-dcgm", false, "rewrite internal/promtest/testdata/dcgm.prom")
 
 // dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 cut into two halves, the first held by one pod
 // and the second by two pods, each of which has a compute instance of it; 2 cut into nothing; 3 whole and shared.
@@ -83,8 +79,9 @@ func dcgmCompute(id int, profile string, activity float64, pod string) gpu.Compu
 	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a, Holders: []gpu.Holder{exclusive(pod)}}
 }
 
-// TestDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on.
-func TestDCGMFixture(t *testing.T) {
+// TestDocsDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on. With -update it
+// rewrites it.
+func TestDocsDCGMFixture(t *testing.T) {
 	all := DefaultCounters()
 	for _, f := range []string{"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_TOTAL"} {
 		all = append(all, Counter{Field: f, Type: CounterGauge, Help: "An optional row."})
@@ -92,18 +89,5 @@ func TestDCGMFixture(t *testing.T) {
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{groupExporter: true}, Now: epoch})
 	s := dcgmNode()
 	c.Observe(s)
-	got := text(t, c, s)
-	path := filepath.Join("..", "internal", "promtest", "testdata", "dcgm.prom")
-	if *updateDCGM {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("%s is out of date: go test ./collector -run TestDCGMFixture -update-dcgm", path)
-	}
+	upToDate(t, filepath.Join("..", "internal", "promtest", "testdata", "dcgm.prom"), []byte(text(t, c, s)))
 }
