@@ -10,10 +10,16 @@ import (
 	"time"
 )
 
-// documented returns the PromQL of docs/metrics.md, each expression on one line.
+// documented returns the PromQL of docs/metrics.md.
 func documented(t *testing.T) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/metrics.md")
+	return documentedIn(t, "../../docs/metrics.md")
+}
+
+// documentedIn returns the PromQL of a page, each expression on one line.
+func documentedIn(t *testing.T, path string) []string {
+	t.Helper()
+	page, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
