@@ -12,6 +12,7 @@ import (
 type Counters struct {
 	Time     time.Time
 	Of       CountersOf
+	Odd      Odd // what a fault makes of them
 	Activity Activity
 	// Traffic since the start of the node, in bytes; of a board alone.
 	PCIeReceived, PCIeTransmitted, NVLinkReceived, NVLinkTransmitted float64
@@ -28,7 +29,7 @@ func (n *Node) BoardCounters(index int) (Counters, error) {
 	seconds := now.Sub(n.at).Seconds()
 	t := b.totals.after(b.sample, seconds)
 	return Counters{
-		Time: now, Activity: t.activity,
+		Time: now, Odd: n.odd(index, now), Activity: t.activity,
 		PCIeReceived: t.pcieRead, PCIeTransmitted: t.pcieWrite, NVLinkReceived: t.nvlinkRead, NVLinkTransmitted: t.nvlinkWr,
 	}, nil
 }
@@ -44,7 +45,7 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
-	return Counters{Time: now, Of: OfInstance, Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds())}, nil
+	return Counters{Time: now, Of: OfInstance, Odd: n.odd(index, now), Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds())}, nil
 }
 
 // ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
@@ -60,11 +61,35 @@ func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (
 			if c.id == ci {
 				counted := c.counted.plus(c.activity, now.Sub(n.at).Seconds())
 				counted.DRAM = 0
-				return Counters{Time: now, Of: OfCompute, Activity: counted}, nil
+				return Counters{Time: now, Of: OfCompute, Odd: n.odd(index, now), Activity: counted}, nil
 			}
 		}
 	}
 	return Counters{}, gpu.ErrNotFound
+}
+
+// Odd says what a fault makes of counters.
+type Odd int
+
+// The ways in which counters are odd.
+const (
+	OddNot Odd = iota
+	OddNaN
+	OddAboveOne
+)
+
+// odd is what the faults of the moment make of a GPU's counters.
+func (n *Node) odd(index int, now time.Time) Odd {
+	odd := OddNot
+	n.faults(index, now, func(f *FaultSpec) {
+		switch f.Kind {
+		case FaultActivityNaN:
+			odd = OddNaN
+		case FaultActivityAbove:
+			odd = max(odd, OddAboveOne)
+		}
+	})
+	return odd
 }
 
 // plus is the sum after an activity has lasted for some seconds.

@@ -27,6 +27,12 @@ const (
 	FaultKubeletSlow     FaultKind = "kubelet-slow"         // every answer of the kubelet takes a time
 	FaultKubeletRestart  FaultKind = "kubelet-restart"      // the kubelet ends and begins anew, on a new socket
 	FaultClockJump       FaultKind = "clock-jump"           // the node's clock is wrong by a time
+	FaultActivityNaN     FaultKind = "activity-nan"         // profiling counters give what is no number
+	FaultActivityAbove   FaultKind = "activity-above-one"   // profiling counters give more than there is, as on mixed profiles of A100
+	FaultDCGMDown        FaultKind = "dcgm-down"            // the host engine does not answer; what it had is gone
+	FaultDCGMRestart     FaultKind = "dcgm-restart"         // the host engine ends and begins anew
+	FaultDCGMPaused      FaultKind = "dcgm-paused"          // profiling is paused: values are blank
+	FaultDCGMNonRoot     FaultKind = "dcgm-requires-root"   // the host engine has no rights for profiling
 )
 
 // FaultSpec is a fault that holds for a time, or happens at one.

@@ -12,6 +12,9 @@ const (
 	OfCompute
 )
 
+// aboveOne is what activity-above-one adds to every ratio.
+const aboveOne = 1
+
 // GPM is the metric of the driver's GPM with an id (nvml.h, nvmlGpmMetricId_t) over the window between two readings of
 // counters: percent, or MiB per second. It is false for what the entity has no such metric. Of the counters of two entities
 // it makes a number all the same, which means nothing.
@@ -48,6 +51,12 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 		from, to, unit, has = before.NVLinkTransmitted, after.NVLinkTransmitted, 1.0/mebi, board
 	default:
 		return 0, false
+	}
+	switch {
+	case after.Odd == OddNaN:
+		return math.NaN(), has
+	case after.Odd == OddAboveOne && id < 20:
+		return 100*aboveOne + (to-from)*unit/after.Time.Sub(before.Time).Seconds(), has
 	}
 	const digits = 1e6 // what adding up leaves behind these is noise: 100.00000000000001 %
 	return math.Round((to-from)*unit/after.Time.Sub(before.Time).Seconds()*digits) / digits, has

@@ -27,6 +27,12 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultKubeletSlow:     {{"delay"}, nil},
 		FaultKubeletRestart:  {nil, nil},
 		FaultClockJump:       {{"by"}, nil},
+		FaultActivityNaN:     {nil, {"gpu"}},
+		FaultActivityAbove:   {nil, {"gpu"}},
+		FaultDCGMDown:        {nil, nil},
+		FaultDCGMRestart:     {nil, nil},
+		FaultDCGMPaused:      {nil, nil},
+		FaultDCGMNonRoot:     {nil, nil},
 	}
 }
 

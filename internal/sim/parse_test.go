@@ -80,7 +80,7 @@ func badWork() []badScenario {
 		{"label", goodHead + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is "1"; expected text`},
 		{"pods without Kubernetes", goodHead + "node: {kubernetes: false}\npods:\n  - {name: p}\n", "pods: the node has kubernetes: false"},
 		{"process nowhere", goodHead + "workloads: [{name: w}]\nprocesses:\n  - {workload: w}\n", "processes[0]: expected either gpu"},
-		{"fault kind", goodHead + "faults:\n  - {kind: fire}\n", `faults[0].kind: is "fire"; expected one of clock-jump, destroy-lies, driver-lock, events-lost`},
+		{"fault kind", goodHead + "faults:\n  - {kind: fire}\n", `faults[0].kind: is "fire"; expected one of activity-above-one, activity-nan, clock-jump, dcgm-down`},
 		{"fault's key", goodHead + "faults:\n  - {kind: hang, gpu: 1, xid: 3}\n", "faults[0].xid: has no meaning for a hang fault"},
 		{"fault's reading to begin with", goodHead + "faults:\n  - {kind: hang, gpu: 1, during: lunch}\n", `faults[0].during: is "lunch"; expected one of inventory`},
 		{"fault that cannot wait for a reading", goodHead + "faults:\n  - {kind: slow, delay: 1s, during: power}\n", "faults[0].during: has no meaning for a slow fault"},

@@ -108,3 +108,33 @@ func (n *Node) Kubelet() KubeletState {
 	}
 	return state
 }
+
+// HostEngineState is how the node's DCGM host engine is.
+type HostEngineState struct {
+	Down     bool
+	Restarts int // so far
+	Paused   bool
+	NonRoot  bool
+}
+
+// HostEngine tells how the node's DCGM host engine is.
+func (n *Node) HostEngine() HostEngineState {
+	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
+	now := n.clock.Now()
+	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+		switch f.Kind {
+		case FaultDCGMDown:
+			state.Down = true
+		case FaultDCGMPaused:
+			state.Paused = true
+		case FaultDCGMNonRoot:
+			state.NonRoot = true
+		}
+	})
+	for i := range n.scenario.Faults {
+		if f := &n.scenario.Faults[i]; f.Kind == FaultDCGMRestart && f.At <= now.Sub(n.start) {
+			state.Restarts++
+		}
+	}
+	return state
+}

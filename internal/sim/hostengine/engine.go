@@ -1,0 +1,290 @@
+// Package hostengine is a DCGM host engine over the simulated node, with DCGM's habits: entity ids of its own that are
+// handed out anew, a hierarchy that lags behind the driver, watches that must exist before there are values, blanks with a
+// good status. What a comment calls unverified follows DCGM's headers and reports, not a measurement.
+package hostengine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// Code is dcgmReturn_t (dcgm_structs.h). As an error it has DCGM's own text.
+type Code int
+
+// The codes that this engine gives.
+const (
+	OK                    Code = 0
+	BadParam              Code = -1
+	NotSupported          Code = -6
+	NoData                Code = -14
+	NotWatched            Code = -16
+	UnknownField          Code = -13
+	ConnectionNotValid    Code = -21
+	MaxLimit              Code = -24
+	DuplicateKey          Code = -26
+	RequiresRoot          Code = -29
+	ProfilingNotSupported Code = -36
+	NVMLError             Code = -8
+)
+
+// Error is DCGM's text; the codes without one here are answered with the general one.
+func (c Code) Error() string {
+	texts := map[Code]string{
+		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "This feature is not supported",
+		NoData: "No data is available", NotWatched: "Field is not being watched", UnknownField: "Unknown field identifier",
+		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
+		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
+		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
+	}
+	if text, ok := texts[c]; ok {
+		return text
+	}
+	return "Generic unspecified error"
+}
+
+// Level is dcgm_field_entity_group_t.
+type Level int
+
+// The levels.
+const (
+	GPU             Level = 1
+	GPUInstance     Level = 4
+	ComputeInstance Level = 5
+)
+
+// Entity is what has values. Its id is DCGM's: of a GPU its index, of an instance handed out anew after every re-cut.
+type Entity struct {
+	Level Level
+	ID    uint32
+}
+
+// Member is one instance in the hierarchy.
+type Member struct {
+	Entity, Parent Entity
+	GPU            int // index
+	UUID           gpu.UUID
+	Instance       gpu.InstanceID
+	Compute        gpu.ComputeID
+	ProfileID      uint32
+	Slices         int
+}
+
+// The limits of DCGM.
+const (
+	maxGroups   = 64
+	minInterval = 100 * time.Millisecond
+	// lag is for how long the hierarchy does not show a change: 1 to 2 s on real nodes.
+	lag = 1500 * time.Millisecond
+)
+
+// Engine is a host engine. It is safe for concurrent use.
+type Engine struct {
+	node *sim.Node
+
+	mu       sync.Mutex
+	restarts int // of the node's, that have been seen
+	life     int // grows with every beginning
+	began    bool
+	mode     []bool // MIG mode by GPU when it began: it follows no change of that
+	trees    []tree
+	freeIDs  map[Level][]uint32
+	nextID   map[Level]uint32
+	sessions int // since the beginning
+	lastID   uintptr
+	groups   map[uintptr]*group
+	fields   map[uintptr][]uint16
+	watches  map[watchKey]*watch
+	samples  map[Entity]*sampled
+}
+
+// group is a named set of entities.
+type group struct {
+	session  int
+	name     string
+	entities []Entity
+}
+
+// New makes an engine, which is started by the first session.
+func New(node *sim.Node) *Engine { return &Engine{node: node} }
+
+// Session is a connection to the engine. Groups and watches end with it.
+type Session struct {
+	engine *Engine
+	number int
+	life   int // of the engine when it was opened
+}
+
+// Open connects.
+func (e *Engine) Open() (*Session, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.alive(); err != nil {
+		return nil, err
+	}
+	e.sessions++
+	return &Session{engine: e, number: e.sessions, life: e.life}, nil
+}
+
+// alive lets the faults of the moment have their way, and begins anew after a restart.
+func (e *Engine) alive() error {
+	state := e.node.HostEngine()
+	if state.Down {
+		e.began = false
+		return ConnectionNotValid
+	}
+	if e.began && state.Restarts == e.restarts {
+		return nil
+	}
+	e.restarts, e.began = state.Restarts, true
+	e.life++
+	e.groups, e.fields = map[uintptr]*group{}, map[uintptr][]uint16{}
+	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
+	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
+	e.trees, e.mode = make([]tree, e.node.Count()), make([]bool, e.node.Count())
+	for i := range e.mode {
+		if s, err := e.node.Read(i, gpu.ReadingMIG); err == nil {
+			e.mode[i] = s.MIGEnabled
+		}
+	}
+	return nil
+}
+
+// enter begins a call of a session; where err is nil the engine is locked.
+func (s *Session) enter() error {
+	e := s.engine
+	e.mu.Lock()
+	err := e.alive()
+	if err == nil && s.life != e.life {
+		err = ConnectionNotValid
+	}
+	if err != nil {
+		e.mu.Unlock()
+	}
+	return err
+}
+
+// Close ends the session with its groups and watches.
+func (s *Session) Close() {
+	if s.enter() != nil {
+		return
+	}
+	defer s.engine.mu.Unlock()
+	for id, g := range s.engine.groups {
+		if g.session == s.number {
+			s.engine.dropGroup(id)
+		}
+	}
+}
+
+// GPUs lists the ids of the GPUs.
+func (s *Session) GPUs() ([]uint32, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.engine.mu.Unlock()
+	var list []uint32
+	for i := range s.engine.node.Count() {
+		list = append(list, uint32(i))
+	}
+	return list, nil
+}
+
+// CreateGroup makes an empty group.
+func (s *Session) CreateGroup(name string) (uintptr, error) {
+	if err := s.enter(); err != nil {
+		return 0, err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	if len(e.groups) >= maxGroups {
+		return 0, MaxLimit
+	}
+	e.lastID++
+	e.groups[e.lastID] = &group{session: s.number, name: name}
+	return e.lastID, nil
+}
+
+// AddEntity adds an entity to a group.
+func (s *Session) AddEntity(id uintptr, entity Entity) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	g := e.groups[id]
+	if g == nil || !e.exists(entity) || slices.Contains(g.entities, entity) {
+		return BadParam
+	}
+	g.entities = append(g.entities, entity)
+	return nil
+}
+
+// DestroyGroup ends a group and its watches.
+func (s *Session) DestroyGroup(id uintptr) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.engine.mu.Unlock()
+	if s.engine.groups[id] == nil {
+		return NotConfigured(id)
+	}
+	s.engine.dropGroup(id)
+	return nil
+}
+
+// NotConfigured is DCGM's answer for an id that stands for nothing.
+func NotConfigured(uintptr) Code { return -5 }
+
+func (e *Engine) dropGroup(id uintptr) {
+	delete(e.groups, id)
+	for key := range e.watches {
+		if key.group == id {
+			delete(e.watches, key)
+		}
+	}
+}
+
+// CreateFieldGroup makes a set of fields.
+func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
+	if err := s.enter(); err != nil {
+		return 0, err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	if len(fields) == 0 || len(e.fields) >= maxGroups {
+		return 0, MaxLimit
+	}
+	for _, f := range fields {
+		if !known(f) {
+			return 0, UnknownField
+		}
+	}
+	e.lastID++
+	e.fields[e.lastID] = slices.Clone(fields)
+	return e.lastID, nil
+}
+
+// DestroyFieldGroup ends a set of fields; its watches go on.
+func (s *Session) DestroyFieldGroup(id uintptr) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.engine.mu.Unlock()
+	if s.engine.fields[id] == nil {
+		return NotConfigured(id)
+	}
+	delete(s.engine.fields, id)
+	return nil
+}
+
+// Counts are how much of everything there is, for tests.
+func (e *Engine) Counts() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups), len(e.fields), len(e.watches))
+}

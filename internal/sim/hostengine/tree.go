@@ -1,0 +1,127 @@
+package hostengine
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// tree is the hierarchy of one GPU as the engine sees it.
+type tree struct {
+	members []Member
+	known   bool
+	// changed is when the engine has first found the driver's tree to be another one than its own; zero: they are the same.
+	changed time.Time
+}
+
+// Hierarchy lists the GPU instances and compute instances, each GPU instance before its own.
+func (s *Session) Hierarchy() ([]Member, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	var list []Member
+	for i := range e.trees {
+		e.follow(i)
+		list = append(list, e.trees[i].members...)
+	}
+	return list, nil
+}
+
+// follow brings a GPU's hierarchy up to date, some time after the driver's tree has changed.
+func (e *Engine) follow(index int) {
+	t := &e.trees[index]
+	s, err := e.node.Read(index, gpu.ReadingMIG)
+	if err != nil || s.MIGEnabled != e.mode[index] { // a change of the mode is not followed before a restart
+		return
+	}
+	switch {
+	case t.known && sameTree(t.members, &s):
+		t.changed = time.Time{}
+	case !t.known:
+		e.adopt(index, &s)
+	case t.changed.IsZero() || s.Time.Before(t.changed):
+		t.changed = s.Time
+	case s.Time.Sub(t.changed) >= lag:
+		e.adopt(index, &s)
+	}
+}
+
+// sameTree compares identities: an instance that was made anew in the place of its like is none the wiser.
+func sameTree(members []Member, s *sim.State) bool {
+	var ids [][2]int
+	for i := range s.Instances {
+		gi := &s.Instances[i]
+		ids = append(ids, [2]int{int(gi.ID), -int(gi.Profile.ID) - 1})
+		for _, c := range gi.Computes {
+			ids = append(ids, [2]int{int(gi.ID), int(c.ID)})
+		}
+	}
+	return slices.EqualFunc(members, ids, func(m Member, id [2]int) bool {
+		if m.Entity.Level == GPUInstance {
+			return int(m.Instance) == id[0] && -int(m.ProfileID)-1 == id[1]
+		}
+		return int(m.Instance) == id[0] && int(m.Compute) == id[1]
+	})
+}
+
+// adopt takes the driver's tree over. All instances of the GPU get new ids: those that are free by now, the lowest first,
+// so that an id comes to stand for another instance soon.
+func (e *Engine) adopt(index int, s *sim.State) {
+	t := &e.trees[index]
+	for _, m := range t.members {
+		e.freeIDs[m.Entity.Level] = append(e.freeIDs[m.Entity.Level], m.Entity.ID)
+		delete(e.samples, m.Entity)
+	}
+	*t = tree{known: true}
+	board := Entity{GPU, uint32(index)}
+	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first: ids move from one instance to another
+		gi := &s.Instances[i]
+		m := Member{
+			Entity: e.newEntity(GPUInstance), Parent: board, GPU: index, UUID: s.UUID, Instance: gi.ID,
+			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices,
+		}
+		members := []Member{m}
+		for _, c := range gi.Computes {
+			own, _ := sim.ComputeProfileID(c.Placement.Size)
+			members = append(members, Member{
+				Entity: e.newEntity(ComputeInstance), Parent: m.Entity, GPU: index, UUID: s.UUID, Instance: gi.ID, Compute: c.ID,
+				ProfileID: own, Slices: c.Placement.Size,
+			})
+		}
+		t.members = append(members, t.members...)
+	}
+}
+
+func (e *Engine) newEntity(level Level) Entity {
+	if free := e.freeIDs[level]; len(free) > 0 {
+		slices.Sort(free)
+		e.freeIDs[level] = free[1:]
+		return Entity{level, free[0]}
+	}
+	e.nextID[level]++
+	return Entity{level, e.nextID[level] - 1}
+}
+
+// member finds an instance in the hierarchy as it is seen now.
+func (e *Engine) member(of Entity) (Member, bool) {
+	for i := range e.trees {
+		for _, m := range e.trees[i].members {
+			if m.Entity == of {
+				return m, true
+			}
+		}
+	}
+	return Member{}, false
+}
+
+func (e *Engine) exists(of Entity) bool {
+	if of.Level == GPU {
+		return int(of.ID) < e.node.Count()
+	}
+	_, ok := e.member(of)
+	return ok
+}

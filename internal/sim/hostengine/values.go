@@ -1,0 +1,236 @@
+package hostengine
+
+import (
+	"math"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// watchKey is what is watched: the fields of a field group on the entities of a group.
+type watchKey struct{ group, fields uintptr }
+
+// watch keeps the values of some fields up to date.
+type watch struct {
+	entities []Entity
+	fields   []uint16
+	interval time.Duration
+}
+
+// sampled is the profiling of one entity: counters, and the mean over the last interval.
+type sampled struct {
+	last   sim.Counters
+	from   sim.Counters // the counters before those
+	filled bool         // there is an interval
+	at     time.Time    // its end
+}
+
+// Value is dcgmFieldValue_v2: one value of one field. Text is that of a string field.
+type Value struct {
+	Entity Entity
+	Field  uint16
+	Type   byte // 'i', 'd' or 's', DCGM_FT_*
+	Status Code
+	Micros int64 // when it was sampled
+	Int    int64
+	Float  float64
+	Text   string
+}
+
+// The blanks of DCGM (dcgm_structs.h): values that say that there is none.
+const (
+	IntBlank          = 0x7ffffffffffffff0
+	IntNotSupported   = IntBlank + 2
+	FloatBlank        = 140737488355328.0
+	FloatNotFound     = FloatBlank + 1
+	FloatNotSupported = FloatBlank + 2
+)
+
+// Watch begins to sample. Profiling needs rights, and the GPUs' support.
+func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	g, fields := e.groups[groupID], e.fields[fieldsID]
+	switch {
+	case g == nil || fields == nil:
+		return NotConfigured(groupID)
+	case interval < minInterval && isProfiling(fields[0]):
+		return BadParam
+	}
+	if isProfiling(fields[0]) && e.node.HostEngine().NonRoot {
+		return RequiresRoot
+	}
+	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields, interval: interval}
+	e.update()
+	return nil
+}
+
+// Unwatch ends what Watch began.
+func (s *Session) Unwatch(groupID, fieldsID uintptr) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.engine.mu.Unlock()
+	delete(s.engine.watches, watchKey{groupID, fieldsID})
+	return nil
+}
+
+// Update samples what is due.
+func (s *Session) Update() error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.engine.mu.Unlock()
+	s.engine.update()
+	return nil
+}
+
+// update samples every watched entity whose interval has passed. A real engine does so by itself; time moves here only
+// when somebody looks, so that a stepped run gives the same values each time.
+func (e *Engine) update() {
+	for _, w := range e.watches {
+		if !isProfiling(w.fields[0]) {
+			continue
+		}
+		for _, of := range w.entities {
+			e.sample(of, w.interval)
+		}
+	}
+}
+
+func (e *Engine) sample(of Entity, interval time.Duration) {
+	c, err := e.counters(of)
+	if err != nil {
+		delete(e.samples, of)
+		return
+	}
+	s := e.samples[of]
+	if s == nil {
+		e.samples[of] = &sampled{last: c}
+		return
+	}
+	switch since := c.Time.Sub(s.last.Time); {
+	case since < 0:
+		*s = sampled{last: c}
+	case since >= interval:
+		*s = sampled{last: c, from: s.last, filled: true, at: c.Time}
+	}
+}
+
+// counters reads an entity's, through the ids that the hierarchy has for it: while that lags behind they may be another
+// instance's by now.
+func (e *Engine) counters(of Entity) (sim.Counters, error) {
+	if of.Level == GPU {
+		return e.node.BoardCounters(int(of.ID))
+	}
+	m, ok := e.member(of)
+	switch {
+	case !ok:
+		return sim.Counters{}, gpu.ErrNotFound
+	case of.Level == GPUInstance:
+		return e.node.InstanceCounters(m.GPU, m.Instance)
+	}
+	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
+}
+
+// Latest gives the newest value of every field of every entity, by entity. One that is not watched has a status that says
+// so; what an entity does not have is a blank whose status is good.
+func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	for i := range e.trees {
+		e.follow(i)
+	}
+	e.update()
+	list := make([]Value, 0, len(entities)*len(fields))
+	for _, of := range entities {
+		for _, f := range fields {
+			list = append(list, e.value(of, f))
+		}
+	}
+	return list, nil
+}
+
+func (e *Engine) value(of Entity, field uint16) Value {
+	v := Value{Entity: of, Field: field, Type: 'd', Float: FloatBlank}
+	if !isProfiling(field) {
+		return e.deviceValue(v)
+	}
+	s := e.samples[of]
+	switch {
+	case !e.watched(of, field):
+		v.Status = NotWatched
+		return v
+	case e.node.HostEngine().Paused:
+		v.Micros = e.node.Now().UnixMicro()
+		return v
+	case s == nil || !s.filled || e.empty(of):
+		v.Status = NoData
+		return v
+	}
+	v.Micros = s.at.UnixMicro()
+	v.Float = FloatNotSupported
+	if metric, scale, ok := metricOf(field); ok {
+		if value, has := sim.GPM(s.from, s.last, metric); has {
+			v.Float = math.Round(value*scale*1e8) / 1e8
+		}
+	}
+	return v
+}
+
+// empty tells whether an entity is a GPU instance that nothing can run on: it gives no data.
+func (e *Engine) empty(of Entity) bool {
+	if of.Level != GPUInstance {
+		return false
+	}
+	for i := range e.trees {
+		for _, m := range e.trees[i].members {
+			if m.Parent == of {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func (e *Engine) watched(of Entity, field uint16) bool {
+	for _, w := range e.watches {
+		for _, entity := range w.entities {
+			if entity != of {
+				continue
+			}
+			for _, f := range w.fields {
+				if f == field {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+func isProfiling(field uint16) bool { return field >= 1001 && field <= 1012 }
+
+func known(field uint16) bool { return isProfiling(field) || deviceField(field) }
+
+// metricOf is the metric of GPM that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the unit of the
+// one in that of the other: ratio for percent, bytes for MiB.
+func metricOf(field uint16) (metric uint32, scale float64, ok bool) {
+	const mebi = 1 << 20
+	m := map[uint16]struct {
+		metric uint32
+		scale  float64
+	}{
+		1001: {1, 0.01}, 1002: {2, 0.01}, 1003: {3, 0.01}, 1004: {5, 0.01}, 1005: {10, 0.01},
+		1006: {11, 0.01}, 1007: {12, 0.01}, 1008: {13, 0.01},
+		1009: {20, mebi}, 1010: {21, mebi}, 1011: {61, mebi}, 1012: {60, mebi},
+	}[field]
+	return m.metric, m.scale, m.metric != 0
+}
