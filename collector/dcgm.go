@@ -3,6 +3,7 @@ package collector
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -176,7 +177,7 @@ func (d *dcgmGroup) putOwn(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice,
 func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	index := strconv.Itoa(g.Index)
 	pairs := []string{
-		"gpu", index, "UUID", string(g.UUID), "pci_bus_id", g.PCIBusID, "device", "nvidia" + index, "modelName", g.Name,
+		"gpu", index, "UUID", string(g.UUID), "pci_bus_id", dcgmBusID(g), "device", "nvidia" + index, "modelName", g.Name,
 	}
 	if d.hostname != "" {
 		pairs = append(pairs, d.hostname, v.Hostname)
@@ -186,6 +187,9 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	}
 	return makeLabels(pairs...)
 }
+
+// dcgmBusID is in capitals, as NVML and DCGM write it.
+func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 
 // parts are the GPU instances and, where one holds several compute instances, those too: the only one of a GPU instance
 // would say the same again. Its pods then are on the activity of the compute instances alone, or a sum by pod would count

@@ -179,7 +179,7 @@ func TestDCGMLabels(t *testing.T) {
 		}
 		return of
 	}
-	device := map[string]string{"gpu": "0", "UUID": "GPU-0", "pci_bus_id": "00000000:07:00.0", "device": "nvidia0", "modelName": "NVIDIA A100-SXM4-40GB"}
+	device := map[string]string{"gpu": "0", "UUID": "GPU-0", "pci_bus_id": "00000000:B7:00.0", "device": "nvidia0", "modelName": "NVIDIA A100-SXM4-40GB"}
 	pod := map[string]string{"namespace": "ml", "pod": "whole", "container": "main"}
 	all := []string{"DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_NAME", "DCGM_FI_DEV_SERIAL",
 		"DCGM_FI_DEV_UUID", "DCGM_FI_DEV_MINOR_NUMBER", "DCGM_FI_DEV_PCI_BUSID", "DCGM_FI_DEV_VBIOS_VERSION", "DCGM_FI_DEV_BRAND"}
@@ -207,7 +207,7 @@ func TestDCGMLabels(t *testing.T) {
 		{name: "texts", opts: Options{HostnameLabel: HostnameOff}, fields: all, want: []map[string]string{device, pod, {
 			"DCGM_FI_DRIVER_VERSION": "580.95.05", "DCGM_FI_SYSTEM_DRIVER_VERSION": "580.95.05", "DCGM_FI_NVML_VERSION": "13.580.95.05",
 			"DCGM_FI_DEV_NAME": "NVIDIA A100-SXM4-40GB", "DCGM_FI_DEV_SERIAL": "15", "DCGM_FI_DEV_UUID": "GPU-0",
-			"DCGM_FI_DEV_MINOR_NUMBER": "4", "DCGM_FI_DEV_PCI_BUSID": "00000000:07:00.0"}}},
+			"DCGM_FI_DEV_MINOR_NUMBER": "4", "DCGM_FI_DEV_PCI_BUSID": "00000000:B7:00.0"}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := dcgmNode()

@@ -4,10 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 func mustParse(t testing.TB, text string) []Counter {
@@ -186,5 +190,59 @@ func TestDefaultCounters(t *testing.T) {
 		if c.Help == "" || !strings.HasSuffix(c.Help, ".") {
 			t.Errorf("%s: help %q", c.Field, c.Help)
 		}
+	}
+}
+
+func readCounters(t *testing.T, name string) ([]Counter, []error) {
+	t.Helper()
+	file, err := os.Open(filepath.Join("..", "testdata", "counters", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	counters, faulty, err := ParseCounters(name, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return counters, faulty
+}
+
+// TestCountersFiles reads files as operators have them: every row of a good one has series, and a bad one says all that is
+// wrong at once.
+func TestCountersFiles(t *testing.T) {
+	counters, faulty := readCounters(t, "everything.good.csv")
+	if len(counters) != 19 || len(faulty) > 0 {
+		t.Errorf("%d counters, %v", len(counters), faulty)
+	}
+	s := dcgmNode()
+	s.GPUs[0].Readings.ECC = append(s.GPUs[0].Readings.ECC, gpu.ECCCount{Severity: "uncorrected", Lifetime: "volatile", Location: "total"})
+	c := mustNew(t, Options{Names: NamesDCGM, Counters: counters})
+	c.Observe(s)
+	families, err := c.Gather(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range counters {
+		if one.Type != CounterLabel && len(metricsOf(families, one.Field)) == 0 {
+			t.Errorf("%s has no series", one.Field)
+		}
+	}
+
+	counters, faulty = readCounters(t, "wrong.bad.csv")
+	var got []string
+	for _, err := range faulty {
+		got = append(got, err.Error())
+	}
+	want := []string{
+		`wrong.bad.csv:3:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`,
+		`wrong.bad.csv:4:1: field DCGM_FI_DEV_FAN_SPEED: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`,
+		`wrong.bad.csv:5:30: type "meter" of DCGM_FI_DEV_FB_USED: expected gauge, counter or label`,
+		`wrong.bad.csv:6:1: 4 columns: expected 3, field, type, help, with the help in quotes where it has commas`,
+		`wrong.bad.csv:7:30: type gauge: DCGM_FI_DRIVER_VERSION is text, expected label`,
+		`wrong.bad.csv:8:1: field DCGM_FI_DEV_GPU_TEMP: given in line 2 already, expected once`,
+		`wrong.bad.csv:9:1: field "dcgm_power_usage": the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_`,
+	}
+	if !slices.Equal(got, want) || len(counters) != 2 {
+		t.Errorf("%d counters and\n%s\nwant 2 and\n%s", len(counters), strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -228,7 +228,7 @@ func dcgmTextFields() []dcgmField {
 		f("DCGM_FI_DEV_SERIAL", 53, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Serial }),
 		f("DCGM_FI_DEV_UUID", 54, func(_ *gpu.Snapshot, g *gpu.GPU) string { return string(g.UUID) }),
 		f("DCGM_FI_DEV_MINOR_NUMBER", 55, func(_ *gpu.Snapshot, g *gpu.GPU) string { return decimal(g.Minor) }),
-		f("DCGM_FI_DEV_PCI_BUSID", 57, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.PCIBusID }),
+		f("DCGM_FI_DEV_PCI_BUSID", 57, func(_ *gpu.Snapshot, g *gpu.GPU) string { return dcgmBusID(g) }),
 		f("DCGM_FI_DEV_VBIOS_VERSION", 85, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.VBIOS }),
 	}
 }

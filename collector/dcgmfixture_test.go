@@ -36,7 +36,7 @@ func dcgmNode() *gpu.Snapshot {
 
 func dcgmBoard(index int) gpu.GPU {
 	g := plainGPU(index)
-	g.Name, g.PCIBusID, g.Serial, g.Minor = "NVIDIA A100-SXM4-40GB", "00000000:07:00.0", "15", gpu.Some(index+4)
+	g.Name, g.PCIBusID, g.Serial, g.Minor = "NVIDIA A100-SXM4-40GB", "00000000:b7:00.0", "15", gpu.Some(index+4)
 	g.Readings = gpu.Readings{
 		Memory:      gpu.Memory{Total: gpu.Some[uint64](40 << 30), Used: gpu.Some[uint64](10<<30 + 5), Free: gpu.Some[uint64](29 << 30), Reserved: gpu.Some[uint64](600 << 20)},
 		Utilization: gpu.Some(0.29), MemoryCopy: gpu.Some(0.07),
