@@ -115,7 +115,7 @@ func (d *dcgmGroup) collect(k *sink, v *view) {
 		g := &v.gpus[i]
 		base := d.gpuLabels(v, g.GPU)
 		board := d.device(base, g.Holders, g.Jobs)
-		parts := d.parts(base, g)
+		parts := d.parts(base, g.GPU)
 		for _, row := range d.rows {
 			switch {
 			case row.board != nil:
@@ -191,17 +191,16 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 // dcgmBusID is in capitals, as NVML and DCGM write it.
 func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 
-// parts are the GPU instances and, where one holds several compute instances, those too: the only one of a GPU instance
-// would say the same again. Its pods then are on the activity of the compute instances alone, or a sum by pod would count
-// a pod that holds all of them twice.
-func (d *dcgmGroup) parts(base labels, g *gpuView) []dcgmDevice {
+// parts are the GPU instances and, where one is divided, its compute instances too. The pods then are on the activity of the
+// compute instances alone, or a sum by pod would count a pod that holds all of them twice.
+func (d *dcgmGroup) parts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.device(plain, gi.Holders, gi.Jobs)
 		part.memory = &gi.Memory
-		if len(gi.Computes) < 2 {
+		if !divided(gi) {
 			part.activity = &gi.Activity
 			parts = append(parts, part)
 			continue
@@ -215,6 +214,17 @@ func (d *dcgmGroup) parts(base labels, g *gpuView) []dcgmDevice {
 		}
 	}
 	return parts
+}
+
+// divided tells whether a GPU instance has compute instances that are parts of it. One that is all of it would say the same
+// again.
+func divided(gi *gpu.GPUInstance) bool {
+	if len(gi.Computes) != 1 {
+		return len(gi.Computes) > 1
+	}
+	of, ofOK := gi.ComputeSlices.Get()
+	part, partOK := gi.Computes[0].ComputeSlices.Get()
+	return ofOK && partOK && part < of
 }
 
 // device adds who holds a device to its labels. As dcgm-exporter does, it tells the batch job whatever is told of pods;

@@ -43,9 +43,9 @@ func bare(gpus ...gpu.GPU) *gpu.Snapshot {
 	return s
 }
 
-// Every field has DCGM's value in DCGM's unit.
-func TestDCGMValues(t *testing.T) {
-	want := map[string]float64{
+// dcgmValues are those of the first GPU of dcgmNode, the fields aside that are another's under a newer name.
+func dcgmValues() map[string]float64 {
+	return map[string]float64{
 		"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_MEM_CLOCK": 1215, "DCGM_FI_DEV_VIDEO_CLOCK": 1275,
 		"DCGM_FI_DEV_MEMORY_TEMP": 50, "DCGM_FI_DEV_GPU_TEMP": 40, "DCGM_FI_DEV_POWER_USAGE": 250.5,
 		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1234567, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": 400,
@@ -77,7 +77,13 @@ func TestDCGMValues(t *testing.T) {
 		"DCGM_FI_DEV_FB_FREE_BYTES": 29 << 30, "DCGM_FI_DEV_FB_USED_BYTES": 10<<30 + 5, "DCGM_FI_DEV_FB_RESERVED_BYTES": 600 << 20,
 		"DCGM_FI_DEV_FB_CAPACITY_BYTES": 40 << 30, "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND": 3.072e6,
 		"DCGM_FI_DEV_XID_ERRORS": 0, "DCGM_EXP_XID_ERRORS_COUNT": 0, "DCGM_EXP_CLOCK_EVENTS_COUNT": 1, "DCGM_EXP_GPU_HEALTH_STATUS": 10,
+		"DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL": 0.5, "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL": 12,
 	}
+}
+
+// Every field has DCGM's value in DCGM's unit.
+func TestDCGMValues(t *testing.T) {
+	want := dcgmValues()
 	s := dcgmNode()
 	s.GPUs = s.GPUs[:1]
 	s.GPUs[0].MIG.Enabled = gpu.Some(false)
@@ -147,6 +153,23 @@ func TestDCGMOnePodOfAll(t *testing.T) {
 		DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_CI_ID="0",GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="all"} 1
 		DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_CI_ID="1",GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="all"} 0.25
 	`)
+}
+
+// A single compute instance has series of its own where it is a part of its GPU instance.
+func TestDCGMPartOfAnInstance(t *testing.T) {
+	for _, test := range []struct {
+		slices gpu.Opt[int]
+		series int
+	}{{gpu.Some(3), 1}, {gpu.None[int](), 1}, {gpu.Some(1), 2}} {
+		s := bare(dcgmNode().GPUs[1])
+		s.GPUs[0].Instances = s.GPUs[0].Instances[:1]
+		gi := &s.GPUs[0].Instances[0]
+		gi.ComputeSlices, gi.Computes[0].ComputeSlices = gpu.Some(3), test.slices
+		got := dcgmText(t, Options{}, s, "DCGM_FI_PROF_SM_ACTIVE")
+		if n := strings.Count(got, "DCGM_FI_PROF_SM_ACTIVE{"); n != test.series || strings.Contains(got, "GPU_CI_ID") != (n == 2) {
+			t.Errorf("%v of 3 slices: %s", test.slices, got)
+		}
+	}
 }
 
 func TestDCGMRepeatGPUFields(t *testing.T) {

@@ -134,7 +134,7 @@ func unservedField(name string) string {
 	if knownToDCGM(name) {
 		return fmt.Sprintf("field %s: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md", name)
 	}
-	return fmt.Sprintf("field %q: DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP", name)
+	return fmt.Sprintf("field %q: no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP", name)
 }
 
 // knownToDCGM tells whether DCGM has a field of that name.

@@ -50,9 +50,9 @@ func TestParseCountersFaults(t *testing.T) {
 	const good = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n"
 	for _, test := range []struct{ name, row, want string }{
 		{"unknown", "DCGM_FI_DEV_GPU_TEMPERATURE, gauge, x\n",
-			`2:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`},
-		{"part of a name", "DCGM_FI_DEV, gauge, x\n", `2:1: field "DCGM_FI_DEV": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`},
-		{"no name", ", gauge, x\n", `2:1: field "": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+			`2:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"part of a name", "DCGM_FI_DEV, gauge, x\n", `2:1: field "DCGM_FI_DEV": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"no name", ", gauge, x\n", `2:1: field "": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
 		{"not served", "  DCGM_FI_DEV_FAN_SPEED, gauge, x\n",
 			`2:3: field DCGM_FI_DEV_FAN_SPEED: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
 		{"1.x", "dcgm_gpu_temp, gauge, x\n",
@@ -234,7 +234,7 @@ func TestCountersFiles(t *testing.T) {
 		got = append(got, err.Error())
 	}
 	want := []string{
-		`wrong.bad.csv:3:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": DCGM has none of that name, expected one such as DCGM_FI_DEV_GPU_TEMP`,
+		`wrong.bad.csv:3:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`,
 		`wrong.bad.csv:4:1: field DCGM_FI_DEV_FAN_SPEED: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`,
 		`wrong.bad.csv:5:30: type "meter" of DCGM_FI_DEV_FB_USED: expected gauge, counter or label`,
 		`wrong.bad.csv:6:1: 4 columns: expected 3, field, type, help, with the help in quotes where it has commas`,

@@ -46,7 +46,7 @@ func migCell(f *dcgmField) string {
 	case f.name == "DCGM_FI_PROF_DRAM_ACTIVE":
 		return "each GPU instance; never a compute instance"
 	case f.activity != nil:
-		return "each GPU instance; each compute instance of several"
+		return "each GPU instance; each compute instance of a divided one"
 	case f.label:
 		return "on all series"
 	}

@@ -133,18 +133,9 @@ func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] 
 // by its readings of what holds the clocks down at that moment.
 func dcgmClockEventFields() []dcgmField {
 	held := func(name string, id int, reasons ...string) dcgmField {
-		return dcgmField{name: name, id: id, unit: "ns", source: fromCounting, board: func(g *gpu.GPU) gpu.Opt[float64] {
-			sum, found := 0.0, false
-			for _, e := range g.Totals.ClockEvents {
-				if slices.Contains(reasons, e.Reason) {
-					sum, found = sum+e.Seconds.Value, true
-				}
-			}
-			if !found {
-				return gpu.None[float64]()
-			}
-			return whole(gpu.Some(sum * nanosPerSecond))
-		}}
+		seconds := heldSeconds(reasons...)
+		return dcgmField{name: name, id: id, unit: "ns", source: fromCounting,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return whole(times(seconds(g), nanosPerSecond)) }}
 	}
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", id: 112, unit: "bits", source: fromNVML,
@@ -157,5 +148,21 @@ func dcgmClockEventFields() []dcgmField {
 		held("DCGM_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN_NS", 1422, "sw_thermal_slowdown"),
 		held("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN_NS", 1423, "hw_thermal_slowdown"),
 		held("DCGM_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN_NS", 1424, "hw_power_brake_slowdown"),
+	}
+}
+
+// heldSeconds adds up the time for which reasons held the clocks down.
+func heldSeconds(reasons ...string) func(*gpu.GPU) gpu.Opt[float64] {
+	return func(g *gpu.GPU) gpu.Opt[float64] {
+		sum, found := 0.0, false
+		for _, e := range g.Totals.ClockEvents {
+			if slices.Contains(reasons, e.Reason) {
+				sum, found = sum+e.Seconds.Value, true
+			}
+		}
+		if !found {
+			return gpu.None[float64]()
+		}
+		return gpu.Some(sum)
 	}
 }

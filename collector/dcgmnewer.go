@@ -60,6 +60,13 @@ func dcgmNewNames() []dcgmNewName {
 		{name: "DCGM_FI_PROF_SM_OCCUPANCY_RATIO", old: "DCGM_FI_PROF_SM_OCCUPANCY"},
 		{name: "DCGM_FI_PROF_FP64_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP64_ACTIVE"},
 		{name: "DCGM_FI_PROF_FP32_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP32_ACTIVE"},
+		{name: "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL", old: "DCGM_FI_DEV_POWER_VIOLATION", id: 1617, unit: "s",
+			board: heldSeconds("sw_power_cap")},
+		{name: "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", old: "DCGM_FI_DEV_THERMAL_VIOLATION", id: 1618, unit: "s",
+			board: heldSeconds("sw_thermal_slowdown", "hw_thermal_slowdown")},
+		{name: "DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL", old: "DCGM_FI_DEV_RETIRED_SBE"},
+		{name: "DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL", old: "DCGM_FI_DEV_RETIRED_DBE"},
+		{name: "DCGM_FI_DEV_PAGE_RETIRED_PENDING", old: "DCGM_FI_DEV_RETIRED_PENDING"},
 		{name: "DCGM_FI_PROF_FP16_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP16_ACTIVE"},
 	}
 }
