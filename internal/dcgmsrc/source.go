@@ -1,0 +1,210 @@
+package dcgmsrc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Mode is how a host engine is had.
+type Mode string
+
+// The modes: within this process, or one that runs.
+const (
+	ModeEmbedded Mode = "embedded"
+	ModeRemote   Mode = "remote"
+)
+
+const (
+	defaultInterval = time.Second
+	minInterval     = 100 * time.Millisecond // DCGM's for profiling
+	// settle is for how long the engine's hierarchy may be of a layout that has passed: 1-2 s have been seen.
+	settle = 2 * time.Second
+	// updateLag is how much later than its interval a value may be taken.
+	updateLag  = time.Second
+	minBackoff = time.Second
+	maxBackoff = time.Minute
+)
+
+// Options of a Source.
+type Options struct {
+	Mode    Mode
+	Address string // of a remote engine, for what is said of it
+	// Interval between two values of the engine: 1 s unless told, at least 100 ms.
+	Interval time.Duration
+	// Everything profiles the GPUs too that the driver itself profiles (by GPM).
+	Everything bool
+	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless told
+	Logger     log.Logger
+}
+
+// Source profiles GPUs by a DCGM host engine. Profile may be called from any goroutine, by one at a time.
+type Source struct {
+	engine Engine
+	opts   Options
+	calls  atomic.Uint64
+	closed atomic.Bool
+
+	mu       sync.Mutex // held for a cycle, and so for as long as a call hangs
+	session  Session    // nil while not connected
+	retry    backoff
+	lastErr  error
+	saidRoot bool
+	units    map[gpu.UUID]*unit
+	devices  map[gpu.UUID]uint32
+	looked   backoff // looking for GPUs that the engine does not know
+	fields   [levels]FieldGroup
+	named    [levels]bool // which field groups exist
+	boards   *watch       // of the boards of all units; nil where each has its own
+	split    bool         // the boards can't be watched together
+	leftover []*watch     // could not be destroyed yet
+	made     int          // groups, for their names
+	sets     [levels][]uint16
+	tree     []MIGEntity
+	values   []Value
+	wanted   []*gpu.GPU
+	ids      []Entity
+}
+
+// New makes a Source. It connects with the first Profile.
+func New(engine Engine, opts Options) *Source {
+	if opts.Interval == 0 {
+		opts.Interval = defaultInterval
+	}
+	opts.Interval = max(opts.Interval, minInterval)
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Logger == nil {
+		opts.Logger = log.NewNopLogger()
+	}
+	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*unit{}, devices: map[gpu.UUID]uint32{}}
+	for l := range s.sets {
+		s.sets[l] = fieldsOf(Level(l))
+	}
+	return s
+}
+
+// Calls counts the calls of the engine.
+func (s *Source) Calls() uint64 { return s.calls.Load() }
+
+// Profile tells the activity of the GPUs that are the engine's to profile, for the layout that the Snapshot shows. A GPU
+// that can't be profiled is left out and logged; an error means that the engine cannot be asked: gpu.ErrUnavailable.
+func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		return nil, fmt.Errorf("profile by DCGM: %w: closed", gpu.ErrUnavailable)
+	}
+	now := s.opts.Now()
+	if err := s.connect(now); err != nil {
+		return nil, err
+	}
+	answer, err := s.cycle(snapshot, now)
+	if err != nil {
+		s.disconnect()
+		s.failed(err, now)
+		return nil, err
+	}
+	s.retry = backoff{}
+	return answer, nil
+}
+
+// connect connects where it is time for that.
+func (s *Source) connect(now time.Time) error {
+	if s.session != nil {
+		return nil
+	}
+	if !s.retry.due(now) {
+		return s.lastErr
+	}
+	s.calls.Add(1)
+	session, err := s.engine.Connect()
+	if err != nil {
+		err = fmt.Errorf("profile by DCGM: %w", err)
+		if !errors.Is(err, gpu.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
+		}
+		s.failed(err, now)
+		return err
+	}
+	s.session = session
+	level.Info(s.opts.Logger).Log("msg", "connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
+	return nil
+}
+
+func (s *Source) failed(err error, now time.Time) {
+	s.lastErr = err
+	s.retry.failed(now)
+}
+
+// disconnect forgets what was made in the session: the engine drops it with the connection, or has already.
+func (s *Source) disconnect() {
+	s.calls.Add(1)
+	if err := s.session.Close(); err != nil {
+		level.Debug(s.opts.Logger).Log("msg", "closing the connection to DCGM failed", "err", err)
+	}
+	s.session, s.boards, s.split, s.leftover, s.looked = nil, nil, false, nil, backoff{}
+	clear(s.units)
+	clear(s.devices)
+	s.named = [levels]bool{}
+}
+
+// Close destroys what was made in the engine and disconnects. Where a call of the engine hangs it is abandoned when ctx
+// ends, with gpu.ErrTimeout, and what it holds goes with the process.
+func (s *Source) Close(ctx context.Context) error {
+	s.closed.Store(true)
+	done := make(chan error, 1)
+	go func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		done <- s.tearDown()
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("close DCGM: %w: a call hangs", gpu.ErrTimeout)
+	}
+}
+
+func (s *Source) tearDown() error {
+	if s.session == nil {
+		return nil
+	}
+	err := s.releaseAll()
+	if err == nil {
+		for l, exists := range s.named {
+			if exists {
+				s.calls.Add(1)
+				err = errors.Join(err, s.session.DestroyFieldGroup(s.fields[l]))
+			}
+		}
+	}
+	s.disconnect()
+	if err != nil && !lost(err) {
+		return fmt.Errorf("close DCGM: %w", err)
+	}
+	return nil
+}
+
+// backoff spaces attempts: 1 s after the first failure, twice as long after each, up to a minute.
+type backoff struct {
+	wait time.Duration
+	next time.Time
+}
+
+func (b *backoff) due(now time.Time) bool { return !now.Before(b.next) }
+
+func (b *backoff) failed(now time.Time) {
+	b.wait = min(max(2*b.wait, minBackoff), maxBackoff)
+	b.next = now.Add(b.wait)
+}
