@@ -40,6 +40,11 @@ nvml-sim: toolchain ## build bin/libnvidia-ml.so.1, the simulated node for any c
 	go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1' -o bin/libnvidia-ml.so.1 ./cmd/nvml-sim
 	@rm -f bin/libnvidia-ml.so.h
 
+.PHONY: dcgm-sim
+dcgm-sim: toolchain ## build bin/libdcgm.so.4, the simulated node's DCGM host engine for any client of DCGM
+	go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libdcgm.so.4' -o bin/libdcgm.so.4 ./cmd/dcgm-sim
+	@rm -f bin/libdcgm.so.h
+
 # The environment chooses the driver, so that flags in ARGS override it.
 .PHONY: run
 run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
@@ -47,7 +52,7 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 		echo "make run: NVIDIA driver found, serving the GPUs of this node"; \
 	else \
 		echo "make run: no NVIDIA driver here, serving the simulated node testdata/scenarios/dgx-a100-mixed.yaml"; \
-		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml; \
+		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml MIG_EXPORTER_DCGM_MODE=embedded; \
 	fi; \
 	exec bin/mig-exporter $(ARGS)
 

@@ -35,8 +35,10 @@ type Options struct {
 	Disabled map[string]bool
 	// DriverCalls is the number of driver calls made so far; nil where nobody counts. It must not block.
 	DriverCalls func() uint64
-	Now         func() time.Time // for durations; nil means time.Now
-	Names       Names            // under which metrics are served; empty means NamesNative
+	// ProfilerCalls is the same of DCGM; nil where it is not asked.
+	ProfilerCalls func() uint64
+	Now           func() time.Time // for durations; nil means time.Now
+	Names         Names            // under which metrics are served; empty means NamesNative
 
 	// About dcgm-exporter's names:
 
@@ -83,7 +85,7 @@ func New(opts Options) (*Collector, error) {
 		opts.Now = time.Now
 	}
 	c := &Collector{pods: pods, distributions: newDistributions(pods), now: opts.Now}
-	cat := &catalog{driverCalls: opts.DriverCalls, distributions: c.distributions, pods: pods}
+	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, distributions: c.distributions, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
 		if !g.off(opts.Disabled) && (native || g.name == groupExporter) {

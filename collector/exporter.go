@@ -10,13 +10,13 @@ func newExporter(c *catalog) collectFunc {
 		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
 	success := c.family("mig_exporter_source_last_success_timestamp_seconds", "When the source last answered, as Unix time.",
 		"", "source")
-	calls := c.family("mig_exporter_driver_calls_total", "Calls made to the driver.", "", "source")
+	calls := c.family("mig_exporter_driver_calls_total", "Calls made to the driver (nvml) and to the DCGM host engine (dcgm).", "", "source")
 	hung := c.family("mig_exporter_hung_driver_calls", "Driver calls that have not returned in time and may never return.", "")
 	unmatched := c.family("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
 	driver := c.family("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
-	driverCalls := c.driverCalls
+	driverCalls, profilerCalls := c.driverCalls, c.profilerCalls
 	return func(k *sink, v *view) {
 		k.timestamp(at, nil, v.Time)
 		k.add(generation, nil, float64(v.Generation))
@@ -33,6 +33,9 @@ func newExporter(c *catalog) collectFunc {
 		}
 		if driverCalls != nil {
 			k.add(calls, makeLabels("source", gpu.SourceNVML), float64(driverCalls()))
+		}
+		if profilerCalls != nil {
+			k.add(calls, makeLabels("source", gpu.SourceDCGM), float64(profilerCalls()))
 		}
 	}
 }

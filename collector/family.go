@@ -42,6 +42,7 @@ type catalog struct {
 	group    string
 	families []FamilyInfo
 
+	profilerCalls func() uint64
 	driverCalls   func() uint64
 	distributions *distributions
 	pods          podLabels

@@ -35,7 +35,7 @@ func aliases() []alias {
 			translate: oneOf("kubernetes.labels", "series", "off")},
 		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
 			translate: func(value string) ([]string, error) {
-				return []string{"--dcgm.mode=remote", "--dcgm.address=" + value}, nil
+				return []string{"--dcgm.mode=remote", "--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil
 			}},
 		{name: "no-hostname", short: "n", env: "DCGM_EXPORTER_NO_HOSTNAME", flag: "dcgm.hostname-label", switches: true,
 			translate: oneOf("dcgm.hostname-label", "off", "")},
@@ -48,6 +48,8 @@ func aliases() []alias {
 		{name: "hpc-job-mapping-dir", env: "DCGM_HPC_JOB_MAPPING_DIR", flag: "hpc.job-mapping-dir", translate: as("hpc.job-mapping-dir")},
 		{name: "enable-pprof", env: "DCGM_EXPORTER_ENABLE_PPROF", flag: "web.pprof", switches: true,
 			translate: oneOf("web.pprof", "true", "false")},
+		{name: "max-concurrent-scrapes", env: "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", flag: "web.max-scrapes",
+			translate: as("web.max-scrapes")},
 		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true, translate: oneOf("log.level", "debug", "")},
 		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: logFormat},
 	}
@@ -192,7 +194,11 @@ func withoutEquivalent(lookup func(string) (string, bool)) []string {
 		"DCGM_EXPORTER_CONFIG_FILE", "DCGM_EXPORTER_CONFIGMAP_DATA", "DCGM_EXPORTER_DEVICES_STR", "DCGM_EXPORTER_OTHER_DEVICES_STR",
 		"DCGM_EXPORTER_CPU_DEVICES_STR", "DCGM_EXPORTER_USE_OLD_NAMESPACE", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",
 		"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
-		"DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", "DCGM_EXPORTER_CONTAINER_LABELS",
+		"DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", "DCGM_EXPORTER_CONTAINER_LABELS", "DCGM_CONTAINER_RUNTIME_SOCKET",
+		"DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
+		"DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", "DCGM_EXPORTER_USE_FAKE_GPUS", "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS",
+		"DCGM_EXPORTER_DUMP_ENABLED", "DCGM_EXPORTER_WEB_READ_TIMEOUT", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT",
+		"DCGM_EXPORTER_ENABLE_DCGM_LOG",
 	} {
 		if _, ok := lookup(name); ok {
 			set = append(set, name)

@@ -17,7 +17,7 @@ func checkConfig(cfg *Config) error {
 		errs = append(errs, checkScenario(cfg.SimScenario))
 	}
 	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
-	_, err := newCollector(cfg, nil, log.NewNopLogger())
+	_, err := newCollector(cfg, nil, nil, log.NewNopLogger())
 	return errors.Join(append(errs, err)...)
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -105,6 +106,11 @@ func (c *Config) Validate() error {
 	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
 	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "", "--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
+	if c.DCGMAddress != "" {
+		if _, err := dcgmsrc.ParseAddress(c.DCGMAddress); err != nil {
+			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
+		}
+	}
 	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it", c.DCGMAddress)
 	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff, "--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {

@@ -31,12 +31,14 @@ type node struct {
 	containers poll.Containers // nil with it
 	profiler   poll.Profiler   // nil: DCGM is not asked
 	jobs       poll.Jobs       // nil: there are no batch jobs
-	simulated  *sim.Node       // nil for this machine and a replay
-	clock      movable         // nil for this machine
-	polled     func()          // nil, or to be called after each poll
-	inCluster  bool            // in a pod of a Kubernetes cluster: there is a kubelet
-	closers    []func() error
-	logger     log.Logger
+
+	profilerCalls func() uint64 // nil with it
+	simulated     *sim.Node     // nil for this machine and a replay
+	clock         movable       // nil for this machine
+	polled        func()        // nil, or to be called after each poll
+	inCluster     bool          // in a pod of a Kubernetes cluster: there is a kubelet
+	closers       []func() error
+	logger        log.Logger
 }
 
 // movable is a clock that may be a stepped one.
@@ -55,6 +57,7 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 		n.close()
 		return nil, err
 	}
+	n.openProfiler(cfg)
 	if cfg.JobDir != "" {
 		n.jobs = hpcjobs.New(cfg.JobDir)
 	}

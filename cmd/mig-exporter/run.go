@@ -75,7 +75,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		}),
 		logger: logger,
 	}
-	if x.metrics, err = newCollector(cfg, x.source.DriverCalls, logger); err != nil {
+	if x.metrics, err = newCollector(cfg, x.source.DriverCalls, node.profilerCalls, logger); err != nil {
 		x.close()
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 }
 
 // newCollector makes the collector that the configuration asks for.
-func newCollector(cfg *Config, driverCalls func() uint64, logger log.Logger) (*collector.Collector, error) {
+func newCollector(cfg *Config, driverCalls, profilerCalls func() uint64, logger log.Logger) (*collector.Collector, error) {
 	counters, err := loadCounters(cfg, logger)
 	if err != nil {
 		return nil, err
@@ -104,6 +104,7 @@ func newCollector(cfg *Config, driverCalls func() uint64, logger log.Logger) (*c
 		Jobs:            cfg.JobDir != "",
 		Disabled:        cfg.Disabled,
 		DriverCalls:     driverCalls,
+		ProfilerCalls:   profilerCalls,
 		Now:             time.Now,
 		Names:           cfg.Names,
 		Counters:        counters,
@@ -120,6 +121,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		ReadyMaxAge:   cfg.ReadyMaxAge * cfg.speed(),
 		State:         cfg.State,
 		Pprof:         cfg.Pprof,
+		NoOpenMetrics: cfg.Names != collector.NamesNative,
 		Simulated:     cfg.Driver == driverSim,
 		Version:       version.Version,
 		Now:           x.node.now,

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
+	"github.com/mig-exporter/mig-exporter/internal/sim/dcgmface"
+)
+
+// leastProfilingInterval is DCGM's for profiling.
+const leastProfilingInterval = 100 * time.Millisecond
+
+// openProfiler makes DCGM the one that is asked for the activity of what the driver does not profile. A simulated node has
+// a host engine of its own, which is what embedded means there; a recording has none.
+func (n *node) openProfiler(cfg *Config) {
+	replay := n.clock != nil && n.simulated == nil
+	if cfg.DCGMMode == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM || replay {
+		return
+	}
+	mode := dcgmsrc.Mode(cfg.DCGMMode)
+	engine := dcgmsrc.Open(mode, cfg.DCGMAddress)
+	if n.simulated != nil && mode == dcgmsrc.ModeEmbedded {
+		engine = dcgmface.New(n.simulated)
+	}
+	source := dcgmsrc.New(engine, dcgmsrc.Options{
+		Mode:       mode,
+		Address:    cfg.DCGMAddress,
+		Interval:   max(cfg.PollInterval, leastProfilingInterval),
+		Everything: cfg.Profiling == profilingDCGM,
+		Now:        n.now,
+		Logger:     n.logger,
+	})
+	n.profiler, n.profilerCalls = source, source.Calls
+	n.closers = append(n.closers, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+		defer cancel()
+		return source.Close(ctx)
+	})
+}
