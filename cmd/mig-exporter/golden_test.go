@@ -30,6 +30,9 @@ var goldens = []struct {
 	// After an XID, an instance that was killed for lack of memory, and a re-cut by somebody else.
 	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed", steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
 	{name: "dgx-a100-mixed.info", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=info"}},
+	// Activity by DCGM, under native names and under dcgm-exporter's.
+	{name: "dgx-a100-mixed.activity", scenario: "dgx-a100-mixed", args: []string{"--dcgm.mode=embedded"}},
+	{name: "dgx-a100-mixed.dcgm", scenario: "dgx-a100-mixed", args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}},
 	{name: "h100-underused", scenario: "h100-underused"},
 	{name: "a30", scenario: "a30"},
 	{name: "gke-h100-3g", scenario: "gke-h100-3g"},
@@ -73,13 +76,18 @@ func TestGoldenMetrics(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, problem := range problems {
-				if !strings.HasPrefix(problem.Metric, "go_") && !strings.HasPrefix(problem.Metric, "process_") {
+				if !foreign(problem.Metric) {
 					t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
 				}
 			}
 			compareGolden(t, g.name+".prom", keepGolden(t, r.body), func(b []byte) string { return string(b) })
 		})
 	}
+}
+
+// foreign tells whether a name is somebody else's.
+func foreign(name string) bool {
+	return strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "DCGM_")
 }
 
 // keepGolden drops the families that are not golden from a text exposition.
