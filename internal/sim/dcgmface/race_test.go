@@ -1,0 +1,5 @@
+//go:build race
+
+package dcgmface
+
+const raceEnabled = true
