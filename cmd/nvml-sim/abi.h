@@ -216,6 +216,32 @@ typedef struct {
 typedef struct {
 	sim_u32 version, isSupportedDevice;
 } sim_nvmlGpmSupport_t;
+#define SIM_NVML_GPM_SUPPORT_VERSION 1
+
+typedef struct {
+	char *shortName, *longName, *unit;
+} sim_nvmlGpmMetricMetricInfo_t;
+
+typedef struct {
+	sim_u32 metricId;
+	int nvmlReturn;
+	double value;
+	sim_nvmlGpmMetricMetricInfo_t metricInfo;
+} sim_nvmlGpmMetric_t;
+
+typedef struct {
+	sim_u32 version, numMetrics;
+	void *sample1, *sample2;
+	sim_nvmlGpmMetric_t metrics[333];
+} sim_nvmlGpmMetricsGet_t;
+#define SIM_NVML_GPM_METRICS_GET_VERSION 1
+#define SIM_NVML_GPM_METRIC_MAX 333
+
+typedef struct {
+	sim_u32 pid;
+	sim_u64 timeStamp;
+	sim_u32 smUtil, memUtil, encUtil, decUtil;
+} sim_nvmlProcessUtilizationSample_t;
 
 typedef struct {
 	sim_u32 multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount;

@@ -43,7 +43,6 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetComputeMode":        notNull(device(gpu.ReadingInventory, computeMode, migComputeMode), 1),
 		"nvmlDeviceGetAttributes":         notNull(device(gpu.ReadingMIG, nil, oldAttributes), 1),
 		"nvmlDeviceGetAttributes_v2":      notNull(device(gpu.ReadingMIG, nil, attributes), 1),
-		"nvmlGpmQueryDeviceSupport":       notNull(device(gpu.ReadingInventory, gpmSupport, migGPMSupport), 1),
 		"nvmlDeviceGetCudaComputeCapability": notNull(device(gpu.ReadingInventory, capability,
 			func(s *sim.State, _ *sim.Device, a args) result { return capability(s, a) }), 1, 2),
 	}
@@ -181,15 +180,3 @@ func attributesOf(d *sim.Device) C.sim_nvmlDeviceAttributes_t {
 		memorySizeMB:              C.sim_u64(d.Instance.Profile.MemoryBytes >> 20),
 	}
 }
-
-// gpmSupport: no simulated GPU offers GPU performance monitoring.
-func gpmSupport(_ *sim.State, a args) result {
-	support := at[C.sim_nvmlGpmSupport_t](a, 1)
-	if support.version != 1 { // NVML_GPM_SUPPORT_VERSION has no size in it
-		return structMismatch
-	}
-	support.isSupportedDevice = 0
-	return success
-}
-
-func migGPMSupport(s *sim.State, _ *sim.Device, a args) result { return gpmSupport(s, a) }

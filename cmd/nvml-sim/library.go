@@ -21,10 +21,13 @@ type library struct {
 	told  string
 	node  *sim.Node
 	sets  map[int]*eventSet
+	// samples are what nvmlGpmSampleAlloc has given out, by address; streaming are the GPUs set to it.
+	samples   map[uintptr]sample
+	streaming map[int]bool
 }
 
 func newLibrary(getenv func(string) string) *library {
-	l := &library{getenv: getenv, sets: make(map[int]*eventSet)}
+	l := &library{getenv: getenv, sets: map[int]*eventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{}}
 	always, initialised := initCalls(), tables()
 	for _, name := range functionNames() {
 		do, ok := always[name]
@@ -57,7 +60,7 @@ func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
-		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(),
+		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(),
 	} {
 		for name, do := range table {
 			all[name] = do

@@ -27,7 +27,29 @@ func processCalls() map[string]call {
 		})
 		all[name+"_v2"], all[name+"_v3"] = newer, newer
 	}
+	all["nvmlDeviceGetProcessUtilization"] = notNull(physical(gpu.ReadingProcesses, processUse), 2)
 	return all
+}
+
+// processUse tells the SM use of each process of a GPU without MIG, as of now: newer than any time stamp told before.
+func processUse(s *sim.State, a args) result {
+	if s.MIGEnabled {
+		return notSupported
+	}
+	if len(s.Processes) == 0 {
+		return notFound
+	}
+	samples := make([]C.sim_nvmlProcessUtilizationSample_t, 0, len(s.Processes))
+	for _, p := range s.Processes {
+		samples = append(samples, C.sim_nvmlProcessUtilizationSample_t{
+			pid: C.sim_u32(p.PID), timeStamp: C.sim_u64(s.Time.UnixMicro()), smUtil: C.sim_u32(100*p.SMShare + 0.5),
+		})
+	}
+	if a.raw[1] == 0 { // the number of samples is asked for
+		*at[uint32](a, 2) = uint32(len(samples))
+		return insufficientSize
+	}
+	return list(a, 2, 1, samples)
 }
 
 // processes lists those of a whole GPU, which needs rights with MIG on, or a MIG device's own.

@@ -31,7 +31,7 @@ type checkOf struct {
 
 // contractTable is every check.
 func contractTable() []checkOf {
-	return slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), rawChecks(), sourceChecks())
+	return slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), profilingChecks(), rawChecks(), sourceChecks())
 }
 
 // subject is a driver that the checks are held against.
@@ -238,7 +238,7 @@ func seamFunctions() []string {
 	var list []string
 	for _, seam := range []reflect.Type{
 		reflect.TypeFor[nvmlsrc.Library](), reflect.TypeFor[nvmlsrc.EventSet](), reflect.TypeFor[nvmlsrc.Device](),
-		reflect.TypeFor[nvmlsrc.MIGDevice](), reflect.TypeFor[nvmlsrc.GPUInstance](),
+		reflect.TypeFor[nvmlsrc.MIGDevice](), reflect.TypeFor[nvmlsrc.GPUInstance](), reflect.TypeFor[nvmlsrc.GPMSample](),
 	} {
 		for i := range seam.NumMethod() {
 			list = append(list, seam.Name()+"."+seam.Method(i).Name)

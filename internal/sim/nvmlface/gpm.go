@@ -83,7 +83,10 @@ func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample,
 		if s.MIGEnabled {
 			return nil, nvml.ERROR_NOT_SUPPORTED
 		}
-		list := []nvml.ProcessUtilizationSample{}
+		if len(s.Processes) == 0 {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		list := make([]nvml.ProcessUtilizationSample, 0, len(s.Processes))
 		for _, p := range s.Processes {
 			list = append(list, nvml.ProcessUtilizationSample{
 				Pid: p.PID, TimeStamp: uint64(s.Time.UnixMicro()), SmUtil: uint32(100*p.SMShare + 0.5),
