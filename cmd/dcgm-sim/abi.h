@@ -1,99 +1,135 @@
 /*
- * The part of DCGM's binary interface (DCGM 4) that this library speaks. Every name is DCGM's own behind "sim_" or "SIM_";
- * a test holds sizes, offsets and values against the headers.
+ * The structs of DCGM 4 that this library reads or writes, declared anew so that it builds without DCGM's headers. The
+ * contract tests compare every size, offset and version with dcgm_structs.h.
  */
-#ifndef SIM_ABI_H
-#define SIM_ABI_H
+#ifndef DCGM_SIM_ABI_H
+#define DCGM_SIM_ABI_H
 
 #include <stdint.h>
 
-enum {
-	SIM_DCGM_ST_OK = 0,
-	SIM_DCGM_ST_BADPARAM = -1,
-	SIM_DCGM_ST_GENERIC_ERROR = -3,
-	SIM_DCGM_ST_NOT_CONFIGURED = -5,
-	SIM_DCGM_ST_NOT_SUPPORTED = -6,
-	SIM_DCGM_ST_INIT_ERROR = -7,
-	SIM_DCGM_ST_NVML_ERROR = -8,
-	SIM_DCGM_ST_UNINITIALIZED = -10,
-	SIM_DCGM_ST_UNKNOWN_FIELD = -13,
-	SIM_DCGM_ST_NO_DATA = -14,
-	SIM_DCGM_ST_NOT_WATCHED = -16,
-	SIM_DCGM_ST_CONNECTION_NOT_VALID = -21,
-	SIM_DCGM_ST_MAX_LIMIT = -24,
-	SIM_DCGM_ST_DUPLICATE_KEY = -26,
-	SIM_DCGM_ST_REQUIRES_ROOT = -29,
-	SIM_DCGM_ST_PROFILING_NOT_SUPPORTED = -36,
-	SIM_DCGM_ST_VER_MISMATCH = -12,
-
-	SIM_DCGM_FE_GPU = 1,
-	SIM_DCGM_FE_GPU_I = 4,
-	SIM_DCGM_FE_GPU_CI = 5,
-	SIM_DCGM_MAX_NUM_DEVICES = 32,
-	SIM_DCGM_FV_FLAG_LIVE_DATA = 1
-};
-
-#define SIM_VERSION(type, version) ((unsigned int)(sizeof(type) | ((unsigned int)(version) << 24)))
+#define SIM_MAX_DEVICES 32
+#define SIM_MAX_ENTITIES 1024  /* DCGM_GROUP_MAX_ENTITIES_V2 */
+#define SIM_MAX_HIERARCHY 448  /* DCGM_MAX_HIERARCHY_INFO */
+#define SIM_TEXT 256           /* DCGM_MAX_STR_LENGTH */
+#define SIM_VERSION(type, v) ((unsigned int)(sizeof(type) | ((unsigned long)(v) << 24)))
 
 typedef struct {
-	unsigned int entityGroupId;
-	unsigned int entityId;
+	unsigned int entityGroupId, entityId;
 } sim_dcgmGroupEntityPair_t;
 
 typedef struct {
+	unsigned int version, persistAfterDisconnect, timeoutMs, addressIsUnixSocket;
+} sim_dcgmConnectV2Params_v2;
+
+typedef struct {
 	char gpuUuid[128];
-	unsigned int nvmlGpuIndex;
-	unsigned int nvmlInstanceId;
-	unsigned int nvmlComputeInstanceId;
-	unsigned int nvmlMigProfileId;
-	unsigned int nvmlProfileSlices;
+	unsigned int nvmlGpuIndex, nvmlInstanceId, nvmlComputeInstanceId, nvmlMigProfileId, nvmlProfileSlices;
 } sim_dcgmMigEntityInfo_t;
 
 typedef struct {
-	sim_dcgmGroupEntityPair_t entity;
-	sim_dcgmGroupEntityPair_t parent;
+	sim_dcgmGroupEntityPair_t entity, parent;
 	sim_dcgmMigEntityInfo_t info;
 } sim_dcgmMigHierarchyInfo_v2;
 
 typedef struct {
-	unsigned int version;
-	unsigned int count;
-	sim_dcgmMigHierarchyInfo_v2 entityList[448];
+	unsigned int version, count;
+	sim_dcgmMigHierarchyInfo_v2 entityList[SIM_MAX_HIERARCHY];
 } sim_dcgmMigHierarchy_v2;
-#define SIM_dcgmMigHierarchy_version2 SIM_VERSION(sim_dcgmMigHierarchy_v2, 2)
 
+/* The value is a union of a number, a text and 4096 bytes. */
 typedef struct {
 	unsigned int version;
-	unsigned short fieldId;
-	unsigned short fieldType;
+	unsigned short fieldId, fieldType;
 	int status;
 	int64_t ts;
-	int64_t value[512];
+	union {
+		int64_t i64;
+		char str[4096];
+	} value;
 } sim_dcgmFieldValue_v1;
-#define SIM_dcgmFieldValue_version1 SIM_VERSION(sim_dcgmFieldValue_v1, 1)
 
 typedef struct {
-	unsigned int version;
-	unsigned int entityGroupId;
-	unsigned int entityId;
-	unsigned short fieldId;
-	unsigned short fieldType;
+	unsigned int version, entityGroupId, entityId;
+	unsigned short fieldId, fieldType;
 	int status;
 	unsigned int unused;
 	int64_t ts;
-	int64_t value[512];
+	union {
+		int64_t i64;
+		char str[4096];
+	} value;
 } sim_dcgmFieldValue_v2;
-#define SIM_dcgmFieldValue_version2 SIM_VERSION(sim_dcgmFieldValue_v2, 2)
+
+typedef struct {
+	unsigned int version, memClock, smClock;
+} sim_dcgmClockSet_v1;
+
+typedef struct {
+	unsigned int version, count;
+	sim_dcgmClockSet_v1 clockSet[256];
+} sim_dcgmDeviceSupportedClockSets_v1;
+
+typedef struct {
+	unsigned int version, slowdownTemp, shutdownTemp;
+} sim_dcgmDeviceThermals_v1;
+
+typedef struct {
+	unsigned int version, curPowerLimit, defaultPowerLimit, enforcedPowerLimit, minPowerLimit, maxPowerLimit;
+} sim_dcgmDevicePowerLimits_v1;
 
 typedef struct {
 	unsigned int version;
-	unsigned int persistAfterDisconnect;
-	unsigned int timeoutMs;
-	unsigned int addressIsUnixSocket;
-} sim_dcgmConnectV2Params_v2;
-#define SIM_dcgmConnectV2Params_version2 SIM_VERSION(sim_dcgmConnectV2Params_v2, 2)
+	char brandName[SIM_TEXT], deviceName[SIM_TEXT], pciBusId[SIM_TEXT], serial[SIM_TEXT], uuid[SIM_TEXT], vbios[SIM_TEXT];
+	char inforomImageVersion[SIM_TEXT];
+	unsigned int pciDeviceId, pciSubSystemId;
+	char driverVersion[SIM_TEXT];
+	unsigned int virtualizationMode;
+} sim_dcgmDeviceIdentifiers_v1;
 
-/* The state of the loaded library, which Go keeps; made by the first call. */
-uintptr_t sim_library(void);
+typedef struct {
+	unsigned int version, bar1Total, fbTotal, fbUsed, fbFree;
+} sim_dcgmDeviceMemoryUsage_v1;
+
+typedef struct {
+	unsigned int version, persistenceModeEnabled, migModeEnabled, confidentialComputeMode;
+} sim_dcgmDeviceSettings_v2;
+
+typedef struct {
+	unsigned int version;
+	sim_dcgmDeviceSupportedClockSets_v1 clockSets;
+	sim_dcgmDeviceThermals_v1 thermalSettings;
+	sim_dcgmDevicePowerLimits_v1 powerLimits;
+	sim_dcgmDeviceIdentifiers_v1 identifiers;
+	sim_dcgmDeviceMemoryUsage_v1 memoryUsage;
+	sim_dcgmDeviceSettings_v2 settings;
+} sim_dcgmDeviceAttributes_v3;
+
+typedef struct {
+	unsigned short majorId, minorId;
+	unsigned int numFieldIds;
+	unsigned short fieldIds[64];
+} sim_dcgmProfMetricGroupInfo_v2;
+
+typedef struct {
+	unsigned int version, unused, gpuId, numMetricGroups;
+	sim_dcgmProfMetricGroupInfo_v2 metricGroups[10];
+} sim_dcgmProfGetMetricGroups_v3;
+
+typedef struct {
+	unsigned short fieldId;
+	char fieldType;
+	unsigned char size;
+	char tag[48];
+	int scope, nvmlFieldId;
+	unsigned int entityLevel;
+	void *valueFormat;
+} sim_dcgm_field_meta_t;
+
+#define SIM_dcgmConnectV2Params_version2 SIM_VERSION(sim_dcgmConnectV2Params_v2, 2)
+#define SIM_dcgmMigHierarchy_version2 SIM_VERSION(sim_dcgmMigHierarchy_v2, 2)
+#define SIM_dcgmFieldValue_version1 SIM_VERSION(sim_dcgmFieldValue_v1, 1)
+#define SIM_dcgmFieldValue_version2 SIM_VERSION(sim_dcgmFieldValue_v2, 2)
+#define SIM_dcgmDeviceAttributes_version3 SIM_VERSION(sim_dcgmDeviceAttributes_v3, 3)
+#define SIM_dcgmProfGetMetricGroups_version3 SIM_VERSION(sim_dcgmProfGetMetricGroups_v3, 3)
 
 #endif

@@ -10,65 +10,82 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-//export dcgmEntitiesGetLatestValues
-func dcgmEntitiesGetLatestValues(handle C.uintptr_t, entities *C.sim_dcgmGroupEntityPair_t, count C.uint, fields *C.ushort,
-	fieldCount, flags C.uint, to *C.sim_dcgmFieldValue_v2,
-) C.int {
-	var list []hostengine.Entity
-	for _, e := range unsafe.Slice(entities, count) {
-		list = append(list, hostengine.Entity{Level: hostengine.Level(e.entityGroupId), ID: uint32(e.entityId)})
+// valueCalls are those that read values.
+func valueCalls() map[string]call {
+	return map[string]call{
+		"dcgmUpdateAllFields":          connected(update),
+		"dcgmEntitiesGetLatestValues":  connected(entitiesLatest, 1, 3, 6),
+		"dcgmEntityGetLatestValues":    connected(entityLatest, 3, 5),
+		"dcgmGetLatestValuesForFields": connected(deviceLatest, 2, 4),
 	}
-	return latest(handle, list, numbers(fields, int(fieldCount)), flags, func(i int, v hostengine.Value) {
-		out := &unsafe.Slice(to, int(count*fieldCount))[i]
-		out.version = C.SIM_dcgmFieldValue_version2
-		out.entityGroupId, out.entityId = C.uint(v.Entity.Level), C.uint(v.Entity.ID)
-		out.fieldId, out.fieldType, out.status, out.unused = C.ushort(v.Field), C.ushort(v.Type), C.int(v.Status), 0
-		out.ts = C.int64_t(v.Micros)
-		put(&out.value, v)
-	})
 }
 
-//export dcgmEntityGetLatestValues
-func dcgmEntityGetLatestValues(handle C.uintptr_t, level, id C.int, fields *C.ushort, count C.uint, to *C.sim_dcgmFieldValue_v1) C.int {
-	of := []hostengine.Entity{{Level: hostengine.Level(level), ID: uint32(id)}}
-	return latest(handle, of, numbers(fields, int(count)), 0, func(i int, v hostengine.Value) {
-		out := &unsafe.Slice(to, int(count))[i]
-		out.version = C.SIM_dcgmFieldValue_version1
-		out.fieldId, out.fieldType, out.status = C.ushort(v.Field), C.ushort(v.Type), C.int(v.Status)
-		out.ts = C.int64_t(v.Micros)
-		put(&out.value, v)
-	})
+// liveData is DCGM_FV_FLAG_LIVE_DATA.
+const liveData = 1
+
+func update(_ *library, s *hostengine.Session, _ args) hostengine.Code { return codeOf(s.Update()) }
+
+func entitiesLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
+	if a.uint(2) == 0 || a.uint(2) > C.SIM_MAX_ENTITIES || a.uint(4) == 0 || a.uint(4) > math.MaxUint16 {
+		return hostengine.BadParam
+	}
+	var entities []hostengine.Entity
+	for _, pair := range array[C.sim_dcgmGroupEntityPair_t](a, 1, int(a.uint(2))) {
+		entities = append(entities, hostengine.Entity{Level: hostengine.Level(pair.entityGroupId), ID: uint32(pair.entityId)})
+	}
+	read := s.Latest
+	if a.uint(5)&liveData != 0 {
+		read = s.Live
+	}
+	values, err := read(entities, array[uint16](a, 3, int(a.uint(4))))
+	if err != nil {
+		return codeOf(err)
+	}
+	to := array[C.sim_dcgmFieldValue_v2](a, 6, len(values))
+	for i := range values {
+		v, c := &values[i], &to[i]
+		c.version = C.SIM_dcgmFieldValue_version2
+		c.entityGroupId, c.entityId = C.uint(v.Entity.Level), C.uint(v.Entity.ID)
+		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
+		c.status, c.unused, c.ts = C.int(v.Status), 0, C.int64_t(v.Micros)
+		put(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
+	}
+	return hostengine.OK
 }
 
-//export dcgmGetLatestValuesForFields
-func dcgmGetLatestValuesForFields(handle C.uintptr_t, id C.int, fields *C.ushort, count C.uint, to *C.sim_dcgmFieldValue_v1) C.int {
-	return dcgmEntityGetLatestValues(handle, C.SIM_DCGM_FE_GPU, id, fields, count, to)
+func deviceLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
+	of := hostengine.Entity{Level: hostengine.GPU, ID: a.uint(1)}
+	return latestOf(s, of, array[uint16](a, 2, int(a.uint(3))), array[C.sim_dcgmFieldValue_v1](a, 4, int(a.uint(3))))
 }
 
-// latest reads values and hands each to put, by its place in the answer.
-func latest(handle C.uintptr_t, of []hostengine.Entity, fields []uint16, flags C.uint, put func(int, hostengine.Value)) C.int {
-	return with(handle, func(s *hostengine.Session) error {
-		read := s.Latest
-		if flags&C.SIM_DCGM_FV_FLAG_LIVE_DATA != 0 {
-			read = s.Live
-		}
-		values, err := read(of, fields)
-		for i, v := range values {
-			put(i, v)
-		}
-		return err
-	})
+func entityLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
+	of := hostengine.Entity{Level: hostengine.Level(a.uint(1)), ID: a.uint(2)}
+	return latestOf(s, of, array[uint16](a, 3, int(a.uint(4))), array[C.sim_dcgmFieldValue_v1](a, 5, int(a.uint(4))))
 }
 
-// put fills the union of a value: a number, or a text of up to 255 characters.
-func put(to *[512]C.int64_t, v hostengine.Value) {
+func latestOf(s *hostengine.Session, of hostengine.Entity, fields []uint16, to []C.sim_dcgmFieldValue_v1) hostengine.Code {
+	values, err := s.Latest([]hostengine.Entity{of}, fields)
+	if err != nil {
+		return codeOf(err)
+	}
+	for i := range values {
+		v, c := &values[i], &to[i]
+		c.version = C.SIM_dcgmFieldValue_version1
+		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
+		c.status, c.ts = C.int(v.Status), C.int64_t(v.Micros)
+		put(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
+	}
+	return hostengine.OK
+}
+
+// put writes a value into the union of a dcgmFieldValue: the bytes behind it stay what the caller had there, as with DCGM.
+func put(to []byte, v *hostengine.Value) {
 	switch v.Type {
-	case 'd':
-		to[0] = C.int64_t(math.Float64bits(v.Float))
 	case 'i':
-		to[0] = C.int64_t(v.Int)
+		*(*int64)(unsafe.Pointer(&to[0])) = v.Int
+	case 'd':
+		*(*float64)(unsafe.Pointer(&to[0])) = v.Float
 	case 's':
-		room := unsafe.Slice((*byte)(unsafe.Pointer(to)), 256)
-		room[copy(room[:255], v.Text)] = 0
+		to[copy(to[:C.SIM_TEXT-1], v.Text)] = 0
 	}
 }

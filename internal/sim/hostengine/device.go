@@ -10,60 +10,77 @@ import (
 // The fields of a device beside profiling (dcgm_fields.h).
 const (
 	fieldUUID        = 54
+	fieldAffinity0   = 70 // to 73: which processors are near
+	fieldAffinity3   = 73
 	fieldSMClock     = 100
 	fieldMemoryClock = 101
 	fieldMemoryTemp  = 140
 	fieldGPUTemp     = 150
 	fieldPower       = 155
 	fieldEnergy      = 156
+	fieldReplays     = 202
 	fieldGPUUtil     = 203
 	fieldCopyUtil    = 204
+	fieldEncoderUtil = 206
+	fieldDecoderUtil = 207
+	fieldXID         = 230
+	fieldLinkMaxGen  = 235
+	fieldLinkMaxWide = 236
 	fieldFBTotal     = 250
 	fieldFBFree      = 251
 	fieldFBUsed      = 252
 	fieldFBReserved  = 253
+	fieldECC         = 310 // single, double bit since the driver was loaded; single, double bit ever
+	fieldECCLast     = 313
+	fieldRemapped    = 393 // uncorrectable, correctable, failure, pending
+	fieldRemapLast   = 396
 )
 
 func deviceField(field uint16) bool {
 	switch field {
 	case fieldUUID, fieldSMClock, fieldMemoryClock, fieldMemoryTemp, fieldGPUTemp, fieldPower, fieldEnergy, fieldGPUUtil,
+		fieldReplays, fieldEncoderUtil, fieldDecoderUtil, fieldXID, fieldLinkMaxGen, fieldLinkMaxWide,
 		fieldCopyUtil, fieldFBTotal, fieldFBFree, fieldFBUsed, fieldFBReserved:
 		return true
 	}
-	return false
+	return field >= fieldAffinity0 && field <= fieldAffinity3 || field >= fieldECC && field <= fieldECCLast ||
+		field >= fieldRemapped && field <= fieldRemapLast
 }
 
-// deviceValue is a field of the GPU. An instance silently gets its GPU's, but for the memory, which is its own.
-func (e *Engine) deviceValue(v Value) Value {
+// readDevice reads a field of the GPU. An instance silently gets its GPU's, but for the memory, which is its own.
+func (e *Engine) readDevice(v *Value) {
 	index := int(v.Entity.ID)
 	var of *Member
 	if v.Entity.Level != GPU {
 		m, ok := e.member(v.Entity)
 		if !ok {
 			v.Status = NoData
-			return v
+			return
 		}
 		index, of = m.GPU, &m
 	}
-	if !e.watched(v.Entity, v.Field) {
-		v.Status = NotWatched
-		return v
+	if !deviceField(v.Field) {
+		v.Status = UnknownField
+		return
 	}
 	s, err := e.node.Read(index, gpu.ReadingDevice)
 	if err != nil {
 		v.Status = NoData
-		return v
+		return
 	}
 	v.Micros = s.Time.UnixMicro()
-	fillDevice(&v, &s)
+	fillDevice(v, &s)
 	if of != nil {
-		fillInstance(&v, &s, of)
+		fillInstance(v, &s, of)
 	}
-	return v
 }
 
 func fillDevice(v *Value, s *sim.State) {
 	whole := func(n uint64) { v.Type, v.Int, v.Float = 'i', int64(n), 0 }
+	if v.Field >= fieldECC {
+		whole(errorCount(v.Field, s))
+		return
+	}
 	const mebi = 1 << 20
 	switch v.Field {
 	case fieldUUID:
@@ -102,7 +119,30 @@ func fillDevice(v *Value, s *sim.State) {
 		whole(s.MemoryUsed / mebi)
 	case fieldFBReserved:
 		whole(s.MemoryReserved / mebi)
+	case fieldLinkMaxGen:
+		whole(uint64(s.PCI.MaxGeneration))
+	case fieldLinkMaxWide:
+		whole(uint64(s.PCI.Width))
+	case fieldXID: // none has happened that this engine has seen; it gets no events
+		whole(IntBlank)
+	default: // no replays, no video engines in use, no processors to be near: not simulated
+		whole(IntNotSupported)
 	}
+}
+
+// errorCount is one of the error counts, or a blank.
+func errorCount(field uint16, s *sim.State) uint64 {
+	if field <= fieldECCLast {
+		return [...]uint64{
+			s.ECC.CorrectedVolatile, s.ECC.UncorrectedVolatile, s.ECC.CorrectedAggregate, s.ECC.UncorrectedAggregate,
+		}[field-fieldECC]
+	}
+	r, ok := s.Remapped.Get()
+	if !ok {
+		return IntNotSupported
+	}
+	flag := map[bool]uint64{true: 1}
+	return [...]uint64{r.Uncorrectable, r.Correctable, flag[r.Failure], flag[r.Pending]}[field-fieldRemapped]
 }
 
 func fillInstance(v *Value, s *sim.State, of *Member) {

@@ -20,6 +20,7 @@ type Code int
 const (
 	OK                    Code = 0
 	BadParam              Code = -1
+	NotConfigured         Code = -5 // what an id stands for is not there
 	NotSupported          Code = -6
 	NoData                Code = -14
 	NotWatched            Code = -16
@@ -35,8 +36,8 @@ const (
 // Error is DCGM's text; the codes without one here are answered with the general one.
 func (c Code) Error() string {
 	texts := map[Code]string{
-		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "This feature is not supported",
-		NoData: "No data is available", NotWatched: "Field is not being watched", UnknownField: "Unknown field identifier",
+		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported", NotConfigured: "Setting not configured",
+		NoData: "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
 		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
 		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
 		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
@@ -231,14 +232,11 @@ func (s *Session) DestroyGroup(id uintptr) error {
 	}
 	defer s.engine.mu.Unlock()
 	if s.engine.groups[id] == nil {
-		return NotConfigured(id)
+		return NotConfigured
 	}
 	s.engine.dropGroup(id)
 	return nil
 }
-
-// NotConfigured is DCGM's answer for an id that stands for nothing.
-func NotConfigured(uintptr) Code { return -5 }
 
 func (e *Engine) dropGroup(id uintptr) {
 	delete(e.groups, id)
@@ -276,7 +274,7 @@ func (s *Session) DestroyFieldGroup(id uintptr) error {
 	}
 	defer s.engine.mu.Unlock()
 	if s.engine.fields[id] == nil {
-		return NotConfigured(id)
+		return NotConfigured
 	}
 	delete(s.engine.fields, id)
 	return nil

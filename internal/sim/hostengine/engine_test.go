@@ -119,7 +119,7 @@ func TestValuesNeedAWatchAndAnInterval(t *testing.T) {
 	if v := latest(t, s, board, 1002); v.Status != OK || v.Float != 0.5 || v.Micros != n.Now().UnixMicro() {
 		t.Errorf("SM activity %+v, want 0.5 as of now", v)
 	}
-	if v := latest(t, s, board, 1010); v.Float < 8<<10 {
+	if v := latest(t, s, board, 1010); v.Type != 'i' || v.Int < 8<<10 {
 		t.Errorf("PCIe %+v", v)
 	}
 	if v := latest(t, s, board, 1003); v.Status != NotWatched {
@@ -141,7 +141,7 @@ func TestBlanksWithAGoodStatus(t *testing.T) {
 		of    Entity
 		field uint16
 	}{{ci, 1005}, {gi, 1009}, {ci, 1009}} {
-		if v := latest(t, s, b.of, b.field); v.Status != OK || v.Float != FloatNotSupported {
+		if v := latest(t, s, b.of, b.field); v.Status != OK || v.Float != FloatNotSupported && v.Int != IntNotSupported {
 			t.Errorf("field %d of %+v: %+v, want a blank with a good status", b.field, b.of, v)
 		}
 	}

@@ -57,7 +57,7 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	g, fields := e.groups[groupID], e.fields[fieldsID]
 	switch {
 	case g == nil || fields == nil:
-		return NotConfigured(groupID)
+		return NotConfigured
 	case interval < minInterval && isProfiling(fields[0]):
 		return BadParam
 	}
@@ -158,16 +158,57 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	return list, nil
 }
 
+// Live asks the driver, which takes no watch (DCGM_FV_FLAG_LIVE_DATA). Profiling has nothing to say that way.
+func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	list := make([]Value, 0, len(entities)*len(fields))
+	for _, of := range entities {
+		for _, f := range fields {
+			v := blank(of, f)
+			if isProfiling(f) {
+				v.Status = NotSupported
+			} else {
+				e.readDevice(&v)
+			}
+			list = append(list, v)
+		}
+	}
+	return list, nil
+}
+
+// blank is the value of a field that has none.
+func blank(of Entity, field uint16) Value {
+	if field >= fieldPCIeSent && field <= fieldNVLinkReceived {
+		return Value{Entity: of, Field: field, Type: 'i', Int: IntBlank}
+	}
+	return Value{Entity: of, Field: field, Type: 'd', Float: FloatBlank}
+}
+
+// setBlank makes a value a blank of its type, by the number of the sentinel: 0 BLANK, 1 NOT_FOUND, 2 NOT_SUPPORTED.
+func (v *Value) setBlank(sentinel int64) {
+	if v.Type == 'i' {
+		v.Int = IntBlank + sentinel
+	} else {
+		v.Float = FloatBlank + float64(sentinel)
+	}
+}
+
 func (e *Engine) value(of Entity, field uint16) Value {
-	v := Value{Entity: of, Field: field, Type: 'd', Float: FloatBlank}
+	v := blank(of, field)
+	if !e.watched(of, field) {
+		v.Status = NotWatched
+		return v
+	}
 	if !isProfiling(field) {
-		return e.deviceValue(v)
+		e.readDevice(&v)
+		return v
 	}
 	s := e.samples[of]
 	switch {
-	case !e.watched(of, field):
-		v.Status = NotWatched
-		return v
 	case e.node.HostEngine().Paused:
 		v.Micros = e.node.Now().UnixMicro()
 		return v
@@ -176,9 +217,16 @@ func (e *Engine) value(of Entity, field uint16) Value {
 		return v
 	}
 	v.Micros = s.at.UnixMicro()
-	v.Float = FloatNotSupported
+	v.setBlank(2)
 	if metric, scale, ok := metricOf(field); ok {
-		if value, has := sim.GPM(s.from, s.last, metric); has {
+		value, has := sim.GPM(s.from, s.last, metric)
+		switch {
+		case !has:
+		case v.Type == 'i' && math.IsNaN(value):
+			v.setBlank(0)
+		case v.Type == 'i':
+			v.Int = int64(math.Round(value * scale))
+		default:
 			v.Float = math.Round(value*scale*1e8) / 1e8
 		}
 	}
@@ -215,6 +263,12 @@ func (e *Engine) watched(of Entity, field uint16) bool {
 	}
 	return false
 }
+
+// The traffic among the profiling fields, which DCGM has as whole numbers of bytes per second.
+const (
+	fieldPCIeSent       = 1009
+	fieldNVLinkReceived = 1012
+)
 
 func isProfiling(field uint16) bool { return field >= 1001 && field <= 1012 }
 

@@ -1,0 +1,81 @@
+package main
+
+// #include "abi.h"
+// #include "dispatch.h"
+import "C"
+
+import (
+	"errors"
+	"unsafe"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
+)
+
+// The codes (dcgmReturn_t) that the host engine does not give by itself.
+const (
+	genericError    hostengine.Code = -3
+	uninitialized   hostengine.Code = -10
+	versionMismatch hostengine.Code = -12
+	tooSmall        hostengine.Code = -31
+)
+
+// codeOf is DCGM's code for an error of the engine.
+func codeOf(err error) hostengine.Code {
+	if err == nil {
+		return hostengine.OK
+	}
+	var code hostengine.Code
+	if errors.As(err, &code) {
+		return code
+	}
+	return genericError
+}
+
+// call answers one function of DCGM.
+type call func(l *library, a args) hostengine.Code
+
+// args are the arguments of a function as they were passed: numbers, handles, and addresses in the caller's memory.
+type args struct {
+	raw *[C.DCGM_SIM_MAX_ARGS]uintptr
+}
+
+func (a args) uint(i int) uint32 { return uint32(a.raw[i]) }
+
+// at is an argument that points to a T; nil for NULL.
+func at[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
+
+// array is an argument that points to n of T.
+func array[T any](a args, i int, n int) []T { return unsafe.Slice(at[T](a, i), n) }
+
+// text is an argument that points to a string; empty for NULL.
+func text(a args, i int) string { return C.GoString(at[C.char](a, i)) }
+
+// notNull refuses NULL for some arguments before anything else is looked at.
+func notNull(do call, indexes ...int) call {
+	return func(l *library, a args) hostengine.Code {
+		for _, i := range indexes {
+			if a.raw[i] == 0 {
+				return hostengine.BadParam
+			}
+		}
+		return do(l, a)
+	}
+}
+
+// cString fills a char array of a struct.
+func cString(to []C.char, text string) {
+	for i := range to {
+		to[i] = 0
+	}
+	for i := range min(len(text), len(to)-1) {
+		to[i] = C.char(text[i])
+	}
+}
+
+// flag is a bool of C.
+func flag(on bool) C.uint {
+	if on {
+		return 1
+	}
+	return 0
+}
