@@ -12,6 +12,7 @@ const module = "github.com/mig-exporter/mig-exporter/"
 // The libraries that the rules name; an import of a package below one counts as one of it.
 const (
 	goNVML          = "github.com/NVIDIA/go-nvml"
+	goDCGM          = "github.com/NVIDIA/go-dcgm"
 	goKitLog        = "github.com/go-kit/log"
 	kingpin         = "github.com/alecthomas/kingpin/v2"
 	clientGolang    = "github.com/prometheus/client_golang"
@@ -52,6 +53,14 @@ func rooms() []room {
 			libraries: []string{goNVML},
 		},
 		{
+			dir:       "internal/sim/hostengine",
+			internals: []string{"internal/gpu", "internal/mig", "internal/sim"},
+		},
+		{
+			dir:       "internal/sim/dcgmface",
+			internals: []string{"internal/gpu", "internal/dcgmsrc", "internal/sim", "internal/sim/hostengine"},
+		},
+		{
 			dir:       "internal/capture",
 			internals: []string{"internal/gpu", "internal/nvmlsrc"},
 			libraries: []string{goNVML, yaml},
@@ -77,6 +86,11 @@ func rooms() []room {
 			libraries: []string{goNVML, goKitLog},
 		},
 		{
+			dir:       "internal/dcgmsrc",
+			internals: []string{"internal/gpu", "internal/mig"},
+			libraries: []string{goDCGM, goKitLog},
+		},
+		{
 			dir:       "internal/podres",
 			internals: []string{"internal/gpu", "internal/mig"},
 			libraries: []string{grpc, protobuf, kubeletAPI, fsnotify, goKitLog},
@@ -94,6 +108,7 @@ func anyRoom(dir string) room {
 func exclusive() map[string][]string {
 	return map[string][]string{
 		goNVML:  {"internal/nvmlsrc", "internal/sim/nvmlface", "internal/capture"},
+		goDCGM:  {"internal/dcgmsrc"},
 		kingpin: {"cmd"},
 	}
 }
@@ -101,7 +116,7 @@ func exclusive() map[string][]string {
 // withoutNVML lists packages that may not depend on go-nvml through others either: cmd/nvml-sim is a library of its own
 // and would be left with hundreds of undefined NVML symbols.
 func withoutNVML() []string {
-	return []string{"internal/gpu", "internal/mig", "internal/sim", "internal/sim/kubelet", "cmd/nvml-sim", "cmd/dcgm-sim"}
+	return []string{"internal/gpu", "internal/mig", "internal/sim", "internal/sim/hostengine", "internal/sim/kubelet", "cmd/nvml-sim", "cmd/dcgm-sim"}
 }
 
 // goImport is one import of a file of the module. All paths in it are relative to the module's root, slash-separated.
