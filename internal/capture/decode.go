@@ -24,6 +24,8 @@ func (r *reader) decodeInto(v reflect.Value, n *yaml.Node, key string) {
 		v.SetBool(r.boolean(n, key))
 	case reflect.String:
 		v.SetString(r.text(n, key))
+	case reflect.Float64:
+		v.SetFloat(r.float(n, key))
 	case reflect.Slice:
 		for i, item := range r.list(n, key) {
 			v.Set(reflect.Append(v, r.decode(item, key+"["+strconv.Itoa(i)+"]", v.Type().Elem())))
@@ -39,6 +41,14 @@ func (r *reader) decodeInto(v reflect.Value, n *yaml.Node, key string) {
 			v.SetInt(r.signed(n, key, v.Type().Bits()))
 		}
 	}
+}
+
+func (r *reader) float(n *yaml.Node, key string) float64 {
+	v, err := strconv.ParseFloat(r.text(n, key), 64)
+	if err != nil {
+		r.fail(n, key, "is %s; expected a number in quotes", kindOf(n))
+	}
+	return v
 }
 
 func (r *reader) decodeCString(v reflect.Value, n *yaml.Node, key string) {
@@ -99,11 +109,7 @@ func (r *reader) decodeField(n *yaml.Node, key string) fieldValue {
 	var raw [8]byte
 	switch nvml.ValueType(int32(f.kind)) {
 	case nvml.VALUE_TYPE_DOUBLE:
-		v, err := strconv.ParseFloat(r.text(value, key), 64)
-		if err != nil {
-			r.fail(value, key, "is %s; expected a number in quotes", kindOf(value))
-		}
-		f.bits = math.Float64bits(v)
+		f.bits = math.Float64bits(r.float(value, key))
 		return f
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
 		binary.NativeEndian.PutUint32(raw[:4], uint32(r.unsigned(value, key, 32)))

@@ -41,6 +41,8 @@ func encode(v reflect.Value) *yaml.Node {
 		return scalar("!!bool", strconv.FormatBool(v.Bool()))
 	case reflect.String:
 		return textNode(v.String())
+	case reflect.Float64: // as text, since it may be no number
+		return textNode(strconv.FormatFloat(v.Float(), 'g', -1, 64))
 	case reflect.Slice:
 		list := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
 		for i := range v.Len() {

@@ -80,6 +80,12 @@ func (a answers) texts(question string) []string {
 func (a answers) pids(list []uint32) []uint32 {
 	for _, entries := range a {
 		for _, e := range entries {
+			used, _ := e.value.([]nvml.ProcessUtilizationSample)
+			for _, p := range used {
+				if p.Pid != 0 {
+					list = append(list, p.Pid)
+				}
+			}
 			processes, _ := e.value.([]nvml.ProcessInfo)
 			for _, p := range processes {
 				if p.Pid != 0 {
@@ -115,6 +121,12 @@ func (p pseudonyms) value(question string, value any, uuid string) any {
 			return "S" + digest("serial", uuid)[:12]
 		}
 	case []nvml.ProcessInfo:
+		list := slices.Clone(v)
+		for i := range list {
+			list[i].Pid = p.pids[list[i].Pid]
+		}
+		return list
+	case []nvml.ProcessUtilizationSample:
 		list := slices.Clone(v)
 		for i := range list {
 			list[i].Pid = p.pids[list[i].Pid]

@@ -52,6 +52,7 @@ func nodeQuestions() []question {
 		asks[count]("nvmlDeviceGetCount"),
 		asks[gpuName]("nvmlDeviceGetHandleByIndex", numberArg()),
 		asks[none]("nvmlEventSetCreate"),
+		asks[none]("nvmlGpmSampleAlloc"),
 	}
 }
 
@@ -94,6 +95,12 @@ func gpuQuestions() []question {
 		asks[nvml.GpuInstanceProfileInfo_v3]("nvmlDeviceGetGpuInstanceProfileInfo", numberArg()),
 		asks[[]nvml.GpuInstancePlacement]("nvmlDeviceGetGpuInstancePossiblePlacements", numberArg()),
 		asks[count]("nvmlDeviceGetGpuInstances", numberArg()),
+		asks[[]nvml.ProcessUtilizationSample]("nvmlDeviceGetProcessUtilization"),
+		asks[bool]("nvmlGpmQueryDeviceSupport"),
+		asks[none]("nvmlGpmSampleGet"),
+		asks[none]("nvmlGpmMigSampleGet", numberArg()),
+		asks[none]("nvmlGpmMetricsGet", gpmArg()),
+		asks[float64]("nvmlGpmMetricsGet", gpmArg(), metricArg()),
 	}
 }
 
@@ -107,6 +114,9 @@ func migQuestions() []question {
 		asks[int]("nvmlDeviceGetGpuInstanceId"),
 		asks[int]("nvmlDeviceGetComputeInstanceId"),
 		asks[nvml.DeviceAttributes]("nvmlDeviceGetAttributes"),
+		asks[none]("nvmlGpmSampleGet"),
+		asks[none]("nvmlGpmMetricsGet", gpmArg()),
+		asks[float64]("nvmlGpmMetricsGet", gpmArg(), metricArg()),
 	}
 }
 
@@ -147,6 +157,26 @@ func locationArg() argument {
 
 func eventArg() argument {
 	return argument{{nvml.EventTypeXidCriticalError, "XID_CRITICAL_ERROR"}, {nvml.EventMigConfigChange, "MIG_CONFIG_CHANGE"}}
+}
+
+// gpmArg is what a window of samples is of: a GPU instance by its id, or the entity itself.
+func gpmArg() argument { return argument{{wholeEntity, "WHOLE"}} }
+
+func metricArg() argument {
+	return argument{
+		{uint64(nvml.GPM_METRIC_GRAPHICS_UTIL), "GRAPHICS_UTIL"},
+		{uint64(nvml.GPM_METRIC_SM_UTIL), "SM_UTIL"},
+		{uint64(nvml.GPM_METRIC_SM_OCCUPANCY), "SM_OCCUPANCY"},
+		{uint64(nvml.GPM_METRIC_ANY_TENSOR_UTIL), "ANY_TENSOR_UTIL"},
+		{uint64(nvml.GPM_METRIC_FP64_UTIL), "FP64_UTIL"},
+		{uint64(nvml.GPM_METRIC_FP32_UTIL), "FP32_UTIL"},
+		{uint64(nvml.GPM_METRIC_FP16_UTIL), "FP16_UTIL"},
+		{uint64(nvml.GPM_METRIC_DRAM_BW_UTIL), "DRAM_BW_UTIL"},
+		{uint64(nvml.GPM_METRIC_PCIE_TX_PER_SEC), "PCIE_TX_PER_SEC"},
+		{uint64(nvml.GPM_METRIC_PCIE_RX_PER_SEC), "PCIE_RX_PER_SEC"},
+		{uint64(nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC), "NVLINK_TOTAL_RX_PER_SEC"},
+		{uint64(nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC), "NVLINK_TOTAL_TX_PER_SEC"},
+	}
 }
 
 func fieldArg() argument {
