@@ -102,8 +102,10 @@ func (s *Source) freeSamples() {
 	s.samples.all, s.samples.spare = nil, nil
 }
 
-// retire makes the samples of a board spare that is in use no longer, unless a call for it hangs.
+// retire makes the samples of a board spare that is in use no longer. Where a call for it hangs, the Read does so that the
+// call belongs to, when it returns.
 func (s *Source) retire(b *board) {
+	b.retired.Store(true)
 	if !b.reading.TryLock() {
 		return
 	}
@@ -122,7 +124,7 @@ func (r *round) sample() {
 	if !r.source.opts.GPM || r.fatal != nil || !r.gpmSupported() {
 		return
 	}
-	since := r.now.Sub(g.lastAt)
+	since := r.source.opts.Now().Sub(g.lastAt)
 	if !g.lastAt.IsZero() && since >= 0 && since < minWindow {
 		return // what the last window said holds
 	}
@@ -147,7 +149,8 @@ func (r *round) gpmSupported() bool {
 // sampleAll samples the board and everything of the tree that is known.
 func (r *round) sampleAll() {
 	b := r.board
-	b.gpm.sampled, b.gpm.lastAt = true, r.now
+	b.gpm.sampled = true
+	defer func() { b.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the round began
 	a := r.ofEntity(r.answers)
 	r.sampleInto(&b.gpm.own, &a, r.dev, wholeGPU)
 	for i := range b.tree.nodes {

@@ -45,7 +45,7 @@ func profiledNode(t *testing.T, scenario string) *node {
 
 func about(got gpu.Opt[float64], want float64) bool {
 	v, ok := got.Get()
-	return ok && math.Abs(v-want) < 1e-9
+	return ok && math.Abs(v-want) < 1e-7
 }
 
 func TestActivityByGPM(t *testing.T) {

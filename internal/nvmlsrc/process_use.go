@@ -13,6 +13,9 @@ func (r *round) readProcessUse(list []gpu.Process) {
 	if !r.source.opts.ProcessUtilization || r.board.mode.enabled.Or(false) || !r.may(question, gpu.ReadingProcesses) {
 		return
 	}
+	if r.board.processesSeen > uint64(r.now.UnixMicro()) {
+		r.board.processesSeen = 0 // the clock was set back: nothing would ever be newer
+	}
 	samples, ret := r.dev.GetProcessUtilization(r.board.processesSeen)
 	if ret == nvml.ERROR_NOT_FOUND { // nothing did anything
 		samples, ret = nil, nvml.SUCCESS

@@ -120,6 +120,11 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	if b == nil {
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
 	}
+	defer func() {
+		if b.retired.Load() {
+			s.retire(b)
+		}
+	}()
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	g, err := newRound(s, b).read()
