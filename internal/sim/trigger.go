@@ -120,7 +120,8 @@ type HostEngineState struct {
 // HostEngine tells how the node's DCGM host engine is.
 func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
-	now := n.clock.Now()
+	now := n.lock() // whoever shares a stepped clock may have moved it
+	n.mu.Unlock()
 	n.faults(driverAsWhole, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultDCGMDown:

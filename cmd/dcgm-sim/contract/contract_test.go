@@ -100,7 +100,7 @@ func TestABI(t *testing.T) {
 	structs := regexp.MustCompile(`(?s)typedef struct \{(.*?)\} sim_(\w+);`).FindAllStringSubmatch(abi, -1)
 	for _, s := range structs {
 		check("sizeof(sim_%s) == sizeof(%s)", s[2], s[2])
-		for _, field := range regexp.MustCompile(`(\w+)(?:\[\d+\])?\s*;`).FindAllStringSubmatch(s[1], -1) {
+		for _, field := range regexp.MustCompile(`(?m)^\t(?:\w+ )+(\w+)(?:\[\w+\])?[,;]`).FindAllStringSubmatch(s[1], -1) {
 			check("offsetof(sim_%s, %s) == offsetof(%s, %s)", s[2], field[1], s[2], field[1])
 			check("sizeof(((sim_%s *)0)->%s) == sizeof(((%s *)0)->%s)", s[2], field[1], s[2], field[1])
 		}
@@ -109,7 +109,7 @@ func TestABI(t *testing.T) {
 	for _, v := range values {
 		check("(long long)SIM_%s == (long long)%s", v[1], v[1])
 	}
-	if len(structs) < 6 || len(values) < 20 {
+	if len(structs) < 6 || len(values) < 5 {
 		t.Fatalf("only %d structs and %d values found in abi.h", len(structs), len(values))
 	}
 	code.WriteString("int main(void) { return 0; }\n")
