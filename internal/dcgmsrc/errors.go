@@ -22,6 +22,8 @@ var (
 	ErrPaused = errors.New("profiling is paused in the DCGM host engine")
 	// ErrNotWatched: the engine has forgotten a watch.
 	ErrNotWatched = errors.New("not watched by the DCGM host engine")
+	// ErrStale: the engine's hierarchy goes on to be of another layout.
+	ErrStale = errors.New("the DCGM host engine has other instances than the driver: restart it after a change of the MIG mode")
 	// ErrGone: the engine does not know a group or an entity (any more).
 	ErrGone = errors.New("not known to the DCGM host engine")
 )

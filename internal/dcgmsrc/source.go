@@ -28,6 +28,8 @@ const (
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
 	// settle is for how long the engine's hierarchy may be of a layout that has passed: 1-2 s have been seen.
 	settle = 2 * time.Second
+	// patience is for how long a hierarchy of another layout is taken for one that lags behind.
+	patience = 30 * time.Second
 	// updateLag is how much later than its interval a value may be taken.
 	updateLag  = time.Second
 	minBackoff = time.Second
@@ -111,8 +113,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	answer, err := s.cycle(snapshot, now)
 	if err != nil {
 		s.disconnect()
-		s.failed(err, now)
-		return nil, err
+		return nil, s.failed(err, now)
 	}
 	s.retry = backoff{}
 	return answer, nil
@@ -129,28 +130,29 @@ func (s *Source) connect(now time.Time) error {
 	s.calls.Add(1)
 	session, err := s.engine.Connect()
 	if err != nil {
-		err = fmt.Errorf("profile by DCGM: %w", err)
-		if !errors.Is(err, gpu.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
-		}
-		s.failed(err, now)
-		return err
+		return s.failed(err, now)
 	}
 	s.session = session
-	level.Info(s.opts.Logger).Log("msg", "connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
+	level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	return nil
 }
 
-func (s *Source) failed(err error, now time.Time) {
-	s.lastErr = err
+// failed is the error of this attempt, and of all until the next one.
+func (s *Source) failed(err error, now time.Time) error {
+	if errors.Is(err, gpu.ErrUnavailable) {
+		s.lastErr = fmt.Errorf("profile by DCGM: %w", err)
+	} else {
+		s.lastErr = fmt.Errorf("profile by DCGM: %w: %w", gpu.ErrUnavailable, err)
+	}
 	s.retry.failed(now)
+	return s.lastErr
 }
 
 // disconnect forgets what was made in the session: the engine drops it with the connection, or has already.
 func (s *Source) disconnect() {
 	s.calls.Add(1)
 	if err := s.session.Close(); err != nil {
-		level.Debug(s.opts.Logger).Log("msg", "closing the connection to DCGM failed", "err", err)
+		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
 	}
 	s.session, s.boards, s.split, s.leftover, s.looked = nil, nil, false, nil, backoff{}
 	clear(s.units)

@@ -151,6 +151,11 @@ func TestDisagreement(t *testing.T) {
 			if (len(got.Instances) > 0) != tt.agrees || !got.Board.SM.Present() {
 				t.Errorf("%+v", got)
 			}
+			h.after(60)
+			stale := !tt.agrees && tt.name != "none at all"
+			if n := strings.Count(h.lines.String(), "restart it after a change of the MIG mode"); n != map[bool]int{true: 1}[stale] {
+				t.Errorf("said %d times that the hierarchy is stale:\n%s", n, h.lines.String())
+			}
 		})
 	}
 }

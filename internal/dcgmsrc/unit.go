@@ -2,6 +2,7 @@ package dcgmsrc
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,7 +19,8 @@ type unit struct {
 	layout  uint64
 	since   time.Time // for how long the engine's hierarchy has agreed with this layout by these nodes
 	agreed  bool
-	nodes   []node // GPU instances, then compute instances, by id
+	differs time.Time // since when they have not; zero: they do
+	nodes   []node    // GPU instances, then compute instances, by id
 	next    []node
 	byLevel [levels][]Entity // of the nodes
 
@@ -57,6 +59,11 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 	})
 	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
 	u.agreed = mapped && agree(g, u.next)
+	if u.agreed || !mapped {
+		u.differs = time.Time{}
+	} else if u.differs.IsZero() {
+		u.differs = now
+	}
 	if same && u.agreed {
 		return nil
 	}
@@ -155,6 +162,9 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			}
 			failed = err
 		}
+	}
+	if failed == nil && !u.differs.IsZero() && now.Sub(u.differs) >= patience {
+		failed = fmt.Errorf("map instances: %w", ErrStale)
 	}
 	switch {
 	case failed != nil:
