@@ -2,6 +2,7 @@ package nvmlsrc_test
 
 import (
 	"bytes"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,9 @@ type spy struct {
 	devices map[int]spyDevice
 	loadErr error
 	fallen  nvmlsrc.Device
+	every   func()                       // happens before every call of a Read
+	who     who                          // nil: counters are the node's
+	metrics map[uint32]nvmlsrc.GPMMetric // what the driver says of metrics instead of the truth
 
 	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool
@@ -71,7 +75,11 @@ func (s *spy) passes(call string) (nvml.Return, bool) {
 	s.calls[call]++
 	f := s.before[call]
 	delete(s.before, call)
+	every := s.every
 	s.mu.Unlock()
+	if every != nil && call != "Wait" && call != "Free" && call != "EventSetCreate" && !strings.HasPrefix(call, "RegisterEvents") {
+		every()
+	}
 	if f != nil {
 		f()
 	}
