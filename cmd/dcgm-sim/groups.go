@@ -38,19 +38,17 @@ func createGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	if err != nil {
 		return codeOf(err)
 	}
-	if kind == groupOfAll {
-		gpus, err := s.GPUs()
-		if err != nil {
-			return codeOf(err)
-		}
-		for _, g := range gpus {
-			if err := s.AddEntity(id, hostengine.Entity{Level: hostengine.GPU, ID: g}); err != nil {
-				return codeOf(err)
-			}
+	*at[uintptr](a, 3) = id
+	if kind == groupEmpty {
+		return hostengine.OK
+	}
+	gpus, err := s.GPUs()
+	for _, g := range gpus {
+		if err == nil {
+			err = s.AddEntity(id, hostengine.Entity{Level: hostengine.GPU, ID: g})
 		}
 	}
-	*at[uintptr](a, 3) = id
-	return hostengine.OK
+	return codeOf(err)
 }
 
 func destroyGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {

@@ -259,3 +259,31 @@ faults:
 		t.Errorf("above one: %+v", v)
 	}
 }
+
+// TestLive: a device tells its own fields without a watch, which profiling does not.
+func TestLive(t *testing.T) {
+	n, e := start(t, scenario)
+	s := open(t, e)
+	gi := find(t, s, "3g.20gb", n, GPUInstance)
+	st, err := n.Read(1, gpu.ReadingDevice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Live([]Entity{{GPU, 1}, gi}, []uint16{54, 155, 250, 1002, 9999})
+	if err != nil || len(list) != 10 {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	board, instance := list[:5], list[5:]
+	if board[0].Text != string(st.UUID) || instance[0].Text != board[0].Text {
+		t.Errorf("UUIDs %q, %q, want %q", board[0].Text, instance[0].Text, st.UUID)
+	}
+	if board[1].Float != st.Watts || instance[1].Float != st.Watts {
+		t.Errorf("watts %g, of the instance %g; want the GPU's %g for both", board[1].Float, instance[1].Float, st.Watts)
+	}
+	if board[2].Int != int64(st.MemoryTotal>>20) || instance[2].Int >= board[2].Int/2+1 || instance[2].Int == 0 {
+		t.Errorf("framebuffer %d MiB, of the instance %d", board[2].Int, instance[2].Int)
+	}
+	if board[3].Status != NotSupported || board[4].Status != UnknownField {
+		t.Errorf("profiling live: %+v; a field that there is not: %+v", board[3], board[4])
+	}
+}
