@@ -98,7 +98,7 @@ type Engine struct {
 	sessions int // since the beginning
 	lastID   uintptr
 	groups   map[uintptr]*group
-	fields   map[uintptr][]uint16
+	fields   map[uintptr]*fieldGroup
 	watches  map[watchKey]*watch
 	samples  map[Entity]*sampled
 }
@@ -108,6 +108,12 @@ type group struct {
 	session  int
 	name     string
 	entities []Entity
+}
+
+// fieldGroup is a set of fields.
+type fieldGroup struct {
+	session int
+	ids     []uint16
 }
 
 // New makes an engine, which is started by the first session.
@@ -143,7 +149,7 @@ func (e *Engine) alive() error {
 	}
 	e.restarts, e.began = state.Restarts, true
 	e.life++
-	e.groups, e.fields = map[uintptr]*group{}, map[uintptr][]uint16{}
+	e.groups, e.fields = map[uintptr]*group{}, map[uintptr]*fieldGroup{}
 	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
 	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
 	e.trees, e.mode = make([]tree, e.node.Count()), make([]bool, e.node.Count())
@@ -169,7 +175,7 @@ func (s *Session) enter() error {
 	return err
 }
 
-// Close ends the session with its groups and watches.
+// Close ends the session with its groups, field groups and watches.
 func (s *Session) Close() {
 	if s.enter() != nil {
 		return
@@ -178,6 +184,11 @@ func (s *Session) Close() {
 	for id, g := range s.engine.groups {
 		if g.session == s.number {
 			s.engine.dropGroup(id)
+		}
+	}
+	for id, f := range s.engine.fields {
+		if f.session == s.number {
+			delete(s.engine.fields, id)
 		}
 	}
 }
@@ -254,7 +265,10 @@ func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
 	}
 	e := s.engine
 	defer e.mu.Unlock()
-	if len(fields) == 0 || len(e.fields) >= maxGroups {
+	switch {
+	case len(fields) == 0:
+		return 0, BadParam
+	case len(e.fields) >= maxGroups:
 		return 0, MaxLimit
 	}
 	for _, f := range fields {
@@ -263,7 +277,7 @@ func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
 		}
 	}
 	e.lastID++
-	e.fields[e.lastID] = slices.Clone(fields)
+	e.fields[e.lastID] = &fieldGroup{session: s.number, ids: slices.Clone(fields)}
 	return e.lastID, nil
 }
 

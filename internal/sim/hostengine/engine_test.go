@@ -287,3 +287,22 @@ func TestLive(t *testing.T) {
 		t.Errorf("profiling live: %+v; a field that there is not: %+v", board[3], board[4])
 	}
 }
+
+// TestMixedFieldGroup: profiling fields are sampled wherever they stand, and a session takes its field groups with it.
+func TestMixedFieldGroup(t *testing.T) {
+	n, e := start(t, scenario)
+	s := open(t, e)
+	board := Entity{GPU, 0}
+	watchAll(t, s, []uint16{155, 1002}, board)
+	advance(t, n, time.Second)
+	if v := latest(t, s, board, 1002); v.Status != OK || v.Float != 0.5 {
+		t.Errorf("behind a device's field: %+v", v)
+	}
+	if _, err := s.CreateFieldGroup(nil); !errors.Is(err, BadParam) {
+		t.Errorf("no fields: %v", err)
+	}
+	s.Close()
+	if got := e.Counts(); got != "0 groups, 0 field groups, 0 watches" {
+		t.Errorf("after the session: %s", got)
+	}
+}

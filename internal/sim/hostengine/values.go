@@ -2,6 +2,7 @@ package hostengine
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -58,13 +59,16 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	switch {
 	case g == nil || fields == nil:
 		return NotConfigured
-	case interval < minInterval && isProfiling(fields[0]):
-		return BadParam
 	}
-	if isProfiling(fields[0]) && e.node.HostEngine().NonRoot {
-		return RequiresRoot
+	if slices.ContainsFunc(fields.ids, isProfiling) {
+		switch {
+		case interval < minInterval:
+			return BadParam
+		case e.node.HostEngine().NonRoot:
+			return RequiresRoot
+		}
 	}
-	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields, interval: interval}
+	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval}
 	e.update()
 	return nil
 }
@@ -93,7 +97,7 @@ func (s *Session) Update() error {
 // when somebody looks, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
-		if !isProfiling(w.fields[0]) {
+		if !slices.ContainsFunc(w.fields, isProfiling) {
 			continue
 		}
 		for _, of := range w.entities {
