@@ -9,8 +9,6 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
-	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
 )
 
 const gpmScenario = `
@@ -148,46 +146,5 @@ func TestProcessUse(t *testing.T) {
 		if p.SM.Present() || len(cut.Errors) > 0 {
 			t.Errorf("under MIG: %+v, errors %v", p, cut.Errors)
 		}
-	}
-}
-
-// BenchmarkGPM is one cycle at 10 Hz of eight H100 in seven instances each: what profiling adds to a poll.
-func BenchmarkGPM(b *testing.B) {
-	scenario, err := sim.Load("../../testdata/scenarios/h100-56.yaml")
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, c := range []struct {
-		name string
-		gpm  bool
-	}{{"off", false}, {"on", true}} {
-		b.Run(c.name, func(b *testing.B) {
-			n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer n.Close()
-			s := nvmlsrc.New(nvmlface.New(n), nvmlsrc.Options{Now: n.Now, GPM: c.gpm, Logger: log.NewNopLogger()})
-			defer s.Close(b.Context())
-			inventory, err := s.Discover()
-			if err != nil {
-				b.Fatal(err)
-			}
-			calls := s.DriverCalls()
-			b.ReportAllocs()
-			for b.Loop() {
-				b.StopTimer()
-				if err := n.Advance(100 * time.Millisecond); err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-				for _, found := range inventory.GPUs {
-					if _, err := s.Read(found.UUID); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-			b.ReportMetric(float64(s.DriverCalls()-calls)/float64(b.N), "calls/op")
-		})
 	}
 }
