@@ -23,6 +23,7 @@ func Open(libraryPath string) Library {
 
 // library is go-nvml's, with the symbols that it was found to have.
 type library struct {
+	gpm  gpmRequests
 	path string
 	nvml nvml.Interface
 

@@ -1,6 +1,10 @@
 package nvmlsrc
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
 
 // gpmSample is go-nvml's, of a library that has GPM.
 type gpmSample struct {
@@ -20,22 +24,47 @@ func (l *library) GpmSampleAlloc() (GPMSample, nvml.Return) {
 	return gpmSample{lib: l, sample: sample}, ret
 }
 
-// GpmMetricsGet goes through go-nvml's own struct, 13 KiB which it copies twice.
+// gpmRequests are go-nvml's structs for GpmMetricsGet, 13 KiB each: as many as there are calls at once.
+type gpmRequests struct {
+	mu    sync.Mutex
+	spare []*nvml.GpmMetricsGetType
+}
+
+func (g *gpmRequests) take() *nvml.GpmMetricsGetType {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := len(g.spare)
+	if n == 0 {
+		return &nvml.GpmMetricsGetType{}
+	}
+	request := g.spare[n-1]
+	g.spare = g.spare[:n-1]
+	return request
+}
+
+func (g *gpmRequests) giveBack(request *nvml.GpmMetricsGetType) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.spare = append(g.spare, request)
+}
+
+// GpmMetricsGet goes through go-nvml's own struct, which that copies twice.
 func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return {
 	if !l.has("nvmlGpmMetricsGet") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	first, ok := before.(gpmSample)
 	second, ok2 := after.(gpmSample)
-	get := nvml.GpmMetricsGetType{NumMetrics: uint32(len(metrics))}
+	get := l.gpm.take()
+	defer l.gpm.giveBack(get)
 	if !ok || !ok2 || len(metrics) > len(get.Metrics) {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	get.Sample1, get.Sample2 = first.sample, second.sample
+	get.NumMetrics, get.Sample1, get.Sample2 = uint32(len(metrics)), first.sample, second.sample
 	for i := range metrics {
 		get.Metrics[i].MetricId = metrics[i].ID
 	}
-	ret := l.nvml.GpmMetricsGet(&get)
+	ret := l.nvml.GpmMetricsGet(get)
 	for i := range metrics {
 		metrics[i].Value, metrics[i].Return = get.Metrics[i].Value, nvml.Return(get.Metrics[i].NvmlReturn)
 	}

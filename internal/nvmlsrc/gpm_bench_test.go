@@ -1,6 +1,9 @@
 package nvmlsrc_test
 
 import (
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,4 +79,38 @@ func BenchmarkGPM(b *testing.B) {
 	b.ReportMetric(core(on.took-off.took), "%core-gpm")
 	b.ReportMetric(float64(on.source.DriverCalls()-on.calls)/polls, "calls-on/poll")
 	b.ReportMetric(float64(off.source.DriverCalls()-off.calls)/polls, "calls-off/poll")
+}
+
+// TestGPMCalls holds the number in docs/performance.md: two calls for each GPU, GPU instance and compute instance, one to
+// sample it and one for its metrics.
+func TestGPMCalls(t *testing.T) {
+	var calls [2]uint64
+	for i, on := range []bool{false, true} {
+		b := newBench(t)
+		b.source = nvmlsrc.New(nvmlface.New(b.Node), nvmlsrc.Options{Now: b.Now, SlowEvery: slowTier, GPM: on, Logger: log.NewNopLogger()})
+		t.Cleanup(func() { b.source.Close(t.Context()) })
+		inventory, err := b.source.Discover()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			calls[i] = b.source.DriverCalls()
+			if err := b.Advance(100 * time.Millisecond); err != nil {
+				t.Fatal(err)
+			}
+			for _, found := range inventory.GPUs {
+				if _, err := b.source.Read(found.UUID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			calls[i] = b.source.DriverCalls() - calls[i]
+		}
+	}
+	page, err := os.ReadFile(performancePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if more, want := calls[1]-calls[0], 2*(8+56+56); more != uint64(want) || !strings.Contains(string(page), fmt.Sprintf("GPM adds %d calls", want)) {
+		t.Errorf("GPM adds %d calls to a poll; want %d, and %s to say so", more, want, performancePage)
+	}
 }
