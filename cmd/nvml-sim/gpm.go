@@ -43,7 +43,8 @@ func gpmSupport(s *sim.State, a args) result {
 }
 
 func allocSample(l *library, a args) result {
-	if err := l.node.Driver(); err != nil {
+	err := l.node.Driver()
+	if err != nil {
 		return l.failed(err)
 	}
 	address := uintptr(C.calloc(1, 1))
@@ -122,7 +123,8 @@ func gpmMetrics(l *library, a args) result {
 	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled {
 		return invalidArgument
 	}
-	if err := l.node.Driver(); err != nil {
+	err := l.node.Driver()
+	if err != nil {
 		return l.failed(err)
 	}
 	for i := range get.metrics[:get.numMetrics] {

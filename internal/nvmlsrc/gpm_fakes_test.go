@@ -13,6 +13,13 @@ import (
 // instance.
 type who func(instance, compute int) int
 
+// always lets something happen before every call of a Read.
+func (s *spy) always(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.every = f
+}
+
 type spySample struct {
 	real nvmlsrc.GPMSample
 	spy  *spy

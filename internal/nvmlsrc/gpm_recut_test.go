@@ -108,15 +108,12 @@ func (c *recutter) run(recuts int, next func() int) (values int) {
 	id := c.discover()[0]
 	calls, at := 0, -1
 	done := 0
-	c.spy.every = func() {
+	c.spy.always(func() {
 		if calls++; calls == at {
-			every := c.spy.every
-			c.spy.every = nil
 			c.recut(next())
-			c.spy.every = every
 			done++
 		}
-	}
+	})
 	random := rand.New(rand.NewPCG(4, 2))
 	for round := 0; done < recuts; round++ {
 		calls, at = 0, -1
@@ -130,7 +127,7 @@ func (c *recutter) run(recuts int, next func() int) (values int) {
 		}
 		values += c.check(g)
 	}
-	c.spy.every = nil
+	c.spy.always(nil)
 	return values
 }
 

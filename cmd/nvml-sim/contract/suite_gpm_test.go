@@ -71,10 +71,16 @@ func checkWindows(s *subject) {
 	if len(all) == 0 {
 		return
 	}
+	var made []nvmlsrc.GPMSample
+	defer func() {
+		for _, sample := range made {
+			s.must("GPMSample.Free", sample.Free())
+		}
+	}()
 	for range 2 {
 		for _, p := range all {
 			if sample, ret := s.lib.GpmSampleAlloc(); s.must("Library.GpmSampleAlloc", ret) {
-				defer func() { s.must("GPMSample.Free", sample.Free()) }()
+				made = append(made, sample)
 				if s.has(p.function, p.take(sample)) {
 					p.samples = append(p.samples, sample)
 				}
