@@ -92,7 +92,9 @@ func served(t *testing.T, r captureRun) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &exporter{node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, Logger: logger}), logger: logger}
+	x := &exporter{
+		node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Logger: logger}), logger: logger,
+	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
 	if x.metrics, err = collector.New(collector.Options{DriverCalls: x.source.DriverCalls, Now: n.now}); err != nil {
