@@ -24,7 +24,9 @@ func Diff(before, after *Snapshot) Delta {
 	old := map[UUID]*GPU{}
 	if before != nil {
 		for i := range before.GPUs {
-			old[before.GPUs[i].UUID] = &before.GPUs[i]
+			if was := &before.GPUs[i]; was.UUID != "" {
+				old[was.UUID] = was
+			}
 		}
 	}
 	for i := range after.GPUs {

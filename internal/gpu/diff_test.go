@@ -31,6 +31,8 @@ func TestDiff(t *testing.T) {
 		{"nothing", node(cut("GPU-a", 1)), node(cut("GPU-a", 1)), Delta{}},
 		{"the first", nil, node(cut("GPU-a", 1)), Delta{Appeared: []UUID{"GPU-a"}, Created: []InstanceChange{gi, ci}}},
 		{"a GPU vanishes", node(cut("GPU-a", 1)), node(), Delta{Vanished: []UUID{"GPU-a"}, Destroyed: []InstanceChange{gi, ci}}},
+		{"a GPU without a handle", node(GPU{Facts: Facts{Index: 1}}), node(GPU{Facts: Facts{Index: 1}}), Delta{}},
+		{"a GPU without a handle is found", node(GPU{}), node(GPU{Facts: Facts{UUID: "GPU-a"}}), Delta{Appeared: []UUID{"GPU-a"}}},
 		{"a GPU goes down", node(cut("GPU-a", 1)), node(down), Delta{WentDown: []UUID{"GPU-a"}}},
 		{"a GPU comes back", node(down), node(cut("GPU-a", 1)), Delta{WentUp: []UUID{"GPU-a"}}},
 		{"a mode change is pending", node(cut("GPU-a", 1)), node(off), Delta{ModeChanged: []UUID{"GPU-a"}}},

@@ -14,6 +14,7 @@ import (
 type scan struct {
 	devices   []migEntry      // MIG devices, by NVML's index
 	instances []instanceEntry // GPU instances; empty where the process may not list them
+	listed    bool            // the instances are all there are
 }
 
 type migEntry struct {
@@ -46,12 +47,38 @@ func (s *scan) has(instance gpu.InstanceID, compute gpu.ComputeID) bool {
 	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.instance == instance && e.compute == compute })
 }
 
+// torn tells whether the scan contradicts itself, which it does where a GPU was cut anew between its calls: a MIG device
+// is of no instance that there is, or two instances share memory.
+func (s *scan) torn() bool {
+	if !s.listed {
+		return false
+	}
+	for _, d := range s.devices {
+		if !slices.ContainsFunc(s.instances, func(e instanceEntry) bool { return gpu.InstanceID(e.info.ID) == d.instance }) {
+			return true
+		}
+	}
+	for i, a := range s.instances {
+		for _, b := range s.instances[:i] {
+			if a.placement().Overlaps(b.placement()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (e instanceEntry) placement() gpu.Placement {
+	return gpu.Placement{Start: int(e.info.Placement.Start), Size: int(e.info.Placement.Size)}
+}
+
 // look scans the tree. It is false where that failed, with the error on record; r.moved is set where something vanished
 // while it was looked at.
 func (r *round) look(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
-	listed, ok := r.lookForInstances(to)
-	return ok && r.lookForDevices(to, !listed)
+	var ok bool
+	to.listed, ok = r.lookForInstances(to)
+	return ok && r.lookForDevices(to, !to.listed)
 }
 
 // failScan makes an error of an entity that does not tell what it is, also where that is not supported: without it the

@@ -52,10 +52,7 @@ func (r *round) readTree() {
 		return
 	}
 	r.scanErr = nil
-	if !r.look(&t.spare) {
-		if r.fatal == nil {
-			r.scanErr = r.errs[len(r.errs)-1].Err
-		}
+	if !r.lookAgain(t) {
 		return
 	}
 	changed := !t.known || !t.scan.equal(&t.spare)
@@ -63,6 +60,9 @@ func (r *round) readTree() {
 	r.board.gpm.recut = r.board.gpm.recut || changed
 	if changed && t.known {
 		r.again() // what is supported depends on the instances, too
+	}
+	if changed && !r.settle(t) {
+		return
 	}
 	if changed || r.slow {
 		r.build(t, changed)
@@ -72,6 +72,35 @@ func (r *round) readTree() {
 		r.errs = r.errs[:before]
 		r.readTree()
 	}
+}
+
+// lookAgain scans the tree into t.spare. It is false where that failed.
+func (r *round) lookAgain(t *tree) bool {
+	ok := r.look(&t.spare)
+	if !ok && r.fatal == nil {
+		r.scanErr = r.errs[len(r.errs)-1].Err
+	}
+	return ok
+}
+
+// mostLooks bounds how often a tree that contradicts itself is looked at in one reading.
+const mostLooks = 4
+
+// settle looks again at a tree that has changed while it contradicts itself: a scan is many calls, and one in the middle of
+// a re-cut has something of both layouts. What looks the same twice is as the driver says. It is false where a scan failed.
+func (r *round) settle(t *tree) bool {
+	for looks := 1; looks < mostLooks && t.scan.torn(); looks++ {
+		if !r.lookAgain(t) {
+			t.known = false // t.scan is not of what the nodes are of
+			return false
+		}
+		same := t.scan.equal(&t.spare)
+		t.scan, t.spare = t.spare, t.scan
+		if same {
+			break
+		}
+	}
+	return true
 }
 
 // build reads the details of a scanned tree. Where it has not changed, the details stand through errors.
@@ -129,7 +158,7 @@ func keepAnswers(nodes, from []instanceNode) {
 func (r *round) listedNode(info GPUInstanceInfo) instanceNode {
 	n := newNode(gpu.InstanceID(info.ID))
 	n.ProfileID = gpu.Some(info.ProfileID)
-	n.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
+	n.Placement = gpu.Some(instanceEntry{info: info}.placement())
 	n.MemorySlices = gpu.Some(int(info.Placement.Size))
 	for _, p := range r.board.static.profiles {
 		if p.ID == info.ProfileID {

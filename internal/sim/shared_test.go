@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -189,6 +190,33 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 	}
 	if _, err := Join(s, ClockStep, filepath.Join(t.TempDir(), "no", "state.json")); !errors.Is(err, ErrState) || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such folder: %v", err)
+	}
+}
+
+// What is no file is told of at once: opening a pipe would wait for its writer for ever.
+func TestStateThatIsNoFile(t *testing.T) {
+	s, err := Parse("shared.yaml", []byte(sharedScenario))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe := statePath(t)
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, t.TempDir()} {
+		joined := make(chan error, 1)
+		go func() {
+			_, err := Join(s, ClockStep, path)
+			joined <- err
+		}()
+		select {
+		case err := <-joined:
+			if !errors.Is(err, ErrState) || !strings.Contains(err.Error(), path+": is no regular file") {
+				t.Errorf("%s: %v", path, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: Join waits", path)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -106,19 +107,31 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 // readState reads a state file. The open file is the caller's: while it is open, its inode is not used again, so that
 // another file under the name can be told from it.
 func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for its writer
 	if err != nil {
 		return nil, nil, err
 	}
-	data, err := io.ReadAll(io.LimitReader(file, maxStateBytes))
+	var f *stateFile
+	data, err := readRegular(file)
 	if err == nil {
-		var f *stateFile
-		if f, err = decodeState(data, s); err == nil {
-			return f, file, nil
-		}
-		err = fmt.Errorf("%s: %w", path, err)
+		f, err = decodeState(data, s)
 	}
-	return nil, nil, errors.Join(err, file.Close())
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
+	}
+	return f, file, nil
+}
+
+// readRegular reads what may be read to its end: pipes and devices may have none.
+func readRegular(file *os.File) ([]byte, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("is no regular file")
+	}
+	return io.ReadAll(io.LimitReader(file, maxStateBytes))
 }
 
 // writeState puts a state file in the place of the old one as a whole, or leaves that as it was. The caller holds the
