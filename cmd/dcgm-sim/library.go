@@ -113,7 +113,7 @@ func (l *library) open(handle *uintptr) hostengine.Code {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.node == nil {
-		node, err := newNode(l.getenv)
+		node, err := sim.FromEnvironment(l.getenv)
 		if err != nil {
 			l.say(err)
 			return hostengine.NVMLError
@@ -162,31 +162,4 @@ func connected(do func(l *library, s *hostengine.Session, a args) hostengine.Cod
 		}
 		return do(l, s, a)
 	}, notNulls...)
-}
-
-// newNode makes the node that the environment names.
-func newNode(getenv func(string) string) (*sim.Node, error) {
-	path := getenv("MIG_SIM_SCENARIO")
-	if path == "" {
-		return nil, fmt.Errorf("MIG_SIM_SCENARIO is not set: expected the path of a scenario")
-	}
-	mode := sim.ClockReal
-	if text := getenv("MIG_SIM_CLOCK"); text != "" {
-		var err error
-		if mode, err = sim.ParseClockMode(text); err != nil {
-			return nil, fmt.Errorf("MIG_SIM_CLOCK: %w", err)
-		}
-	}
-	scenario, err := sim.Load(path)
-	if err != nil {
-		return nil, fmt.Errorf("MIG_SIM_SCENARIO: %w", err)
-	}
-	if state := getenv("MIG_SIM_STATE"); state != "" {
-		node, err := sim.Join(scenario, mode, state)
-		if err != nil {
-			return nil, fmt.Errorf("MIG_SIM_STATE: %w", err)
-		}
-		return node, nil
-	}
-	return sim.New(scenario, sim.NewClock(mode))
 }

@@ -99,7 +99,7 @@ func (l *library) start() bool {
 	if l.node != nil {
 		return true
 	}
-	node, err := newNode(l.getenv)
+	node, err := sim.FromEnvironment(l.getenv)
 	if err != nil {
 		l.say(err)
 		return false
@@ -140,33 +140,6 @@ func (l *library) shutdown(args) result {
 		}
 	}
 	return success
-}
-
-// newNode makes the node that the environment names.
-func newNode(getenv func(string) string) (*sim.Node, error) {
-	path := getenv("MIG_SIM_SCENARIO")
-	if path == "" {
-		return nil, fmt.Errorf("MIG_SIM_SCENARIO is not set: expected the path of a scenario")
-	}
-	mode := sim.ClockReal
-	if text := getenv("MIG_SIM_CLOCK"); text != "" {
-		var err error
-		if mode, err = sim.ParseClockMode(text); err != nil {
-			return nil, fmt.Errorf("MIG_SIM_CLOCK: %w", err)
-		}
-	}
-	scenario, err := sim.Load(path)
-	if err != nil {
-		return nil, fmt.Errorf("MIG_SIM_SCENARIO: %w", err)
-	}
-	if state := getenv("MIG_SIM_STATE"); state != "" {
-		node, err := sim.Join(scenario, mode, state)
-		if err != nil {
-			return nil, fmt.Errorf("MIG_SIM_STATE: %w", err)
-		}
-		return node, nil
-	}
-	return sim.New(scenario, sim.NewClock(mode))
 }
 
 // physical answers about the GPU of the first argument. MIG devices do not have what it asks for.
