@@ -138,13 +138,21 @@ func (p *program) logText() string {
 	return p.log.String()
 }
 
+// stopsWithin is the terminationGracePeriodSeconds that docs/faults.md says is enough, whatever the driver does.
+const stopsWithin = 15 * time.Second
+
 // stop asks the program to stop as an operator does, and returns its exit code.
 func (p *program) stop() int {
 	p.t.Helper()
+	begin := time.Now()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		p.t.Fatal(err)
 	}
-	return p.exitCode()
+	code := p.exitCode()
+	if took := time.Since(begin); took > stopsWithin {
+		p.t.Errorf("the program took %s to end after SIGTERM, more than %s:\n%s", took, stopsWithin, p.logText())
+	}
+	return code
 }
 
 func (p *program) exitCode() int {

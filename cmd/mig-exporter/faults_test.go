@@ -166,10 +166,52 @@ faults: [{for: 1m, gpu: 1, kind: hang}, {at: 70s, gpu: 1, kind: xid, xid: 31}, {
 		s.expect(t, "in the hang", up, "nvidia_gpu_up", index(i))
 	}
 	s.expect(t, "in the hang", 1, "nvidia_gpu_xid_errors_total", index(2), `xid="13"`)
+	if n := p.said("GPU is gone"); n != 0 {
+		t.Errorf("said %d times that a GPU is gone that was never there:\n%s", n, p.logText())
+	}
 	p.advance(21 * time.Second)
 	p.until("GPU 1 is found", func(s series) bool { return len(s.of("nvidia_gpu_power_watts", index(1))) == 1 })
 	p.advance(10 * time.Second)
 	p.until("XIDs of GPU 1 are seen", func(s series) bool { return len(s.of("nvidia_gpu_xid_errors_total", index(1), `xid="31"`)) == 1 })
+}
+
+// TestScrapesWhileAPollWaits: nobody who scrapes waits with a poll for a driver call that hangs, nor does SIGTERM.
+func TestScrapesWhileAPollWaits(t *testing.T) {
+	scenario := write(t, "hung.yaml", strings.Replace(hungScenario, "50ms", "10s", 1))
+	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--poll.interval=10m", "--poll.timeout=1h")
+	p.advance(time.Second)
+	ended := make(chan error, 1)
+	go func() { // it waits for the reading for longer than this test takes
+		resp, err := http.Post(p.url+"/-/sim/advance?by=10s", "", nil)
+		if err == nil {
+			resp.Body.Close()
+		}
+		ended <- err
+	}()
+	client := http.Client{Timeout: 5 * time.Second}
+	paths := []string{"/metrics", "/-/healthy", "/-/ready", "/", "/api/v1/node"}
+	for begin := time.Now(); time.Since(begin) < time.Second; { // the poll begins within it
+		for _, path := range paths {
+			resp, err := client.Get(p.url + path)
+			if err != nil {
+				t.Fatalf("%s while a poll waits: %v", path, err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s while a poll waits: %s", path, resp.Status)
+			}
+		}
+	}
+	s := p.scrape()
+	s.expect(t, "while a poll waits", 1, "nvidia_gpu_up", index(0))
+	select {
+	case err := <-ended:
+		t.Fatalf("the poll did not wait: %v", err)
+	default:
+	}
+	if code := p.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
 }
 
 func TestALockInTheDriver(t *testing.T) {
@@ -253,18 +295,23 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, during: power, layout: ["
 	}
 }
 
+// TestDriverReplacedUnderTheProgram: and one that does not match from the start.
 func TestDriverReplacedUnderTheProgram(t *testing.T) {
-	p := faultyNode(t, `
-gpus: [{model: A30}]
-faults: [{at: 10s, kind: version-mismatch}]
-`)
-	p.advance(time.Second)
-	p.request(http.MethodPost, "/-/sim/advance?by=10s", nil)
-	if code := p.exitCode(); code != exitMismatch {
-		t.Errorf("exit code %d, want %d", code, exitMismatch)
-	}
-	if p.said("must be restarted") != 1 || p.said("version mismatch") == 0 {
-		t.Errorf("the log does not say so once:\n%s", p.logText())
+	for _, at := range []string{"0s", "10s"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			p := faultyNode(t, "gpus: [{model: A30}]\nfaults: [{at: "+at+", kind: version-mismatch}]\n")
+			if at != "0s" {
+				p.advance(time.Second)
+				p.request(http.MethodPost, "/-/sim/advance?by=10s", nil)
+			}
+			if code := p.exitCode(); code != exitMismatch {
+				t.Errorf("exit code %d, want %d", code, exitMismatch)
+			}
+			if p.said("must be restarted") != 1 || p.said("version mismatch") == 0 {
+				t.Errorf("the log does not say so once:\n%s", p.logText())
+			}
+		})
 	}
 }
 
