@@ -30,7 +30,7 @@ func newActivity(c *catalog) collectFunc {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			board.write(k, g.labels, &g.Activity)
-			if g.ActivitySource != gpu.ActivityUnknown {
+			if g.ActivitySource != gpu.ActivityUnknown && tellsActivity(g.GPU) {
 				l := g.labels.extend("source", string(g.ActivitySource), "rollup", strconv.FormatBool(g.ActivityRollup))
 				k.add(source, l, 1)
 			}
@@ -40,6 +40,28 @@ func newActivity(c *catalog) collectFunc {
 		v.eachInstance(func(_ *gpuView, gi *instanceView) { instance.write(k, gi.labels, &gi.Activity) })
 		v.eachCompute(func(ci *computeView) { compute.write(k, ci.labels, &ci.Activity) })
 	}
+}
+
+// tellsActivity tells whether there is any ratio of the GPU or of a device of it: a source may have none for a while.
+func tellsActivity(g *gpu.GPU) bool {
+	some := hasRatio(&g.Activity)
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		some = some || hasRatio(&gi.Activity)
+		for c := range gi.Computes {
+			some = some || hasRatio(&gi.Computes[c].Activity)
+		}
+	}
+	return some
+}
+
+func hasRatio(a *gpu.Activity) bool {
+	for _, ratio := range a.All() {
+		if ratio.Present() {
+			return true
+		}
+	}
+	return false
 }
 
 func anomaly(k *sink, f *family, g *gpuView, kind string, count gpu.Opt[gpu.Counter]) {
