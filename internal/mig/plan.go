@@ -165,12 +165,8 @@ func (s *search) place(o occupancy) {
 		if at.Start < from {
 			continue
 		}
-		next := o
-		next.units |= units(at)
-		next.compute -= p.ComputeSlices
-		next.media = next.media || hasMediaExtensions(p)
 		s.chosen = append(s.chosen, at)
-		s.place(next)
+		s.place(o.with(p, at))
 		s.chosen = s.chosen[:n]
 	}
 }
@@ -189,7 +185,7 @@ func (s *search) judge(o occupancy) {
 	if busy < s.busy {
 		return
 	}
-	_, rank := s.left(o)
+	_, rank := o.largest(s.profiles)
 	sc := score{destroyed: len(s.standing) - kept, left: -rank}
 	if s.best == nil || sc.destroyed < s.bestScore.destroyed || sc.destroyed == s.bestScore.destroyed && sc.left < s.bestScore.left {
 		s.best, s.bestScore = append([]gpu.Placement{}, s.chosen...), sc
@@ -208,10 +204,17 @@ func (s *search) keeps(layout []gpu.Placement, standing int) int {
 	return -1
 }
 
-// left is the largest profile that could still be created, and its rank among all.
-func (s *search) left(o occupancy) (string, int) {
-	name, rank := "", 0
-	for _, p := range s.profiles {
+// with is the occupancy with one more instance.
+func (o occupancy) with(p gpu.Profile, at gpu.Placement) occupancy {
+	o.units |= units(at)
+	o.compute -= p.ComputeSlices
+	o.media = o.media || hasMediaExtensions(p)
+	return o
+}
+
+// largest is the largest profile that could still be created, by memory slices and then by compute slices, and its rank.
+func (o occupancy) largest(profiles []gpu.Profile) (name string, rank int) {
+	for _, p := range profiles {
 		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && len(o.free(p)) > 0 {
 			name, rank = p.Name, size
 		}
@@ -234,14 +237,12 @@ func (s *search) change() Change {
 	}
 	for k, at := range s.best {
 		p := s.wanted[k]
-		o.units |= units(at)
-		o.compute -= p.ComputeSlices
-		o.media = o.media || hasMediaExtensions(p)
+		o = o.with(p, at)
 		if !stays[k] {
 			c.Create = append(c.Create, Placed{ProfileID: p.ID, Profile: p.Name, Placement: at})
 		}
 	}
 	slices.SortFunc(c.Create, func(a, b Placed) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
-	c.Left, _ = s.left(o)
+	c.Left, _ = o.largest(s.profiles)
 	return c
 }
