@@ -138,7 +138,11 @@ func (s *Source) watchBoards() error {
 			s.ids = append(s.ids, u.device)
 		}
 	}
-	if w := s.boards; w != nil && (w.forgotten() || !slices.Equal(w.entities, s.ids)) {
+	// A board that is not wanted for now stays in the group: to make that anew would cost the others their values.
+	missing := func(w *watch) bool {
+		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
+	}
+	if w := s.boards; w != nil && (w.forgotten() || missing(w)) {
 		s.boards = nil
 		if err := s.release(w); err != nil {
 			return err

@@ -401,3 +401,22 @@ func TestConnectWithoutLibraryOrEngine(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestAGPUThatIsDownCostsNoOther: one that does not answer for a while leaves the others' values alone.
+func TestAGPUThatIsDownCostsNoOther(t *testing.T) {
+	h := mixed(t)
+	h.after(10)
+	for _, up := range []bool{false, true} {
+		h.node.GPUs[0].Up = up
+		answer := h.after(1)
+		for i := 1; i < len(h.node.GPUs); i++ {
+			id := h.node.GPUs[i].UUID
+			if p, ok := answer[id]; ok && !p.Board.SM.Present() {
+				t.Errorf("with the first GPU up %v, GPU %d has no value", up, i)
+			}
+		}
+		if len(answer) == 0 {
+			t.Error("nothing is profiled")
+		}
+	}
+}
