@@ -107,6 +107,10 @@ func (e *Engine) update() {
 }
 
 func (e *Engine) sample(of Entity, interval time.Duration) {
+	if s := e.samples[of]; s != nil && s.filled && e.lagging(of) {
+		s.at = e.node.Now() // what it had last, of an instance that is gone, under a new time
+		return
+	}
 	c, err := e.counters(of)
 	if err != nil {
 		delete(e.samples, of)
@@ -123,6 +127,12 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since >= interval:
 		*s = sampled{last: c, from: s.last, filled: true, at: c.Time}
 	}
+}
+
+// lagging tells whether an entity is one of a hierarchy that has passed.
+func (e *Engine) lagging(of Entity) bool {
+	m, ok := e.member(of)
+	return ok && !e.trees[m.GPU].changed.IsZero()
 }
 
 // counters reads an entity's, through the ids that the hierarchy has for it: while that lags behind they may be another
