@@ -73,6 +73,8 @@ type Member struct {
 	Compute        gpu.ComputeID
 	ProfileID      uint32
 	Slices         int
+
+	place gpu.Placement // which the hierarchy does not tell
 }
 
 // The limits of DCGM.

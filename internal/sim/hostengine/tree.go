@@ -50,21 +50,19 @@ func (e *Engine) follow(index int) {
 	}
 }
 
-// sameTree compares identities: an instance that was made anew in the place of its like is none the wiser.
+// sameTree compares identities and places: an instance that was made anew in the place of its like is none the wiser.
 func sameTree(members []Member, s *sim.State) bool {
-	var ids [][2]int
+	var now []Member
 	for i := range s.Instances {
 		gi := &s.Instances[i]
-		ids = append(ids, [2]int{int(gi.ID), -int(gi.Profile.ID) - 1})
+		now = append(now, Member{Instance: gi.ID, ProfileID: gi.Profile.ID, place: gi.Placement})
 		for _, c := range gi.Computes {
-			ids = append(ids, [2]int{int(gi.ID), int(c.ID)})
+			now = append(now, Member{Instance: gi.ID, Compute: c.ID, place: c.Placement})
 		}
 	}
-	return slices.EqualFunc(members, ids, func(m Member, id [2]int) bool {
-		if m.Entity.Level == GPUInstance {
-			return int(m.Instance) == id[0] && -int(m.ProfileID)-1 == id[1]
-		}
-		return int(m.Instance) == id[0] && int(m.Compute) == id[1]
+	return slices.EqualFunc(members, now, func(m, is Member) bool {
+		return m.Instance == is.Instance && m.place == is.place && m.Compute == is.Compute &&
+			(m.Entity.Level != GPUInstance || m.ProfileID == is.ProfileID)
 	})
 }
 
@@ -82,14 +80,14 @@ func (e *Engine) adopt(index int, s *sim.State) {
 		gi := &s.Instances[i]
 		m := Member{
 			Entity: e.newEntity(GPUInstance), Parent: board, GPU: index, UUID: s.UUID, Instance: gi.ID,
-			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices,
+			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement,
 		}
 		members := []Member{m}
 		for _, c := range gi.Computes {
 			own, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
 				Entity: e.newEntity(ComputeInstance), Parent: m.Entity, GPU: index, UUID: s.UUID, Instance: gi.ID, Compute: c.ID,
-				ProfileID: own, Slices: c.Placement.Size,
+				ProfileID: own, Slices: c.Placement.Size, place: c.Placement,
 			})
 		}
 		t.members = append(members, t.members...)
