@@ -91,6 +91,31 @@ func rooms() []room {
 			libraries: []string{goDCGM, goKitLog},
 		},
 		{
+			dir:       "internal/control",
+			internals: []string{"internal/gpu", "internal/mig", "internal/control/api", "internal/control/spec"},
+			libraries: []string{goKitLog},
+		},
+		{
+			dir:       "internal/control/spec",
+			internals: []string{"internal/gpu", "internal/mig", "internal/control/api"},
+			libraries: []string{yaml},
+		},
+		{
+			dir:       "internal/control/server",
+			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api"},
+			libraries: []string{goKitLog},
+		},
+		{
+			dir:       "internal/control/cluster",
+			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
+			libraries: []string{goKitLog},
+		},
+		{
+			dir:       "internal/podmeta",
+			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
+			libraries: []string{goKitLog},
+		},
+		{
 			dir:       "internal/podres",
 			internals: []string{"internal/gpu", "internal/mig"},
 			libraries: []string{grpc, protobuf, kubeletAPI, fsnotify, goKitLog},

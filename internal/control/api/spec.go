@@ -1,0 +1,55 @@
+package api
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// Spec says what is wanted of the node, in exactly one of three forms:
+// a named layout (Layout, from the node's own file of layouts or from MIGConfigs, an inline document of mig-parted's form);
+// counts of instances for chosen GPUs (GPUs with Devices);
+// a demand for further instances of whichever profile (Demand).
+type Spec struct {
+	Layout string `json:"layout,omitempty"`
+	// Version and MIGConfigs are those of mig-parted's file, v1.
+	Version    string                  `json:"version,omitempty"`
+	MIGConfigs map[string][]LayoutRule `json:"mig-configs,omitempty"`
+
+	GPUs    []Selector               `json:"gpus,omitempty"`
+	Devices map[string]DeviceRequest `json:"devices,omitempty"` // by profile name or id; empty: no instances
+
+	Demand []Need `json:"demand,omitempty"`
+}
+
+// LayoutRule is one rule of a layout in mig-parted's form.
+type LayoutRule struct {
+	Devices      DeviceList     `json:"devices"` // "all" or a list of indexes
+	DeviceFilter Strings        `json:"device-filter,omitempty"`
+	MIGEnabled   bool           `json:"mig-enabled"`
+	MIGDevices   map[string]int `json:"mig-devices,omitempty"`
+}
+
+// Need asks for a number of further instances of at least so much memory and so many SMs.
+type Need struct {
+	Memory Bytes `json:"memory,omitempty"`
+	SMs    int   `json:"sms,omitempty"`
+	Count  int   `json:"count"`
+}
+
+// DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each. Without compute there
+// is one of all slices.
+type DeviceRequest struct {
+	Count   int      `json:"count"`
+	Compute []string `json:"compute,omitempty"`
+}
+
+// Layout is a named layout that the node knows.
+type Layout struct {
+	Name  string       `json:"name"`
+	Rules []LayoutRule `json:"rules"`
+	// Applies lists the GPUs that its rules are for.
+	Applies []gpu.UUID `json:"applies"`
+}
+
+// Layouts answers GET /api/v1/layouts.
+type Layouts struct {
+	APIVersion string   `json:"apiVersion"`
+	Layouts    []Layout `json:"layouts"`
+}
