@@ -37,38 +37,17 @@ type room struct {
 }
 
 // rooms lists every package that may import more than those of anyRoom, or less.
-func rooms() []room {
+func rooms() []room { return slices.Concat(baseRooms(), simulatedRooms(), controlRooms()) }
+
+func baseRooms() []room {
 	return []room{
 		{dir: "internal/gpu"},
 		{dir: "internal/mig", internals: []string{"internal/gpu"}},
 		{dir: "internal/archtest"},
 		{
-			dir:       "internal/sim",
-			internals: []string{"internal/gpu", "internal/mig"},
-			libraries: []string{yaml},
-		},
-		{
-			dir:       "internal/sim/nvmlface",
-			internals: []string{"internal/gpu", "internal/mig", "internal/nvmlsrc", "internal/sim"},
-			libraries: []string{goNVML},
-		},
-		{
-			dir:       "internal/sim/hostengine",
-			internals: []string{"internal/gpu", "internal/mig", "internal/sim"},
-		},
-		{
-			dir:       "internal/sim/dcgmface",
-			internals: []string{"internal/gpu", "internal/dcgmsrc", "internal/sim", "internal/sim/hostengine"},
-		},
-		{
 			dir:       "internal/capture",
 			internals: []string{"internal/gpu", "internal/nvmlsrc"},
 			libraries: []string{goNVML, yaml},
-		},
-		{
-			dir:       "internal/sim/kubelet",
-			internals: []string{"internal/gpu", "internal/sim"},
-			libraries: []string{grpc, protobuf, kubeletAPI, goKitLog},
 		},
 		{
 			dir:       "collector",
@@ -91,6 +70,51 @@ func rooms() []room {
 			libraries: []string{goDCGM, goKitLog},
 		},
 		{
+			dir:       "internal/podmeta",
+			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
+			libraries: []string{goKitLog},
+		},
+		{
+			dir:       "internal/podres",
+			internals: []string{"internal/gpu", "internal/mig"},
+			libraries: []string{grpc, protobuf, kubeletAPI, fsnotify, goKitLog},
+		},
+	}
+}
+
+// simulatedRooms are those of the simulated node.
+func simulatedRooms() []room {
+	return []room{
+		{
+			dir:       "internal/sim",
+			internals: []string{"internal/gpu", "internal/mig"},
+			libraries: []string{yaml},
+		},
+		{
+			dir:       "internal/sim/nvmlface",
+			internals: []string{"internal/gpu", "internal/mig", "internal/nvmlsrc", "internal/sim"},
+			libraries: []string{goNVML},
+		},
+		{
+			dir:       "internal/sim/hostengine",
+			internals: []string{"internal/gpu", "internal/mig", "internal/sim"},
+		},
+		{
+			dir:       "internal/sim/dcgmface",
+			internals: []string{"internal/gpu", "internal/dcgmsrc", "internal/sim", "internal/sim/hostengine"},
+		},
+		{
+			dir:       "internal/sim/kubelet",
+			internals: []string{"internal/gpu", "internal/sim"},
+			libraries: []string{grpc, protobuf, kubeletAPI, goKitLog},
+		},
+	}
+}
+
+// controlRooms are those of partition control.
+func controlRooms() []room {
+	return []room{
+		{
 			dir:       "internal/control",
 			internals: []string{"internal/gpu", "internal/mig", "internal/control/api", "internal/control/spec"},
 			libraries: []string{goKitLog},
@@ -109,16 +133,6 @@ func rooms() []room {
 			dir:       "internal/control/cluster",
 			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
 			libraries: []string{goKitLog},
-		},
-		{
-			dir:       "internal/podmeta",
-			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
-			libraries: []string{goKitLog},
-		},
-		{
-			dir:       "internal/podres",
-			internals: []string{"internal/gpu", "internal/mig"},
-			libraries: []string{grpc, protobuf, kubeletAPI, fsnotify, goKitLog},
 		},
 	}
 }
