@@ -27,6 +27,11 @@ type stateDocument struct {
 	packed func() ([]byte, error)
 }
 
+// NewStateHandler serves the last Snapshot as JSON, the document of /api/v1/node, for another listener than this package's.
+func NewStateHandler(snaps Snapshots, logger log.Logger) http.Handler {
+	return newStateHandler(snaps, new(buffers), logger)
+}
+
 func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger) *stateHandler {
 	return &stateHandler{
 		logger: logger,

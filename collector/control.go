@@ -1,0 +1,101 @@
+package collector
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Control counts what partition control does. It is a prometheus.Collector of its own: its values are not those of a
+// Snapshot.
+type Control struct {
+	operations *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+	state      *prometheus.GaugeVec
+	lastError  prometheus.Gauge
+	states     []string
+	now        func() time.Time
+
+	mu sync.Mutex // a scrape sees one state
+}
+
+// ControlOptions name the values that the labels can have, so that every series is there from the start.
+type ControlOptions struct {
+	Verbs, Results, States []string
+	Now                    func() time.Time
+}
+
+// NewControl returns the counters of partition control, in the first of the states.
+func NewControl(opts ControlOptions) *Control {
+	c := &Control{
+		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "mig_control_operations_total",
+			Help: "Operations of partition control that have ended, by verb and result.",
+		}, []string{"verb", "result"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "mig_control_operation_duration_seconds",
+			Help:    "Time from the acceptance of an operation to its end, hooks and the wait for the kubelet included.",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300},
+
+			NativeHistogramBucketFactor: 1.1,
+		}, []string{"verb"}),
+		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mig_control_state",
+			Help: "1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only want an operator.",
+		}, []string{"state"}),
+		lastError: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mig_control_last_error_timestamp_seconds",
+			Help: "Unix time at which an operation of partition control last failed; 0 where none has since the start.",
+		}),
+		states: opts.States,
+		now:    opts.Now,
+	}
+	for _, verb := range opts.Verbs {
+		for _, result := range opts.Results {
+			c.operations.WithLabelValues(verb, result)
+		}
+		c.duration.WithLabelValues(verb)
+	}
+	c.SetState(opts.States[0])
+	return c
+}
+
+// Ended counts an operation. failed says whether its result is an error.
+func (c *Control) Ended(verb, result string, took time.Duration, failed bool) {
+	c.operations.WithLabelValues(verb, result).Inc()
+	c.duration.WithLabelValues(verb).Observe(took.Seconds())
+	if failed {
+		c.lastError.Set(float64(c.now().UnixNano()) / 1e9)
+	}
+}
+
+// SetState says which of the states partition control is in. A state of no name known is left out.
+func (c *Control) SetState(state string) {
+	if !slices.Contains(c.states, state) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.states {
+		value := 0.0
+		if s == state {
+			value = 1
+		}
+		c.state.WithLabelValues(s).Set(value)
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *Control) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, to) }
+
+// Collect implements prometheus.Collector.
+func (c *Control) Collect(to chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.operations.Collect(to)
+	c.duration.Collect(to)
+	c.state.Collect(to)
+	c.lastError.Collect(to)
+}
