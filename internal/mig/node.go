@@ -7,6 +7,8 @@ type NodeGPU struct {
 	UUID     gpu.UUID
 	Index    int
 	PCIBusID string
+	// Minor is the number of its device file, /dev/nvidia<minor>; absent where the driver tells not.
+	Minor gpu.Opt[int]
 	// PCIDevice is the PCI device id with the vendor's below it, as the driver gives it: 0x20B010DE. 0 is unknown.
 	PCIDevice uint32
 	Name      string
