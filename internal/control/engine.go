@@ -1,136 +1,69 @@
-// Package control re-cuts GPUs: it plans from the live node, executes plans as journaled operations, rolls back what
-// fails, and finishes after a crash what it had begun.
 package control
 
 import (
 	"context"
-	"time"
-
-	"github.com/go-kit/log"
+	"sync"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Actuator reads and changes GPUs through the driver. Each method gives up when its context ends, with gpu.ErrTimeout; the
-// call that hangs goes on by itself. Errors are the sentinels of gpu.
-type Actuator interface {
-	// Layouts reads all GPUs as they are now, by index, without Busy. A GPU that cannot be read is left out of the list and
-	// its error is in the map.
-	Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error)
-	// Processes lists who runs on a GPU, with the instances of each where it is in MIG mode.
-	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
-	// Do does one step and reads back that it is done: a creation gives exactly the placement asked for, or
-	// gpu.ErrInsufficientResources; a destruction after which the instance is still there is an error.
-	Do(ctx context.Context, s mig.Step) (mig.Done, error)
-	// SetMIGMode asks for a mode and reads back what became of it. Before it does, it lets go of what it holds of the GPU.
-	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
+// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem where whoever asks should see them. It is
+// safe for concurrent use.
+type Engine struct {
+	o  Options
+	mu sync.Mutex
 }
 
-// ModeChange is what the driver made of a mode asked for. Activation is nil, or why the mode is pending: gpu.ErrInUse,
-// gpu.ErrResetRequired, or another error.
-type ModeChange struct {
-	Current, Pending bool
-	Activation       error
+// New makes an engine over its neighbours. Recover comes next, then Run.
+func New(o Options) (*Engine, error) { return &Engine{o: o}, nil }
+
+// Recover reads the journal and finishes what a crash has left, by commit or roll-back. It is called once, before anything
+// else. That a roll-back fails, or that the journal is unreadable, is a state of the engine and no error.
+func (e *Engine) Recover(ctx context.Context) error { return nil }
+
+// Run executes what is accepted until ctx ends. An operation that is running then is brought to its end first.
+func (e *Engine) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
+// Plan says what would have to be done for a spec. It changes nothing.
+func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Plan, error) {
+	return nil, nil
 }
 
-// Node is the running exporter: what it saw last, and a poll that is over when it returns.
-type Node interface {
-	Current() *gpu.Snapshot
-	Poll(ctx context.Context, first func() error) error
+// PlanByID finds a plan made by this process.
+func (e *Engine) PlanByID(id string) (*api.Plan, error) { return nil, nil }
+
+// Layouts lists the named layouts that the node knows.
+func (e *Engine) Layouts(ctx context.Context) (*api.Layouts, error) { return nil, nil }
+
+// Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is in
+// the journal.
+func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*api.Operation, error) {
+	return nil, nil
 }
 
-// Assignments tells who holds which device, and which devices the kubelet can give out.
-type Assignments interface {
-	List(ctx context.Context) (gpu.Assignments, error)
-	Allocatable(ctx context.Context) ([]gpu.DeviceRef, error)
+// Rollback leads back to the layout before an operation that has succeeded, as an operation of its own; or tries again to
+// roll back one that is degraded or stuck.
+func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
+	return nil, nil
 }
 
-// Handles tells which processes have which device or capability files of a GPU open.
-type Handles interface {
-	// Open lists the processes that have files of the GPU open, by instance where the file is that of one. The own process
-	// is left out.
-	Open(ctx context.Context, g mig.NodeGPU) ([]Handle, error)
+// SetMode asks for a MIG mode of a GPU without instances. It never resets the GPU.
+func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
+	return nil, nil
 }
 
-// Handle is an open file of a GPU: of the whole GPU where Instance is absent.
-type Handle struct {
-	PID      uint32
-	Command  string
-	Instance gpu.Opt[gpu.InstanceID]
-	Compute  gpu.Opt[gpu.ComputeID]
+// Operation finds an operation.
+func (e *Engine) Operation(id string) (*api.Operation, error) { return nil, nil }
+
+// Operations lists those that are kept, the latest first.
+func (e *Engine) Operations() *api.Operations { return &api.Operations{APIVersion: api.Version} }
+
+// Events delivers the news of an operation with a Seq above after, those that were first. The channel is closed at the
+// operation's end or with ctx. A reader that is slow delays nobody.
+func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
+	return nil, nil
 }
 
-// Cluster is the node in its Kubernetes cluster.
-type Cluster interface {
-	// Owners lists other controllers that manage the partitions of GPUs of this node, by what shows it; the key "" is all.
-	Owners(ctx context.Context) (map[gpu.UUID][]string, error)
-	// Cordon keeps new pods away, and returns what undoes that; nil where the node was cordoned already.
-	Cordon(ctx context.Context) (func(context.Context) error, error)
-}
-
-// Profiling holds GPUs open besides NVML.
-type Profiling interface {
-	// Release lets go of all GPUs until resume is called.
-	Release(ctx context.Context) (resume func(), err error)
-}
-
-// Journal keeps records durably: Append returns when the record is on disk.
-type Journal interface {
-	Append(record []byte) error
-	// Records are those that were there when the journal was opened, in order.
-	Records() ([][]byte, error)
-	// Reset begins a new journal with these records, atomically.
-	Reset(records [][]byte) error
-}
-
-// Observer counts operations.
-type Observer interface {
-	Operation(verb api.Verb, result string, took time.Duration)
-	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
-}
-
-// Options say how to control. Optional ones are nil where the node has no such thing.
-type Options struct {
-	Hostname string
-	BootID   string
-	Apply    bool // --control.mode=apply
-	Restore  bool // --control.restore
-	Layouts  map[string][]api.LayoutRule
-
-	Actuator    Actuator
-	Node        Node
-	Assignments Assignments // optional
-	Handles     Handles     // optional
-	Cluster     Cluster     // optional
-	Profiling   Profiling   // optional
-	Journal     Journal
-	Observer    Observer // optional
-
-	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
-	CallTimeout time.Duration
-	IdleFor     time.Duration
-	// SettleTimeout is how long an operation waits for the kubelet to show the new devices.
-	SettleTimeout time.Duration
-	Hooks         []Hook
-	Now           func() time.Time
-	Logger        log.Logger
-}
-
-// Hook is a program that is run after a change, with the old and new UUIDs in its environment.
-type Hook struct {
-	Argv    []string
-	Timeout time.Duration
-}
-
-// Actor is who asks, and what he may do.
-type Actor struct {
-	Name   string // "uid:0", "cert:CN", "serviceaccount:ns/name"
-	Rights Rights
-}
-
-// Rights are what an actor may do; each is of its own.
-type Rights struct {
-	Read, Plan, Apply, Mode, Force bool
-}
+// State is "idle", "running", "degraded", "stuck" or "read-only".
+func (e *Engine) State() string { return "idle" }
