@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+)
+
+// ControlConfig says how partitions are controlled.
+type ControlConfig struct {
+	Enabled       bool
+	Mode          string
+	Socket        string
+	AllowGID      int    // -1: nobody but root
+	ListenAddress string // empty: the socket alone
+	ConfigFile    string // of the listener: certificates, tokens, rights
+	LayoutsFile   string
+	StateDir      string
+	Restore       bool
+	Cordon        bool
+	Hooks         []string
+	HookTimeout   time.Duration
+	CallTimeout   time.Duration
+	IdleFor       time.Duration
+	SettleTimeout time.Duration
+}
+
+// How far partition control goes.
+const (
+	controlPlan  = "plan"
+	controlApply = "apply"
+)
+
+func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
+	app.Flag("control.enabled", "Offer partition control to migctl on --control.socket (docs/partition-control.md).").BoolVar(&cfg.Enabled)
+	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply re-cuts GPUs, which is experimental: "+
+		"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
+	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
+		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
+	intFlag(app, "control.allow-gid", "Group whose members may read, plan, apply and change the MIG mode on the socket; -1 is none.",
+		"-1", &cfg.AllowGID)
+	app.Flag("control.listen-address", "Address on which partition control is served over TLS too; needs --control.config.file.").
+		StringVar(&cfg.ListenAddress)
+	app.Flag("control.config.file", "Certificates, tokens and rights of --control.listen-address (YAML).").StringVar(&cfg.ConfigFile)
+	app.Flag("control.layouts", "File of named layouts, in mig-parted's form.").StringVar(&cfg.LayoutsFile)
+	app.Flag("control.state-dir", "Folder of the journal and the audit log; it is made where it is missing.").
+		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
+	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, on GPUs without instances.").
+		BoolVar(&cfg.Restore)
+	app.Flag("control.cordon", "Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.").
+		BoolVar(&cfg.Cordon)
+	app.Flag("control.hook", "Program to run after a change, as a JSON list of its arguments; repeatable. Its environment has the old "+
+		"and new UUIDs.").StringsVar(&cfg.Hooks)
+	durationFlag(app, "control.hook-timeout", "Time after which a hook is killed.", "1m", &cfg.HookTimeout)
+	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has not answered counts as stuck.", "30s", &cfg.CallTimeout)
+	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m", &cfg.IdleFor)
+	durationFlag(app, "control.settle-timeout", "Time for which an operation waits until the kubelet shows the new devices.", "2m",
+		&cfg.SettleTimeout)
+}
+
+// validate checks what a flag's own type cannot.
+func (c *ControlConfig) validate() error {
+	if !c.Enabled {
+		return nil
+	}
+	var errs []error
+	add := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	add(c.Socket != "" || c.ListenAddress != "", "--control.socket: expected a path, or --control.listen-address")
+	add(c.StateDir != "", "--control.state-dir: expected a folder")
+	add(c.AllowGID >= -1, "--control.allow-gid=%s: expected a group id, or -1 for none", strconv.Itoa(c.AllowGID))
+	add(c.ListenAddress == "" || c.ConfigFile != "", "--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)
+	add(c.ConfigFile == "" || c.ListenAddress != "", "--control.config.file=%s: expected --control.listen-address with it", c.ConfigFile)
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+		least time.Duration
+	}{
+		{"hook-timeout", c.HookTimeout, time.Millisecond}, {"call-timeout", c.CallTimeout, time.Second},
+		{"idle-for", c.IdleFor, 0}, {"settle-timeout", c.SettleTimeout, 0},
+	} {
+		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)
+	}
+	return errors.Join(errs...)
+}
