@@ -39,3 +39,16 @@ func (o Opt[T]) MarshalJSON() ([]byte, error) {
 	}
 	return json.Marshal(o.value)
 }
+
+// UnmarshalJSON reads a value; null is an absent one.
+func (o *Opt[T]) UnmarshalJSON(b []byte) error {
+	*o = Opt[T]{}
+	if string(b) == "null" {
+		return nil
+	}
+	if err := json.Unmarshal(b, &o.value); err != nil {
+		return err
+	}
+	o.ok = true
+	return nil
+}
