@@ -54,6 +54,7 @@ type Source struct {
 	opts   Options
 	calls  atomic.Uint64
 	closed atomic.Bool
+	paused atomic.Int32 // Releases that have not been resumed
 
 	mu       sync.Mutex // held for a cycle, and so for as long as a call hangs
 	session  Session    // nil while not connected
@@ -105,6 +106,9 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	defer s.mu.Unlock()
 	if s.closed.Load() {
 		return nil, fmt.Errorf("profile by DCGM: %w: closed", gpu.ErrUnavailable)
+	}
+	if s.paused.Load() > 0 {
+		return nil, fmt.Errorf("profile by DCGM: %w: released for a change of the MIG mode", gpu.ErrUnavailable)
 	}
 	now := s.opts.Now()
 	if err := s.connect(now); err != nil {
@@ -164,6 +168,26 @@ func (s *Source) disconnect() {
 // ends, with gpu.ErrTimeout, and what it holds goes with the process.
 func (s *Source) Close(ctx context.Context) error {
 	s.closed.Store(true)
+	if err := s.leave(ctx); err != nil {
+		return fmt.Errorf("close DCGM: %w", err)
+	}
+	return nil
+}
+
+// Release lets go of all GPUs, as an embedded engine holds them open and a running one what was made in it, and knows
+// nothing of a change of the MIG mode until it is begun anew. Until resume is called, Profile says gpu.ErrUnavailable. An
+// error is as Close's: then nothing is to be resumed.
+func (s *Source) Release(ctx context.Context) (resume func(), err error) {
+	s.paused.Add(1)
+	if err := s.leave(ctx); err != nil {
+		s.paused.Add(-1)
+		return nil, fmt.Errorf("release DCGM: %w", err)
+	}
+	return sync.OnceFunc(func() { s.paused.Add(-1) }), nil
+}
+
+// leave tears down, unless a call hangs for longer than ctx lasts.
+func (s *Source) leave(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
 		s.mu.Lock()
@@ -174,7 +198,7 @@ func (s *Source) Close(ctx context.Context) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("close DCGM: %w: a call hangs", gpu.ErrTimeout)
+		return fmt.Errorf("%w: a call hangs", gpu.ErrTimeout)
 	}
 }
 
@@ -193,7 +217,7 @@ func (s *Source) tearDown() error {
 	}
 	s.disconnect()
 	if err != nil && !lost(err) {
-		return fmt.Errorf("close DCGM: %w", err)
+		return err
 	}
 	return nil
 }
