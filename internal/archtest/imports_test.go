@@ -70,6 +70,10 @@ func baseRooms() []room {
 			libraries: []string{goDCGM, goKitLog},
 		},
 		{
+			dir:       "internal/kubeapi",
+			internals: []string{"internal/gpu"},
+		},
+		{
 			dir:       "internal/podmeta",
 			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
 			libraries: []string{goKitLog},
@@ -128,6 +132,19 @@ func controlRooms() []room {
 			dir:       "internal/control/server",
 			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api"},
 			libraries: []string{goKitLog},
+		},
+		{
+			dir:       "internal/control/handles",
+			internals: []string{"internal/gpu", "internal/mig", "internal/control"},
+		},
+		{
+			dir:       "internal/control/hooks",
+			internals: []string{"internal/gpu", "internal/control", "internal/control/api"},
+			libraries: []string{goKitLog},
+		},
+		{
+			dir:       "internal/control/owners",
+			internals: []string{"internal/gpu"},
 		},
 		{
 			dir:       "internal/control/cluster",
