@@ -28,12 +28,8 @@ type Actuator interface {
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
 }
 
-// ModeChange is what the driver made of a mode asked for. Activation is nil, or why the mode is pending: gpu.ErrInUse,
-// gpu.ErrResetRequired, or another error.
-type ModeChange struct {
-	Current, Pending bool
-	Activation       error
-}
+// ModeChange is what the driver made of a mode asked for.
+type ModeChange = mig.ModeChange
 
 // Node is the running exporter: what it saw last, and a poll that is over when it returns.
 type Node interface {

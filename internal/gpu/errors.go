@@ -11,6 +11,8 @@ var (
 	ErrNoPermission = errors.New("no permission")
 	// ErrNotFound: the entity does not exist (any more).
 	ErrNotFound = errors.New("not found")
+	// ErrReplaced: another entity stands where the one that was meant stood, or bears its id.
+	ErrReplaced = errors.New("replaced by another")
 	// ErrLost: the GPU has fallen off the bus or is otherwise inaccessible.
 	ErrLost = errors.New("GPU is lost")
 	// ErrResetRequired: the GPU must be reset before it can be used again.

@@ -76,6 +76,13 @@ type Done struct {
 	UUID      gpu.MIGUUID            `json:"uuid,omitempty"` // of a compute instance
 }
 
+// ModeChange is what the driver made of a MIG mode asked for. Activation is nil, or why the mode is pending: gpu.ErrInUse,
+// gpu.ErrResetRequired, or another error.
+type ModeChange struct {
+	Current, Pending bool
+	Activation       error
+}
+
 // Spec is what is wanted of a node: rules, or a demand, not both.
 type Spec struct {
 	Rules  []Rule

@@ -125,6 +125,33 @@ type GPUInstance interface {
 	GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return)
 }
 
+// What changes the partition of a GPU is apart: drivers that are only read do not have it.
+
+// MutableDevice is a Device whose partition can be changed.
+type MutableDevice interface {
+	Device
+	// SetMigMode tells apart what became of the mode: activation is SUCCESS where it is in force.
+	SetMigMode(mode int) (activation, ret nvml.Return)
+	CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return)
+}
+
+// MutableInstance is a GPUInstance of a MutableDevice.
+type MutableInstance interface {
+	GPUInstance
+	GetComputeInstanceById(id uint32) (ComputeInstance, nvml.Return)
+	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine profile.
+	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
+	GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return)
+	CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return)
+	Destroy() nvml.Return
+}
+
+// ComputeInstance is a compute instance handle.
+type ComputeInstance interface {
+	GetInfo() (ComputeInstanceInfo, nvml.Return)
+	Destroy() nvml.Return
+}
+
 // GPUInstanceInfo is nvmlGpuInstanceInfo_t without the device.
 type GPUInstanceInfo struct {
 	ID, ProfileID uint32

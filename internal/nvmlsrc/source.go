@@ -38,6 +38,7 @@ type Source struct {
 	privilege privilege
 	queue     eventQueue
 	samples   samplePool
+	actuator  *Actuator
 
 	// discovering is held by Discover, also while the driver is asked.
 	discovering sync.Mutex
@@ -71,6 +72,7 @@ func New(lib Library, opts Options) *Source {
 		finished:  make(chan struct{}),
 	}
 	s.queue = newEventQueue(lib, opts)
+	s.actuator = newActuator(s)
 	return s
 }
 

@@ -111,14 +111,18 @@ func (g *gpuInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
 	return readInstance(g, func(i *sim.Instance) []nvmlsrc.ComputeInstanceInfo {
 		var list []nvmlsrc.ComputeInstanceInfo
-		for _, c := range i.Computes {
-			id, _ := sim.ComputeProfileID(c.Placement.Size)
-			list = append(list, nvmlsrc.ComputeInstanceInfo{
-				ID:        uint32(c.ID),
-				ProfileID: id,
-				Placement: nvml.ComputeInstancePlacement{Start: uint32(c.Placement.Start), Size: uint32(c.Placement.Size)},
-			})
+		for k := range i.Computes {
+			list = append(list, computeInfo(&i.Computes[k]))
 		}
 		return list
 	})
+}
+
+func computeInfo(c *sim.Compute) nvmlsrc.ComputeInstanceInfo {
+	id, _ := sim.ComputeProfileID(c.Placement.Size)
+	return nvmlsrc.ComputeInstanceInfo{
+		ID:        uint32(c.ID),
+		ProfileID: id,
+		Placement: nvml.ComputeInstancePlacement{Start: uint32(c.Placement.Start), Size: uint32(c.Placement.Size)},
+	}
 }
