@@ -1,159 +1,114 @@
 package mig
 
 import (
-	"cmp"
-	"math/bits"
-	"slices"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// fitting looks for room on one board for some further instances.
+// option is the best way of one GPU to have some further instances.
+type option struct {
+	cost
+	fits []kindFitted
+	gone uint64 // standing instances that are destroyed
+}
+
+// kindFitted is an instance that meets a need of a kind.
+type kindFitted struct {
+	fitted
+	group int
+}
+
+// fitting looks for room on one GPU for some further instances.
 type fitting struct {
-	board  *Board
-	wanted []int // needs by index, one entry for each instance
-	fit    map[int][]gpu.Profile
-	empty  occupancy
-	own    []gpu.Profile // of the standing instances
-
-	chosen []fitted
-	best   []fitted
-	gone   uint64 // standing instances that the best way destroys
-	left   int
+	gpu     *NodeGPU
+	minding bool // of what is busy
+	items   []item
+	own     []gpu.Profile // of the standing instances
+	best    *option
 }
 
-// fitted is an instance that meets a need.
-type fitted struct {
-	need    int
-	profile gpu.Profile
-	at      gpu.Placement
-}
-
-func newFitting(b *Board, needs []Need, counts []int) *fitting {
-	f := &fitting{board: b, fit: map[int][]gpu.Profile{}, empty: newOccupancy(shapeOf(b.Profiles), b.Profiles, nil)}
-	for i, count := range counts {
-		for range count {
-			f.wanted = append(f.wanted, i)
-		}
-		for _, p := range b.Profiles {
-			if needs[i].met(p) {
-				f.fit[i] = append(f.fit[i], p)
-			}
-		}
-	}
-	for _, s := range b.Standing {
-		f.own = append(f.own, profileOf(b.Profiles, s.Placed))
+func newFitting(g *NodeGPU, minding bool) *fitting {
+	f := &fitting{gpu: g, minding: minding}
+	for _, standing := range g.Instances {
+		f.own = append(f.own, profileOf(g.Profiles, standing.Placed))
 	}
 	return f
 }
 
-func (f *fitting) run() {
-	o := f.empty
-	for i, s := range f.board.Standing { // what is busy stands
-		if s.Busy {
-			o = o.with(f.own[i], s.Placement)
-		}
-	}
-	f.place(o)
-}
-
-// place gives the next instance each profile and placement that what is busy and the ones before leave. Of instances for the
-// same need the later one stands higher.
-func (f *fitting) place(o occupancy) {
-	n := len(f.chosen)
-	if n == len(f.wanted) {
-		f.judge(o)
-		return
-	}
-	need := f.wanted[n]
-	from := 0
-	if n > 0 && f.wanted[n-1] == need {
-		from = f.chosen[n-1].at.End()
-	}
-	for _, p := range f.fit[need] {
-		for _, at := range o.free(p) {
-			if at.Start < from || f.stands(p, at) {
-				continue
+func (f *fitting) run() *option {
+	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
+	s := search{items: f.items, judge: f.judge}
+	if f.minding { // what is busy stands
+		s.taken = f.stands
+		for i := range f.gpu.Instances {
+			if f.gpu.Instances[i].inUse() {
+				o = o.with(f.own[i], f.gpu.Instances[i].Placement)
 			}
-			f.chosen = append(f.chosen, fitted{need: need, profile: p, at: at})
-			f.place(o.with(p, at))
-			f.chosen = f.chosen[:n]
 		}
 	}
+	s.run(o)
+	return f.best
 }
 
 // stands tells whether there is such an instance already: destroyed and made anew it would be no further one.
 func (f *fitting) stands(p gpu.Profile, at gpu.Placement) bool {
-	for i, s := range f.board.Standing {
-		if s.Placement == at && f.own[i].ID == p.ID && f.own[i].Name == p.Name {
+	for i := range f.gpu.Instances {
+		if sameInstance(f.own[i], f.gpu.Instances[i].Placement, p, at) {
 			return true
 		}
 	}
 	return false
 }
 
-// judge tries which idle instances can stay beside those that were chosen: as many as possible, and of as many the ones
-// that leave room for the largest profile.
-func (f *fitting) judge(o occupancy) {
-	var idle []int
-	for i, s := range f.board.Standing {
-		if !s.Busy {
-			idle = append(idle, i)
-		}
-	}
-	for stay := range uint64(1) << len(idle) {
-		count := bits.OnesCount64(stay)
-		if f.best != nil && len(idle)-count > bits.OnesCount64(f.gone) {
-			continue
-		}
-		after, gone, ok := f.beside(o, idle, stay)
-		if !ok {
-			continue
-		}
-		_, rank := after.largest(f.board.Profiles)
-		fewer := cmp.Compare(bits.OnesCount64(gone), bits.OnesCount64(f.gone))
-		if f.best == nil || fewer < 0 || fewer == 0 && rank > f.left {
-			f.best, f.gone, f.left = append([]fitted{}, f.chosen...), gone, rank
-		}
-	}
-}
-
-// beside adds those idle instances that stay; false where they cannot.
-func (f *fitting) beside(o occupancy, idle []int, stay uint64) (after occupancy, gone uint64, ok bool) {
-	for k, i := range idle {
-		if stay>>k&1 == 0 {
+// judge tries which instances can stay beside those that were chosen.
+func (f *fitting) judge(o occupancy, chosen []fitted) {
+	start := cost{touched: min(len(chosen), 1)}
+	var gone uint64
+	var may []int
+	for i := range f.gpu.Instances {
+		switch instance := &f.gpu.Instances[i]; {
+		case f.minding && instance.inUse(): // stands already
+		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
-			continue
+			start = start.plus(f.costOf(i))
+		default:
+			may = append(may, i)
 		}
-		set := units(f.board.Standing[i].Placement)
-		if set&o.units != 0 || !o.creatable(f.own[i]) {
-			return occupancy{}, 0, false
-		}
-		o = o.with(f.own[i], f.board.Standing[i].Placement)
 	}
-	return o, gone, true
+	f.stay(o, chosen, may, start, gone)
 }
 
-// change is what leads to the best way.
-func (f *fitting) change(board int) BoardChange {
-	c := BoardChange{Board: board}
-	for i := range f.board.Standing {
-		if f.gone>>i&1 == 1 {
-			c.Destroy = append(c.Destroy, i)
-		} else {
-			c.Keep = append(c.Keep, i)
+func (f *fitting) costOf(i int) cost {
+	instance := &f.gpu.Instances[i]
+	c := cost{instances: 1, computes: len(instance.Computes)}
+	if instance.inUse() {
+		c.busy = 1
+	}
+	return c
+}
+
+// stay lets each of the instances that may stay do so, and go, in turn.
+func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
+	if f.best != nil {
+		if bound := f.best.cost; c.compare(cost{busy: bound.busy, instances: bound.instances, computes: bound.computes, touched: bound.touched}) > 0 {
+			return
 		}
 	}
-	slices.SortFunc(f.best, func(a, b fitted) int { return cmp.Compare(a.at.Start, b.at.Start) })
-	o := f.empty
-	for _, x := range f.best {
-		c.Create = append(c.Create, Placed{ProfileID: x.profile.ID, Profile: x.profile.Name, Placement: x.at})
-		c.For = append(c.For, x.need)
-		o = o.with(x.profile, x.at)
+	if len(may) > 0 {
+		i, rest := may[0], may[1:]
+		if o.creatable(f.own[i]) {
+			f.stay(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
+		}
+		if len(chosen) > 0 { // nothing goes for nothing
+			f.stay(o, chosen, rest, c.plus(f.costOf(i)), gone|1<<i)
+		}
+		return
 	}
-	for _, i := range c.Keep {
-		o = o.with(f.own[i], f.board.Standing[i].Placement)
+	_, rank := o.largest(f.gpu.Profiles)
+	c.left = -rank
+	if f.best == nil || c.compare(f.best.cost) < 0 {
+		f.best = &option{cost: c, gone: gone}
+		for _, x := range chosen {
+			f.best.fits = append(f.best.fits, kindFitted{fitted: x, group: f.items[x.item].group})
+		}
 	}
-	c.Left, _ = o.largest(f.board.Profiles)
-	return c
 }

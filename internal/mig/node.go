@@ -60,7 +60,8 @@ type Step struct {
 	ProfileID uint32        `json:"profileId"`
 	Profile   string        `json:"profile"`
 	Placement gpu.Placement `json:"placement"`
-	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in steps of GPU instances.
+	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in steps of GPU instances. Where
+	// the driver does not tell the place of one that is to be destroyed, its start is -1.
 	Compute gpu.Opt[gpu.Placement] `json:"compute,omitzero"`
 	// UUID is the MIG device's, of a compute instance that is to be destroyed.
 	UUID gpu.MIGUUID `json:"uuid,omitempty"`
@@ -138,7 +139,8 @@ type PlannedInstance struct {
 	Need gpu.Opt[int]
 }
 
-// PlannedCompute is a compute instance of a layout to come.
+// PlannedCompute is a compute instance of a layout to come. The start of its placement is -1 where the driver does not tell
+// where one that is kept stands.
 type PlannedCompute struct {
 	Placement gpu.Placement
 	Standing  gpu.Opt[int] // index of the one that it is already

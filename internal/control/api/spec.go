@@ -13,7 +13,7 @@ type Spec struct {
 	MIGConfigs map[string][]LayoutRule `json:"mig-configs,omitempty"`
 
 	GPUs    []Selector               `json:"gpus,omitempty"`
-	Devices map[string]DeviceRequest `json:"devices,omitempty"` // by profile name or id; empty: no instances
+	Devices map[string]DeviceRequest `json:"devices,omitzero"` // by profile name or id; empty: no instances
 
 	Demand []Need `json:"demand,omitempty"`
 }
@@ -23,7 +23,7 @@ type LayoutRule struct {
 	Devices      DeviceList     `json:"devices"` // "all" or a list of indexes
 	DeviceFilter Strings        `json:"device-filter,omitempty"`
 	MIGEnabled   bool           `json:"mig-enabled"`
-	MIGDevices   map[string]int `json:"mig-devices,omitempty"`
+	MIGDevices   map[string]int `json:"mig-devices,omitzero"`
 }
 
 // Need asks for a number of further instances of at least so much memory and so many SMs.

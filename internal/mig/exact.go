@@ -1,0 +1,253 @@
+package mig
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// exact looks for the best way to give one GPU exactly the wanted instances.
+type exact struct {
+	gpu    *NodeGPU
+	own    []gpu.Profile // of the standing instances
+	wanted []wanted      // one entry for each instance, equal ones side by side
+	kept   map[[2]int]*arrangement
+
+	best     []fitted
+	bestCost cost
+}
+
+// wanted is a GPU instance that there shall be.
+type wanted struct {
+	group   int
+	profile gpu.Profile
+	sizes   []int // of its compute instances, descending
+}
+
+// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose instances stand
+// lowest. position is the GPU's index in the list planned for.
+func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
+	list, err := resolve(g, position, wants)
+	if err != nil {
+		return PlannedGPU{}, err
+	}
+	e := &exact{gpu: g, wanted: list, kept: map[[2]int]*arrangement{}}
+	for _, standing := range g.Instances {
+		e.own = append(e.own, profileOf(g.Profiles, standing.Placed))
+	}
+	s := search{judge: e.judge}
+	slicesWanted, shape := 0, shapeOf(g.Profiles)
+	for _, w := range list {
+		s.items = append(s.items, item{group: w.group, fits: []gpu.Profile{w.profile}})
+		slicesWanted += w.profile.ComputeSlices
+	}
+	if slicesWanted <= shape.compute {
+		s.run(newOccupancy(shape, g.Profiles, nil))
+	}
+	switch {
+	case e.best == nil:
+		return PlannedGPU{}, &InfeasibleError{GPU: position, Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
+			g.Index, describe(wants), g.Name, withheld(list))}
+	case e.bestCost.busy > 0:
+		return PlannedGPU{}, e.blocked(position, wants)
+	}
+	return planned(g, position, e.after()), nil
+}
+
+// withheld says which of the wanted profiles has no placements that the driver tells.
+func withheld(list []wanted) string {
+	for _, w := range list {
+		if len(w.profile.Placements) == 0 {
+			return fmt.Sprintf(": the driver tells no placements of %s", w.profile.Name)
+		}
+	}
+	return ""
+}
+
+// resolve finds the wanted profiles, the largest first, each as often as it is wanted.
+func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
+	var list []wanted
+	for _, w := range wants {
+		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
+		if at < 0 {
+			at = slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile })
+		}
+		if at < 0 {
+			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile, Offers: offers(g.Profiles)}
+		}
+		p := g.Profiles[at]
+		sizes, err := sizesOf(p, w.Computes)
+		if err != nil {
+			return nil, err
+		}
+		for range w.Count {
+			list = append(list, wanted{profile: p, sizes: sizes})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b wanted) int {
+		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices), cmp.Compare(b.profile.ComputeSlices, a.profile.ComputeSlices),
+			cmp.Compare(a.profile.ID, b.profile.ID), cmp.Compare(a.profile.Name, b.profile.Name), slices.Compare(b.sizes, a.sizes))
+	})
+	for i := 1; i < len(list); i++ {
+		list[i].group = list[i-1].group
+		a, b := list[i-1], list[i]
+		if a.profile.ID != b.profile.ID || a.profile.Name != b.profile.Name || !slices.Equal(a.sizes, b.sizes) {
+			list[i].group++
+		}
+	}
+	return list, nil
+}
+
+// sizesOf checks the sizes of compute instances against what an instance of the profile can have.
+func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
+	if computes == nil {
+		return []int{p.ComputeSlices}, nil
+	}
+	possible, sum := computeSizes(p.ComputeSlices), 0
+	for _, size := range computes {
+		if !slices.Contains(possible, size) {
+			return nil, &SpecError{fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
+				p.Name, size, strings.Trim(fmt.Sprint(possible), "[]"))}
+		}
+		sum += size
+	}
+	if sum > p.ComputeSlices {
+		return nil, &SpecError{fmt.Sprintf("profile %s: compute instances of %d slices together: it has %d", p.Name, sum, p.ComputeSlices)}
+	}
+	sizes := slices.Clone(computes)
+	slices.SortFunc(sizes, func(a, b int) int { return b - a })
+	return sizes, nil
+}
+
+func offers(profiles []gpu.Profile) []string {
+	var names []string
+	for _, p := range profiles {
+		names = append(names, fmt.Sprintf("%s (%d)", p.Name, p.ID))
+	}
+	return names
+}
+
+func describe(wants []Want) string {
+	var parts []string
+	for _, w := range wants {
+		if w.Count > 0 {
+			parts = append(parts, fmt.Sprintf("%d x %s", w.Count, w.Profile))
+		}
+	}
+	if parts == nil {
+		return "no instances"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// judge keeps a layout that is better than the best so far; of equal ones the first, whose instances stand lowest. How many
+// are created follows from how many are destroyed, and so does whether the GPU is touched.
+func (e *exact) judge(o occupancy, chosen []fitted) {
+	var c cost
+	for i := range e.gpu.Instances {
+		c = c.plus(e.costOf(chosen, i))
+	}
+	if e.best != nil && c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
+		return
+	}
+	_, rank := o.largest(e.gpu.Profiles)
+	c.left = -rank
+	if e.best == nil || c.compare(e.bestCost) < 0 {
+		e.best, e.bestCost = append([]fitted{}, chosen...), c
+	}
+}
+
+// costOf is what a layout does to a standing instance.
+func (e *exact) costOf(chosen []fitted, standing int) cost {
+	instance := &e.gpu.Instances[standing]
+	if a := e.keeps(chosen, standing); a != nil {
+		return cost{busy: len(a.busy), computes: len(a.gone)}
+	}
+	c := cost{instances: 1, computes: len(instance.Computes)}
+	if instance.inUse() {
+		c.busy = 1
+	}
+	return c
+}
+
+// inUse tells whether anything of an instance is busy: then it cannot go as a whole.
+func (i *NodeInstance) inUse() bool {
+	return i.Busy || slices.ContainsFunc(i.Computes, func(c NodeCompute) bool { return c.Busy })
+}
+
+// keeps is how a standing instance is kept in a layout; nil where it goes.
+func (e *exact) keeps(chosen []fitted, standing int) *arrangement {
+	own, at := e.own[standing], e.gpu.Instances[standing].Placement
+	k := slices.IndexFunc(chosen, func(f fitted) bool { return sameInstance(own, at, f.profile, f.at) })
+	if k < 0 {
+		return nil
+	}
+	w := e.wanted[chosen[k].item]
+	key := [2]int{standing, w.group}
+	kept, known := e.kept[key]
+	if !known {
+		if a, ok := arrange(own.ComputeSlices, w.sizes, &e.gpu.Instances[standing]); ok {
+			kept = &a
+		}
+		e.kept[key] = kept
+	}
+	return kept
+}
+
+// after is the best layout.
+func (e *exact) after() []PlannedInstance {
+	var list []PlannedInstance
+	keeps := map[gpu.Placement]bool{}
+	for i, instance := range e.gpu.Instances {
+		if a := e.keeps(e.best, i); a != nil {
+			keeps[instance.Placement] = true
+			list = append(list, PlannedInstance{Placed: instance.Placed, Standing: gpu.Some(i), Computes: a.computes})
+		}
+	}
+	for _, f := range e.best {
+		if !keeps[f.at] {
+			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
+			list = append(list, PlannedInstance{Placed: placedAt(f), Computes: a.computes})
+		}
+	}
+	return list
+}
+
+func placedAt(f fitted) Placed {
+	return Placed{ProfileID: f.profile.ID, Profile: f.profile.Name, Placement: f.at}
+}
+
+// blocked names the fewest busy instances that would have to go.
+func (e *exact) blocked(position int, wants []Want) error {
+	problem := &InfeasibleError{GPU: position, FitsEmpty: true}
+	for i := range e.gpu.Instances {
+		a := e.keeps(e.best, i)
+		if a == nil && e.gpu.Instances[i].inUse() {
+			problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i})
+		}
+		if a != nil {
+			for _, compute := range a.busy {
+				problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i, Compute: gpu.Some(compute)})
+			}
+		}
+	}
+	problem.Reason = fmt.Sprintf("GPU %d: %s fit only without %s, busy", e.gpu.Index, describe(wants), e.gpu.names(problem.Blocking))
+	return problem
+}
+
+// names says what is in the way on a GPU.
+func (g *NodeGPU) names(blocking []Blocking) string {
+	var parts []string
+	for _, b := range blocking {
+		instance := g.Instances[b.Instance]
+		name := fmt.Sprintf("%s@%s", instance.Profile, instance.Placement)
+		if i, ok := b.Compute.Get(); ok {
+			name = fmt.Sprintf("compute instance %d of %s", instance.Computes[i].ID, name)
+		}
+		parts = append(parts, name)
+	}
+	return strings.Join(parts, ", ")
+}

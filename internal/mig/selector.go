@@ -1,0 +1,68 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// AllGPUs is the selector of every GPU.
+const AllGPUs = "all"
+
+// ruleFor is the last rule that selects a GPU; nil where none does. As in mig-parted, one for all GPUs passes over those
+// that have no MIG, unless it wants them without.
+func ruleFor(g *NodeGPU, rules []Rule) *Rule {
+	for i := len(rules) - 1; i >= 0; i-- {
+		r := &rules[i]
+		if len(r.PCIDevices) > 0 && (g.PCIDevice == 0 || !slices.Contains(r.PCIDevices, g.PCIDevice)) {
+			continue
+		}
+		named := slices.ContainsFunc(r.GPUs, g.is)
+		all := slices.Contains(r.GPUs, AllGPUs) && (g.MIG.Present() || !r.Enabled)
+		if named || all {
+			return r
+		}
+	}
+	return nil
+}
+
+// is tells whether a selector names the GPU: its index, UUID or PCI bus id, the latter two in any case.
+func (g *NodeGPU) is(selector string) bool {
+	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
+		return true
+	}
+	a, ok := parseBusID(selector)
+	b, known := parseBusID(g.PCIBusID)
+	return ok && known && a == b
+}
+
+// busID is a PCI bus id taken apart: NVML writes its domain with eight digits, sysfs and older drivers with four.
+type busID struct{ domain, bus, device, function uint64 }
+
+func parseBusID(s string) (busID, bool) {
+	parts := strings.FieldsFunc(s, func(r rune) bool { return r == ':' || r == '.' })
+	if len(parts) != 4 || strings.Count(s, ":") != 2 || strings.LastIndex(s, ".") != len(s)-2 {
+		return busID{}, false
+	}
+	if n := len(parts[0]); n != 4 && n != 8 || len(parts[1]) != 2 || len(parts[2]) != 2 {
+		return busID{}, false
+	}
+	var numbers [4]uint64
+	for i, part := range parts {
+		n, err := strconv.ParseUint(part, 16, 32)
+		if err != nil {
+			return busID{}, false
+		}
+		numbers[i] = n
+	}
+	return busID{numbers[0], numbers[1], numbers[2], numbers[3]}, true
+}
+
+func listed(gpus []NodeGPU) []string {
+	var list []string
+	for _, g := range gpus {
+		list = append(list, fmt.Sprintf("%d (%s, %s)", g.Index, g.UUID, g.PCIBusID))
+	}
+	return list
+}
