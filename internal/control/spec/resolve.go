@@ -1,0 +1,156 @@
+package spec
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// Resolve says a spec in the planner's terms. layouts are those that the node knows by name; a spec that brings its own
+// mig-configs is about those alone. Errors are *Error.
+func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) {
+	if err := checkForm(s); err != nil {
+		return mig.Spec{}, err
+	}
+	var resolved mig.Spec
+	var err *Error
+	switch {
+	case s.Demand != nil:
+		resolved.Demand, err = resolveDemand(s.Demand)
+	case s.Devices != nil:
+		resolved.Rules, err = resolveCounts(s)
+	default:
+		resolved.Rules, err = resolveLayout(s, layouts)
+	}
+	if err != nil {
+		return mig.Spec{}, err
+	}
+	return resolved, nil
+}
+
+// Rules says a layout in the planner's terms. Errors are *Error.
+func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
+	rules, err := resolveRules("rules", layout)
+	if err != nil {
+		return nil, err
+	}
+	return rules, nil
+}
+
+func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule, *Error) {
+	key := "layout"
+	if s.MIGConfigs != nil {
+		layouts, key = s.MIGConfigs, "mig-configs"
+		if s.Layout == "" {
+			for name := range layouts { // the only one
+				s.Layout = name
+			}
+		}
+	}
+	layout, ok := layouts[s.Layout]
+	if !ok {
+		return nil, wrong("layout", "%.80q is not known; expected one of: %s", s.Layout, known(layouts))
+	}
+	return resolveRules(join(key, s.Layout), layout)
+}
+
+// checkLayouts holds each layout to what the planner takes.
+func checkLayouts(layouts map[string][]api.LayoutRule) *Error {
+	for _, name := range slices.Sorted(maps.Keys(layouts)) {
+		if _, err := resolveRules(join("mig-configs", name), layouts[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *Error) {
+	if len(layout) == 0 || len(layout) > maxRules {
+		return nil, wrong(key, "has %d rules; expected 1 to %d", len(layout), maxRules)
+	}
+	var rules []mig.Rule
+	for i, l := range layout {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		rule := mig.Rule{Enabled: l.MIGEnabled}
+		switch {
+		case l.MIGEnabled && l.MIGDevices == nil:
+			return nil, wrong(join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
+		case !l.MIGEnabled && len(l.MIGDevices) > 0:
+			return nil, wrong(join(at, "mig-devices"), "has instances where mig-enabled is false")
+		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:
+			return nil, wrong(at, "has more than %d devices or device filters", maxList)
+		}
+		if l.Devices.All {
+			rule.GPUs = []string{mig.AllGPUs}
+		}
+		for _, index := range l.Devices.Indexes {
+			rule.GPUs = append(rule.GPUs, strconv.Itoa(index))
+		}
+		for _, filter := range l.DeviceFilter {
+			id, ok := pciDevice(filter)
+			if !ok {
+				return nil, wrong(join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`, filter)
+			}
+			rule.PCIDevices = append(rule.PCIDevices, id)
+		}
+		devices := map[string]api.DeviceRequest{}
+		for name, count := range l.MIGDevices {
+			devices[name] = api.DeviceRequest{Count: count}
+		}
+		var err *Error
+		if rule.Want, err = wants(join(at, "mig-devices"), devices); err != nil {
+			return nil, err
+		}
+		rules = append(rules, rule)
+	}
+	return rules, nil
+}
+
+// pciDevice reads a PCI device id with the vendor's below it, in eight hexadecimal digits.
+func pciDevice(s string) (uint32, bool) {
+	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
+	n, err := strconv.ParseUint(digits, 16, 32)
+	return uint32(n), ok && err == nil && len(digits) == 8
+}
+
+func resolveCounts(s api.Spec) ([]mig.Rule, *Error) {
+	if len(s.GPUs) > maxList {
+		return nil, wrong("gpus", "has %d items; expected at most %d", len(s.GPUs), maxList)
+	}
+	rule := mig.Rule{Enabled: true}
+	for i, selector := range s.GPUs {
+		if selector == "" || len(selector) > maxText {
+			return nil, wrong(fmt.Sprintf("gpus[%d]", i), `is %.60q; expected an index, a UUID or a PCI bus id of a GPU, or "all"`, selector)
+		}
+		rule.GPUs = append(rule.GPUs, string(selector))
+	}
+	var err *Error
+	if rule.Want, err = wants("devices", s.Devices); err != nil {
+		return nil, err
+	}
+	return []mig.Rule{rule}, nil
+}
+
+func resolveDemand(needs []api.Need) ([]mig.Need, *Error) {
+	if len(needs) > maxKinds {
+		return nil, wrong("demand", "has %d needs; expected at most %d", len(needs), maxKinds)
+	}
+	var list []mig.Need
+	total := 0
+	for i, n := range needs {
+		if n.Count < 0 || n.Count > maxCount || n.SMs < 0 {
+			return nil, wrong(fmt.Sprintf("demand[%d]", i), "count %d, sms %d; expected a count of 0 to %d and no negative number", n.Count, n.SMs, maxCount)
+		}
+		total += n.Count
+		list = append(list, mig.Need{MemoryBytes: uint64(n.Memory), SMs: n.SMs, Count: n.Count})
+	}
+	if total == 0 || total > maxCount {
+		return nil, wrong("demand", "asks for %d instances; expected 1 to %d", total, maxCount)
+	}
+	return list, nil
+}

@@ -1,0 +1,98 @@
+// Package spec reads what is wanted of a node, from YAML or JSON, and says it in the planner's terms.
+package spec
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// The bounds of what is read. No node comes near them; they keep a hostile or mistaken document from costing much.
+const (
+	maxSpec    = 256 << 10 // bytes
+	maxFile    = 4 << 20   // bytes of a file of layouts
+	maxLayouts = 1024
+	maxRules   = 256 // of a layout
+	maxList    = 256 // GPUs, device filters
+	maxKinds   = 64  // profiles of one rule, needs of a demand
+	maxCount   = 64  // instances of a profile, of a need
+	maxCompute = 16  // compute instances of a GPU instance
+	maxText    = 253
+	maxNodes   = 200_000
+)
+
+// Error says what is wrong with a spec. Its text is for whoever wrote it.
+type Error struct {
+	Line int    // of the document; 0 where it was not read from one
+	Key  string // path to what is wrong, such as devices.3g.40gb.compute[1]; empty for the whole
+	Text string
+}
+
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Line > 0 {
+		fmt.Fprintf(&b, "line %d: ", e.Line)
+	}
+	if e.Key != "" {
+		b.WriteString(e.Key)
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Text)
+	return b.String()
+}
+
+func wrong(key, format string, args ...any) *Error {
+	return &Error{Key: key, Text: fmt.Sprintf(format, args...)}
+}
+
+// checkForm tells whether a spec is in exactly one of its forms, and whole.
+func checkForm(s api.Spec) *Error {
+	var forms []string
+	if s.Layout != "" || s.Version != "" || s.MIGConfigs != nil {
+		forms = append(forms, "a layout")
+	}
+	if s.GPUs != nil || s.Devices != nil {
+		forms = append(forms, "gpus with devices")
+	}
+	if s.Demand != nil {
+		forms = append(forms, "a demand")
+	}
+	const expected = "expected exactly one of layout (or version and mig-configs), gpus with devices, and demand"
+	switch {
+	case len(forms) == 0:
+		return wrong("", "nothing is asked for; %s", expected)
+	case len(forms) > 1:
+		return wrong("", "%s at once; %s", strings.Join(forms, " and "), expected)
+	case s.MIGConfigs != nil || s.Version != "":
+		return checkDocument(s)
+	case s.GPUs != nil || s.Devices != nil:
+		return checkCounts(s)
+	case s.Demand != nil && len(s.Demand) == 0:
+		return wrong("demand", "is empty; expected a list of needs")
+	}
+	return nil
+}
+
+// checkDocument is for mig-parted's form.
+func checkDocument(s api.Spec) *Error {
+	switch {
+	case s.Version != version:
+		return wrong("version", "is %q; expected %s", s.Version, version)
+	case len(s.MIGConfigs) == 0:
+		return wrong("mig-configs", "is empty; expected layouts by name")
+	case s.Layout == "" && len(s.MIGConfigs) > 1:
+		return wrong("layout", "is missing; expected which of the mig-configs: %s", known(s.MIGConfigs))
+	}
+	return nil
+}
+
+func checkCounts(s api.Spec) *Error {
+	switch {
+	case len(s.GPUs) == 0:
+		return wrong("gpus", `is empty; expected indexes, UUIDs or PCI bus ids of GPUs, or ["all"]`)
+	case s.Devices == nil:
+		return wrong("devices", "is missing; expected counts by profile, {} for no instances")
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package spec
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// wants says counts by profile in the planner's terms. Keys are names or ids of profiles, or names of compute instances such
+// as 1c.3g.20gb: those of one profile share as few GPU instances as possible.
+func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error) {
+	if len(devices) > maxKinds {
+		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
+	}
+	var list []mig.Want
+	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
+	for _, name := range slices.Sorted(maps.Keys(devices)) {
+		request, at := devices[name], join(key, name)
+		switch {
+		case name == "" || len(name) > maxText:
+			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
+		case request.Count < 0 || request.Count > maxCount:
+			return nil, wrong(at, "is %d; expected a count of 0 to %d", request.Count, maxCount)
+		}
+		profile, err := mig.ParseName(name)
+		if err == nil && profile.Part > 0 {
+			if request.Compute != nil {
+				return nil, wrong(join(at, "compute"), "is for a GPU instance; %s is a compute instance", name)
+			}
+			part := profile.Part
+			profile.Part = 0
+			if !slices.Contains([]int{1, 2, 3, 4, 7, profile.Slices}, part) {
+				return nil, wrong(at, "is a compute instance of %d slices; expected 1, 2, 3, 4 or 7, or all", part)
+			}
+			parts[profile] = append(parts[profile], slices.Repeat([]int{part}, request.Count)...)
+			continue
+		}
+		sizes, wrongSize := computeSizes(at, request.Compute)
+		if wrongSize != nil {
+			return nil, wrongSize
+		}
+		list = append(list, mig.Want{Profile: name, Count: request.Count, Computes: sizes})
+	}
+	names := slices.SortedFunc(maps.Keys(parts), func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) })
+	for _, name := range names {
+		if len(parts[name]) > maxCount {
+			return nil, wrong(key, "has %d compute instances of %s; expected at most %d", len(parts[name]), name, maxCount)
+		}
+		for _, sizes := range pack(parts[name], name.Slices) {
+			list = append(list, mig.Want{Profile: name.String(), Count: 1, Computes: sizes})
+		}
+	}
+	return list, nil
+}
+
+// computeSizes reads "1c", "2c"; nil stays nil.
+func computeSizes(key string, compute []string) ([]int, *Error) {
+	if compute == nil {
+		return nil, nil
+	}
+	if len(compute) > maxCompute {
+		return nil, wrong(join(key, "compute"), "has %d items; expected at most %d", len(compute), maxCompute)
+	}
+	sizes := []int{}
+	for i, text := range compute {
+		n, err := strconv.Atoi(strings.TrimSuffix(text, "c"))
+		if err != nil || n < 1 || n > 64 || text != fmt.Sprintf("%dc", n) {
+			return nil, wrong(fmt.Sprintf("%s.compute[%d]", key, i), `is %.60q; expected the slices of a compute instance, such as "1c"`, text)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes, nil
+}
+
+// pack puts compute instances into as few GPU instances of so many slices as possible: first the larger of equally few.
+func pack(sizes []int, slicesEach int) [][]int {
+	p := packer{room: slicesEach, known: map[string][][]int{}}
+	for _, size := range []int{slicesEach, 7, 4, 3, 2, 1} {
+		if n := count(sizes, size); n > 0 && !slices.Contains(p.sizes, size) {
+			p.sizes, p.counts = append(p.sizes, size), append(p.counts, n)
+		}
+	}
+	return p.best(p.counts)
+}
+
+func count(list []int, value int) int {
+	n := 0
+	for _, x := range list {
+		if x == value {
+			n++
+		}
+	}
+	return n
+}
+
+// packer tries everything once.
+type packer struct {
+	room          int
+	sizes, counts []int // sizes that there are, descending, and how many of each
+	known         map[string][][]int
+}
+
+// best is the shortest list of instances that takes so many of each size.
+func (p *packer) best(counts []int) [][]int {
+	first := slices.IndexFunc(counts, func(n int) bool { return n > 0 })
+	if first < 0 {
+		return nil
+	}
+	key := fmt.Sprint(counts)
+	if list, ok := p.known[key]; ok {
+		return list
+	}
+	var best [][]int
+	left := slices.Clone(counts)
+	left[first]--
+	p.fill([]int{p.sizes[first]}, first, p.room-p.sizes[first], left, func(instance, left []int) {
+		if rest := p.best(left); best == nil || len(rest)+1 < len(best) {
+			best = append([][]int{slices.Clone(instance)}, rest...)
+		}
+	})
+	p.known[key] = best
+	return best
+}
+
+// fill completes an instance in every way to which nothing more can be added.
+func (p *packer) fill(instance []int, from, room int, left []int, done func(instance, left []int)) {
+	full := true
+	for i := from; i < len(p.sizes); i++ {
+		if left[i] == 0 || p.sizes[i] > room {
+			continue
+		}
+		full = false
+		fewer := slices.Clone(left)
+		fewer[i]--
+		p.fill(append(instance[:len(instance):len(instance)], p.sizes[i]), i, room-p.sizes[i], fewer, done)
+	}
+	if full {
+		done(instance, left)
+	}
+}
