@@ -7,27 +7,35 @@ import (
 	"sync"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own: each
-// call looks up what it needs anew. Every method gives up when its context ends, with gpu.ErrTimeout; the driver call
-// that hangs goes on by itself. No two changes of one GPU are ever under way at once: while one hangs, the next one waits
-// for it, and gives up the same way.
+// Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own: every
+// call looks up anew what it needs. Each method gives up when its context ends, with gpu.ErrTimeout; the driver call that
+// hangs goes on by itself, and nothing further is changed when it returns. While it hangs, calls of the same kind for the
+// same GPU are refused at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
 type Actuator struct {
 	source *Source
 
 	mu    sync.Mutex
-	lanes map[gpu.UUID]chan struct{} // of the changes of each GPU: with room for one
+	lanes map[laneKey]*lane
 	hung  int
+}
+
+// laneKey names what is done one by one: the changes of a GPU, its readings, and the lookup of all GPUs (no id).
+type laneKey struct {
+	id      gpu.UUID
+	changes bool
+}
+
+type lane struct {
+	turn chan struct{} // room for the one under way
+	hung bool          // which was given up; of the Actuator's mu
 }
 
 // Actuator returns the one that changes the Source's GPUs.
 func (s *Source) Actuator() *Actuator { return s.actuator }
 
-func newActuator(s *Source) *Actuator {
-	return &Actuator{source: s, lanes: map[gpu.UUID]chan struct{}{}}
-}
+func newActuator(s *Source) *Actuator { return &Actuator{source: s, lanes: map[laneKey]*lane{}} }
 
 // HungCalls counts the calls that were given up and have not returned yet.
 func (a *Actuator) HungCalls() int {
@@ -36,96 +44,113 @@ func (a *Actuator) HungCalls() int {
 	return a.hung
 }
 
-// run does something with the driver in a goroutine that is left behind when ctx ends. Like a Read, it keeps NVML loaded.
-func run[T any](ctx context.Context, a *Actuator, what string, do func() (T, error)) (T, error) {
+var errStillHangs = errors.New("an earlier call still hangs in the driver")
+
+// wait waits for the turn in a lane.
+func (a *Actuator) wait(ctx context.Context, key laneKey) (*lane, error) {
+	a.mu.Lock()
+	l := a.lanes[key]
+	if l == nil {
+		l = &lane{turn: make(chan struct{}, 1)}
+		a.lanes[key] = l
+	}
+	hung := l.hung
+	a.mu.Unlock()
+	if hung {
+		return nil, fmt.Errorf("%w: %w", gpu.ErrTimeout, errStillHangs)
+	}
+	if ctx.Err() != nil {
+		return nil, givenUp(ctx)
+	}
+	select {
+	case l.turn <- struct{}{}:
+		return l, nil
+	case <-ctx.Done():
+		return nil, givenUp(ctx)
+	}
+}
+
+// givenUp is the error of what has not ended with its context.
+func givenUp(ctx context.Context) error {
+	return fmt.Errorf("%w: the driver has not answered: %w", gpu.ErrTimeout, ctx.Err())
+}
+
+// run does something with the driver when it is its turn, in a goroutine that is left behind when ctx ends. Like a Read it
+// keeps NVML loaded.
+func run[T any](ctx context.Context, a *Actuator, key laneKey, do func() (T, error)) (T, error) {
 	var none T
-	if err := a.source.enter(); err != nil {
+	l, err := a.wait(ctx, key)
+	if err != nil {
 		return none, err
 	}
-	type outcome struct {
-		value T
-		err   error
+	if err := a.source.enter(); err != nil {
+		<-l.turn
+		return none, err
 	}
-	done := make(chan outcome, 1)
-	left := make(chan struct{})
+	var value T
+	done := make(chan struct{})
 	go func() {
 		defer a.source.leave()
-		value, err := do()
-		done <- outcome{value, err}
+		value, err = do()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		select {
-		case <-left:
+		if l.hung {
+			l.hung = false
 			a.hung--
-		default:
 		}
+		close(done)
+		<-l.turn
 	}()
 	select {
-	case o := <-done:
-		return o.value, wrap(what, o.err)
+	case <-done:
+		return value, err
 	case <-ctx.Done():
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	select {
-	case o := <-done: // it has just returned
-		return o.value, wrap(what, o.err)
+	case <-done: // it has just returned
+		return value, err
 	default:
 	}
+	l.hung = true
 	a.hung++
-	close(left)
-	return none, givenUp(ctx, what)
+	return none, givenUp(ctx)
 }
 
-func wrap(what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", what, err)
-}
-
-// givenUp is the error of what has not ended with its context.
-func givenUp(ctx context.Context, what string) error {
-	return fmt.Errorf("%s: %w: the driver has not answered (%w)", what, gpu.ErrTimeout, context.Cause(ctx))
-}
-
-// change is run for what changes a GPU: one at a time.
-func change[T any](ctx context.Context, a *Actuator, id gpu.UUID, what string, do func() (T, error)) (T, error) {
-	var none T
-	a.mu.Lock()
-	lane := a.lanes[id]
-	if lane == nil {
-		lane = make(chan struct{}, 1)
-		a.lanes[id] = lane
-	}
-	a.mu.Unlock()
-	if ctx.Err() != nil {
-		return none, givenUp(ctx, what)
-	}
-	select {
-	case lane <- struct{}{}:
-	case <-ctx.Done():
-		return none, fmt.Errorf("%s: %w: an earlier change of the GPU still hangs in the driver", what, gpu.ErrTimeout)
-	}
-	return run(ctx, a, what, func() (T, error) {
-		defer func() { <-lane }()
-		return do()
-	})
-}
-
-// Do does one step and reads back that it is done. A creation gives exactly the placement asked for, or
-// gpu.ErrInsufficientResources and nothing. What is to be destroyed is gpu.ErrNotFound where it does not stand any more,
-// and gpu.ErrReplaced where something else has its place, its id or its UUID. A destruction after which the instance is
-// still there is gpu.ErrDriver.
-func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
-	what := fmt.Sprintf("%s %s at %s of GPU %s", s.Op, s.Profile, s.Placement, s.GPU)
-	return change(ctx, a, s.GPU, what, func() (mig.Done, error) {
-		var done mig.Done
-		var err error
-		switch s.Op {
-		default:
-			err = errors.New("no such step")
+// board finds a GPU that answers by its UUID.
+func (a *Actuator) board(id gpu.UUID) (*board, error) {
+	b := a.source.boardOf(id)
+	if b == nil || b.lost.Load() {
+		if _, err := a.source.Discover(); err != nil {
+			return nil, err
 		}
-		return done, err
-	})
+		b = a.source.boardOf(id)
+	}
+	if b == nil {
+		return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
+	}
+	uuid, ret := b.handle.GetUUID()
+	if err := a.source.check("nvmlDeviceGetUUID", ret); err != nil {
+		return nil, err
+	}
+	if gpu.UUID(text(uuid)) != id {
+		b.lost.Store(true)
+		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, text(uuid))
+	}
+	return b, nil
+}
+
+func (s *Source) boardOf(id gpu.UUID) *board {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.boards[id]
+}
+
+// touch makes the next Read of a GPU ask everything anew, after a change.
+func (a *Actuator) touch(id gpu.UUID) {
+	if b := a.source.boardOf(id); b != nil {
+		b.recut.Store(true)
+		b.touched.Store(true)
+	}
 }

@@ -21,6 +21,7 @@ type board struct {
 	wasRead atomic.Bool
 	retired atomic.Bool // another board has taken its place
 	recut   atomic.Bool // the driver has told of a change of its instances since the last reading began
+	touched atomic.Bool // we have changed it since the last reading began
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex
@@ -114,6 +115,9 @@ type round struct {
 func newRound(s *Source, b *board) *round {
 	r := &round{board: b, dev: b.handle, now: s.opts.Now()}
 	r.hopes = b.hope(r.now)
+	if b.touched.Swap(false) {
+		b.slowAt = time.Time{}
+	}
 	r.asker = asker{source: s, answers: b.answers}
 	since := r.now.Sub(b.slowAt)
 	r.slow = b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery

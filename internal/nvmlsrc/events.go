@@ -37,6 +37,7 @@ type eventQueue struct {
 	lostGPU       bool      // the last set failed because a GPU is lost
 	boards        []*board
 	registrations map[Device]*registration
+	withheld      map[Device]int // GPUs that are not to be registered, and how many want that
 
 	registering sync.WaitGroup // calls under way that register GPUs
 
@@ -50,6 +51,7 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 		quit:          make(chan struct{}),
 		ended:         make(chan struct{}),
 		registrations: map[Device]*registration{},
+		withheld:      map[Device]int{},
 	}
 }
 

@@ -110,6 +110,11 @@ func (s *Source) retire(b *board) {
 		return
 	}
 	defer b.reading.Unlock()
+	s.emptyWindows(b)
+}
+
+// emptyWindows makes the samples of a board spare. The caller holds its reading.
+func (s *Source) emptyWindows(b *board) {
 	s.samples.giveBack(&b.gpm.own)
 	for ref, w := range b.gpm.instances {
 		s.samples.giveBack(w)

@@ -51,11 +51,16 @@ func (r *round) readProcesses() processes {
 		}
 		return processes{list: list, ok: true}
 	}
+	outsideInstances(list)
+	r.readProcessUse(list)
+	return processes{list: list, ok: true}
+}
+
+// outsideInstances takes away the instances of processes, of a GPU that has none.
+func outsideInstances(list []gpu.Process) {
 	for i := range list {
 		list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
-	r.readProcessUse(list)
-	return processes{list: list, ok: true}
 }
 
 // nowhere tells whether a list leaves out the instances of all its processes, as the first form of the call does

@@ -17,6 +17,7 @@ type queueSet struct {
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
 	spoilt  bool // it must not be waited on again; it may be, at the moment
+	freed   chan struct{}
 }
 
 // eventKinds are registered one by one: where one is not supported, none of a mask is.
@@ -60,7 +61,7 @@ func (q *eventQueue) renew() error {
 		q.setErr = driverError("nvmlEventSetCreate", ret)
 		return q.setErr
 	}
-	q.set, q.setErr = &queueSet{EventSet: set}, nil
+	q.set, q.setErr = &queueSet{EventSet: set, freed: make(chan struct{})}, nil
 	current := make(map[Device]*registration, len(q.boards))
 	for h, r := range q.registrations {
 		listening := slices.IndexFunc(q.boards, func(b *board) bool { return b.handle == h })
@@ -90,7 +91,42 @@ func (q *eventQueue) drop() {
 	free := set != nil && set.users == 0
 	q.mu.Unlock()
 	if free {
-		_ = set.Free() // whatever it says, the set is not used any more
+		set.free()
+	}
+}
+
+// free frees the set; whatever the driver says to that, it is not used any more.
+func (s *queueSet) free() {
+	_ = s.Free()
+	close(s.freed)
+}
+
+// withhold takes a GPU out of the queue until restore is called: a set that it is in is given up, for NVML cannot take a
+// GPU out of one. It waits a while for that to be done.
+func (q *eventQueue) withhold(d Device) (restore func()) {
+	q.mu.Lock()
+	q.withheld[d]++
+	set := q.set
+	r := q.registrations[d]
+	holds := set != nil && r != nil && (r.busy || r.kinds != 0)
+	if holds {
+		set.spoilt = true
+	}
+	q.mu.Unlock()
+	if holds {
+		timer := time.NewTimer(patience)
+		defer timer.Stop()
+		select {
+		case <-set.freed:
+		case <-timer.C:
+		}
+	}
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.withheld[d]--; q.withheld[d] == 0 {
+			delete(q.withheld, d)
+		}
 	}
 }
 
@@ -143,7 +179,7 @@ func (q *eventQueue) nextToRegister(boards []*board) (attempt, bool) {
 			r = &registration{}
 			q.registrations[b.handle] = r
 		}
-		if !r.due(b, now) {
+		if q.withheld[b.handle] > 0 || !r.due(b, now) {
 			continue
 		}
 		r.uuid, r.board, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0
@@ -186,7 +222,7 @@ func (q *eventQueue) registerOne(a attempt) {
 	}
 	q.mu.Unlock()
 	if free {
-		_ = a.set.Free()
+		a.set.free()
 	}
 	if late {
 		q.register([]*board{a.board})
