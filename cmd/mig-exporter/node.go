@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podres"
@@ -94,12 +95,12 @@ func (n *node) openPods(cfg *Config) error {
 	}
 	var metadata podres.Metadata
 	if cfg.NodeName != "" {
-		server, err := podmeta.InClusterServer(os.Getenv)
+		server, err := kubeapi.InClusterServer(os.Getenv)
 		if err != nil {
 			return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 		}
 		m, err := podmeta.New(podmeta.Options{
-			Server: server, CredentialsDir: podmeta.DefaultCredentialsDir, Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
+			Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
 		})
 		if err != nil {
 			return err

@@ -17,6 +17,7 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
 // answer is what an API server says of a Deployment's pod, a Job's and a bare one.
@@ -54,11 +55,11 @@ func testAPI(t *testing.T, handler http.HandlerFunc, labels ...string) (*api, st
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	dir := credentials(t, server)
-	transport, err := newTransport(dir)
+	client, err := kubeapi.New(kubeapi.Options{Server: server.URL, CredentialsDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := newAPI(Options{Server: server.URL, CredentialsDir: dir, Node: "node-1", Labels: labels}, transport)
+	a, err := newAPI(Options{Node: "node-1", Labels: labels}, client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,20 +161,6 @@ func TestWorkload(t *testing.T) {
 		if got := workload(tc.owners, tc.labels); got != tc.want {
 			t.Errorf("workload(%v, %v) = %q, want %q", tc.owners, tc.labels, got, tc.want)
 		}
-	}
-}
-
-func TestInClusterServer(t *testing.T) {
-	env := func(host, port string) func(string) string {
-		return func(name string) string {
-			return map[string]string{"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}[name]
-		}
-	}
-	if got, err := InClusterServer(env("fd00::1", "443")); err != nil || got != "https://[fd00::1]:443" {
-		t.Errorf("got %q, %v", got, err)
-	}
-	if _, err := InClusterServer(env("", "")); !errors.Is(err, gpu.ErrNotFound) {
-		t.Errorf("outside a cluster: %v", err)
 	}
 }
 

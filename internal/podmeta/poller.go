@@ -18,6 +18,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
 const (
@@ -35,10 +36,9 @@ const (
 
 // Options configures a Poller.
 type Options struct {
-	// Server is the API server's URL, as InClusterServer gives it.
+	// Server is the API server's URL, as kubeapi.InClusterServer gives it.
 	Server string
-	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in a pod. Both are read
-	// for every request, since they are replaced while the process runs.
+	// CredentialsDir has the credentials of a service account, kubeapi.DefaultCredentialsDir in a pod.
 	CredentialsDir string
 	// Node is the name of the node whose pods count, as Kubernetes has it.
 	Node string
@@ -72,11 +72,11 @@ type entry struct {
 
 // New starts to read. It fails if the credentials cannot be read or the options lack something.
 func New(opts Options) (*Poller, error) {
-	transport, err := newTransport(opts.CredentialsDir)
+	client, err := kubeapi.New(kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir})
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
-	api, err := newAPI(opts, transport)
+	api, err := newAPI(opts, client)
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}

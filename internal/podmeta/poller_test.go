@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
 // fakeServer answers requests without a network, so that time can stand still meanwhile.
@@ -66,7 +68,11 @@ func bubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, 
 	}
 	synctest.Test(t, func(t *testing.T) {
 		server := &fakeServer{status: http.StatusOK}
-		a, err := newAPI(Options{Server: "https://api:443", CredentialsDir: dir, Node: "n"}, server)
+		client, err := kubeapi.New(kubeapi.Options{Server: "https://api:443", CredentialsDir: dir, Transport: server})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := newAPI(Options{Node: "n"}, client)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package podmeta
+package kubeapi
 
 import (
 	"context"
@@ -22,8 +22,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-kit/log"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -42,11 +40,11 @@ func otherAuthority(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func TestPodsTrustsTheClusterOnly(t *testing.T) {
+func TestClientTrustsTheClusterOnly(t *testing.T) {
 	var asked atomic.Int32
-	a, dir := testAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+	c, dir := testClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
-		_, _ = io.WriteString(w, answer)
+		_, _ = io.WriteString(w, "{}")
 	})
 	path := filepath.Join(dir, "ca.crt")
 	good, err := os.ReadFile(path)
@@ -63,7 +61,7 @@ func TestPodsTrustsTheClusterOnly(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := asked.Load()
-		_, err := a.pods(t.Context())
+		err := c.Do(t.Context(), get, nil)
 		if step.ok != (err == nil) || !step.ok && !errors.Is(err, gpu.ErrUnavailable) {
 			t.Errorf("certificate authority: %s: %v", step.name, err)
 		}
@@ -74,7 +72,7 @@ func TestPodsTrustsTheClusterOnly(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.pods(t.Context()); !errors.Is(err, gpu.ErrUnavailable) {
+	if err := c.Do(t.Context(), get, nil); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("without a certificate authority: %v, want %v", err, gpu.ErrUnavailable)
 	}
 }
@@ -109,7 +107,7 @@ func (l pipes) Accept() (net.Conn, error) {
 func (l pipes) Close() error   { close(l.closed); return nil }
 func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-func TestPollerLeavesADeadConnection(t *testing.T) {
+func TestClientLeavesADeadConnection(t *testing.T) {
 	certified := httptest.NewTLSServer(nil)
 	dir := credentials(t, certified)
 	certified.Close()
@@ -120,7 +118,7 @@ func TestPollerLeavesADeadConnection(t *testing.T) {
 			ErrorLog:  stdlog.New(io.Discard, "", 0),
 			Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				protocols <- r.Proto
-				_, _ = io.WriteString(w, answer)
+				_, _ = io.WriteString(w, "{}")
 			}),
 		}
 		listener := pipes{make(chan net.Conn), make(chan struct{})}
@@ -138,21 +136,24 @@ func TestPollerLeavesADeadConnection(t *testing.T) {
 			listener.incoming <- far
 			return silenced{near, last}, nil
 		}
-		a, err := newAPI(Options{Server: "https://127.0.0.1", CredentialsDir: dir, Node: "n"}, transport)
+		c, err := New(Options{Server: "https://127.0.0.1", CredentialsDir: dir, Transport: transport})
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := start(a, log.NewNopLogger())
-		synctest.Wait()
-		if n, protocol := len(protocols), <-protocols; n != 1 || protocol != "HTTP/2.0" {
-			t.Errorf("%d requests by %s, want one by HTTP/2.0", n, protocol)
+		if err := c.Do(t.Context(), get, nil); err != nil {
+			t.Fatal(err)
+		}
+		if protocol := <-protocols; protocol != "HTTP/2.0" {
+			t.Errorf("asked by %s, want HTTP/2.0", protocol)
 		}
 		last.Store(true)
-		after(longestInterval)
-		if n := len(protocols); n != 1 {
-			t.Errorf("%d readings in the interval after the connection died, want 1", n)
+		time.Sleep(pingAfter + pingTimeout + time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if err := c.Do(ctx, get, nil); err != nil {
+			t.Errorf("after the connection died: %v", err)
 		}
-		p.Close()
+		c.Close()
 		_ = server.Close()
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			t.Error(err)

@@ -1,4 +1,4 @@
-package podmeta
+package kubeapi
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// An API server or a load balancer that is gone without a word is found out this long after its last one, hence before
-// the next reading: a request that times out does not end its HTTP/2 connection, and all later ones would follow it.
+// An API server or a load balancer that is gone without a word is found out this long after its last one: a request that
+// times out does not end its HTTP/2 connection, and all later ones would follow it.
 const (
 	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
