@@ -2,6 +2,7 @@ package mig
 
 import (
 	"fmt"
+	"math/bits"
 	"slices"
 	"strings"
 
@@ -56,7 +57,7 @@ func planDemand(gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 		return nil, &SpecError{fmt.Sprintf("a demand of %d instances of %d different kinds can be split up in too many ways: ask for some of them at a time",
 			total, len(d.kinds))}
 	}
-	best := d.solve(true)
+	best := d.solve(mindBusy)
 	if best == nil {
 		return nil, d.infeasible(total)
 	}
@@ -70,6 +71,9 @@ type demand struct {
 	boards []int // indexes of the GPUs in MIG mode
 	kinds  []kind
 	parts  int // number of parts; the last is the whole
+	// packed are the digits of each part in fields of their own, each with a spare bit above it, and spare those bits.
+	packed []uint64
+	spare  uint64
 }
 
 // kind is all needs that the same profiles meet.
@@ -122,7 +126,22 @@ func newDemand(gpus []NodeGPU, needs []Need) *demand {
 		d.kinds[j].base = d.parts
 		d.parts = min(d.parts*(len(d.kinds[j].needs)+1), maxParts+1)
 	}
+	if d.parts <= maxParts {
+		d.pack()
+	}
 	return d
+}
+
+func (d *demand) pack() {
+	d.packed = make([]uint64, d.parts)
+	shift := 0
+	for j, k := range d.kinds {
+		for part := range d.parts {
+			d.packed[part] |= uint64(d.digit(part, j)) << shift
+		}
+		shift += bits.Len(uint(len(k.needs))) + 1
+		d.spare |= 1 << (shift - 1)
+	}
 }
 
 // digit is how many instances of a kind a part has.
@@ -134,25 +153,47 @@ func (d *demand) digit(part, kind int) int {
 // way is how a part of the demand is met by the first boards.
 type way struct {
 	cost
-	before *way
-	option *option // of the last of them
+	met    int     // part that the boards before the last of them meet; -1 where there is no way
+	option *option // of the last
 }
 
-// solve returns the best way to meet the whole demand, nil for none; with minding false busy instances may go.
-func (d *demand) solve(minding bool) *way {
-	ways := make([]*way, d.parts)
-	ways[0] = &way{}
+// minding says which of the standing instances may go.
+type minding int
+
+const (
+	mindBusy  minding = iota // idle ones
+	overBusy                 // all; but only in place of a busy one there may be another of its kind
+	freshBusy                // all
+)
+
+// solve returns the best way to meet the whole demand, as the options of each board; nil for none.
+func (d *demand) solve(m minding) []*option {
+	ways := make([]way, d.parts)
+	for part := range ways {
+		ways[part].met = -1
+	}
+	ways[0].met = 0
+	layers := make([][]way, len(d.boards))
 	known := map[string][]*option{}
 	for b := range d.boards {
 		key := d.likeness(b)
 		options, ok := known[key]
 		if !ok {
-			options = d.options(b, minding)
+			options = d.options(b, m)
 			known[key] = options
 		}
 		ways = d.join(ways, options)
+		layers[b] = ways
 	}
-	return ways[d.parts-1]
+	if ways[d.parts-1].met < 0 {
+		return nil
+	}
+	best := make([]*option, len(d.boards))
+	part := d.parts - 1
+	for b := len(layers) - 1; b >= 0; b-- {
+		best[b], part = layers[b][part].option, layers[b][part].met
+	}
+	return best
 }
 
 // likeness is the same for boards that have the same options.
@@ -168,73 +209,72 @@ func (d *demand) likeness(board int) string {
 }
 
 // join adds a board. Of equally good ways the one stays that has more done by the boards before.
-func (d *demand) join(ways []*way, options []*option) []*way {
-	next := make([]*way, d.parts)
+func (d *demand) join(ways []way, options []*option) []way {
+	next := make([]way, d.parts)
+	for part := range next {
+		next[part].met = -1
+	}
 	for more, o := range options {
 		if o == nil {
 			continue
 		}
-		for met, w := range ways {
-			if w == nil || !d.addable(met, more) {
+		for met := range d.parts - more {
+			if ways[met].met < 0 || !d.addable(met, more) {
 				continue
 			}
-			joined := w.plus(o.cost)
-			if sum := met + more; next[sum] == nil || joined.compare(next[sum].cost) < 0 {
-				next[sum] = &way{cost: joined, before: w, option: o}
+			joined, sum := ways[met].plus(o.cost), &next[met+more]
+			if sum.met < 0 || joined.compare(sum.cost) < 0 {
+				*sum = way{cost: joined, met: met, option: o}
 			}
 		}
 	}
 	return next
 }
 
-// addable tells whether two parts together are not more than the whole.
+// addable tells whether two parts together are not more than the whole: no digit of it is borrowed from its spare bit.
 func (d *demand) addable(a, b int) bool {
-	if a+b >= d.parts {
-		return false
+	whole := d.packed[d.parts-1]
+	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
+}
+
+// options are the best ways of one board to meet each part of the demand, nil where it cannot. What meets a part meets
+// every smaller one.
+func (d *demand) options(board int, m minding) []*option {
+	g := &d.gpus[d.boards[board]]
+	most := shapeOf(g.Profiles).axis
+	list := make([]*option, d.parts)
+	for part := range d.parts {
+		if !d.possible(list, part, most) {
+			continue
+		}
+		f := newFitting(g, m)
+		for j, k := range d.kinds {
+			for range d.digit(part, j) {
+				f.items = append(f.items, item{group: j, fits: k.fits[board]})
+			}
+		}
+		list[part] = f.run()
 	}
+	return list
+}
+
+// possible tells whether each part that is smaller by one instance can be met, and the axis is long enough.
+func (d *demand) possible(list []*option, part, most int) bool {
+	total := 0
 	for j, k := range d.kinds {
-		if d.digit(a, j)+d.digit(b, j) > len(k.needs) {
+		count := d.digit(part, j)
+		if total += count; total > most || count > 0 && list[part-k.base] == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// options are the best ways of one board to meet each part of the demand, nil where it cannot. What meets a part meets
-// every smaller one.
-func (d *demand) options(board int, minding bool) []*option {
-	list := make([]*option, d.parts)
-	for part := range d.parts {
-		possible := true
-		f := newFitting(&d.gpus[d.boards[board]], minding)
-		for j, k := range d.kinds {
-			count := d.digit(part, j)
-			possible = possible && (count == 0 || list[part-k.base] != nil)
-			for range count {
-				f.items = append(f.items, item{group: j, fits: k.fits[board]})
-			}
-		}
-		if possible {
-			list[part] = f.run()
-		}
-	}
-	return list
-}
-
-// choices are the options of a way, by board.
-func (d *demand) choices(w *way) []*option {
-	list := make([]*option, len(d.boards))
-	for b := len(d.boards) - 1; b >= 0; b-- {
-		list[b], w = w.option, w.before
-	}
-	return list
-}
-
 // planned says what becomes of the GPUs that are touched.
-func (d *demand) planned(w *way) []PlannedGPU {
+func (d *demand) planned(best []*option) []PlannedGPU {
 	var list []PlannedGPU
 	met := make([]int, len(d.kinds))
-	for b, o := range d.choices(w) {
+	for b, o := range best {
 		if o.touched == 0 {
 			continue
 		}
@@ -260,17 +300,22 @@ func (d *demand) planned(w *way) []PlannedGPU {
 	return list
 }
 
-// infeasible names the fewest busy instances that would have to go.
+// infeasible says why: it names the fewest busy instances that would have to go, where that is what is in the way.
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
-	without := d.solve(false)
-	if without == nil {
+	without := d.solve(overBusy)
+	switch {
+	case without == nil && d.solve(freshBusy) == nil:
 		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty", total)
+		return problem
+	case without == nil:
+		problem.FitsEmpty = true
+		problem.Reason = fmt.Sprintf("%d more instances do not fit beside those that stand: idle ones would only be made anew", total)
 		return problem
 	}
 	problem.FitsEmpty = true
 	var parts []string
-	for b, o := range d.choices(without) {
+	for b, o := range without {
 		g := &d.gpus[d.boards[b]]
 		var here []Blocking
 		for i := range g.Instances {

@@ -20,14 +20,14 @@ type kindFitted struct {
 // fitting looks for room on one GPU for some further instances.
 type fitting struct {
 	gpu     *NodeGPU
-	minding bool // of what is busy
+	minding minding
 	items   []item
 	own     []gpu.Profile // of the standing instances
 	best    *option
 }
 
-func newFitting(g *NodeGPU, minding bool) *fitting {
-	f := &fitting{gpu: g, minding: minding}
+func newFitting(g *NodeGPU, m minding) *fitting {
+	f := &fitting{gpu: g, minding: m}
 	for _, standing := range g.Instances {
 		f.own = append(f.own, profileOf(g.Profiles, standing.Placed))
 	}
@@ -37,8 +37,10 @@ func newFitting(g *NodeGPU, minding bool) *fitting {
 func (f *fitting) run() *option {
 	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
 	s := search{items: f.items, judge: f.judge}
-	if f.minding { // what is busy stands
+	if f.minding != freshBusy {
 		s.taken = f.stands
+	}
+	if f.minding == mindBusy { // what is busy stands
 		for i := range f.gpu.Instances {
 			if f.gpu.Instances[i].inUse() {
 				o = o.with(f.own[i], f.gpu.Instances[i].Placement)
@@ -53,7 +55,7 @@ func (f *fitting) run() *option {
 func (f *fitting) stands(p gpu.Profile, at gpu.Placement) bool {
 	for i := range f.gpu.Instances {
 		if sameInstance(f.own[i], f.gpu.Instances[i].Placement, p, at) {
-			return true
+			return f.minding == mindBusy || !f.gpu.Instances[i].inUse()
 		}
 	}
 	return false
@@ -66,7 +68,7 @@ func (f *fitting) judge(o occupancy, chosen []fitted) {
 	var may []int
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
-		case f.minding && instance.inUse(): // stands already
+		case f.minding == mindBusy && instance.inUse(): // stands already
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.costOf(i))

@@ -19,6 +19,8 @@ type naiveGPU struct {
 	all             []naiveInstance
 	reachable       [][]naiveInstance
 	mostSlicesAbove map[string]int
+	byCounts        map[string][][]naiveInstance
+	lefts           map[string]int
 }
 
 func newNaiveGPU(m Model) *naiveGPU {

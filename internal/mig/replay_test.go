@@ -1,0 +1,184 @@
+package mig
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// replayed is a GPU as a driver sees it: what stands, and nothing about plans.
+type replayed struct {
+	t         *testing.T
+	g         *naiveGPU
+	instances []*replayedInstance
+}
+
+type replayedInstance struct {
+	naiveInstance
+	computes []naiveCompute
+	busy     bool
+}
+
+// replay does a plan's steps one after the other. Each must be one that a driver would do, nothing busy may go, and in the
+// end there must stand what the plan said, at the cost that is returned.
+func replay(t *testing.T, g *naiveGPU, node NodeGPU, standing []naiveStanding, plan NodePlan, planned *PlannedGPU) naiveCost {
+	t.Helper()
+	r := &replayed{t: t, g: g}
+	for _, s := range standing {
+		r.instances = append(r.instances, &replayedInstance{s.naiveInstance, slices.Clone(s.computes), s.busy})
+	}
+	var cost naiveCost
+	order := []StepOp{DestroyCompute, DestroyInstance, CreateInstance, CreateCompute}
+	phase := 0
+	for _, s := range plan.Steps {
+		if s.GPU != node.UUID {
+			continue
+		}
+		cost[2] = 1
+		if at := slices.Index(order, s.Op); at < phase {
+			t.Fatalf("%s after %s", s.Op, order[phase])
+		} else {
+			phase = at
+		}
+		switch s.Op {
+		case DestroyCompute:
+			cost[1]++
+			r.destroyCompute(node, s)
+		case DestroyInstance:
+			cost[0]++
+			r.destroyInstance(node, s)
+		case CreateInstance:
+			r.create(s)
+		case CreateCompute:
+			r.createCompute(s)
+		}
+	}
+	var layout []naiveInstance
+	for _, i := range r.instances {
+		layout = append(layout, i.naiveInstance)
+	}
+	cost[3] = -g.naiveLeft(layout)
+	if planned != nil {
+		r.compare(node, planned)
+	} else if cost[2] == 1 {
+		t.Fatalf("GPU %d has steps and is not among those planned", node.Index)
+	}
+	return cost
+}
+
+func (r *replayed) find(profile string, id uint32, at gpu.Placement) int {
+	return slices.IndexFunc(r.instances, func(i *replayedInstance) bool {
+		p := r.g.profiles[i.profile]
+		return p.Name == profile && p.ID == id && p.Placements[i.placement] == at
+	})
+}
+
+func (r *replayed) destroyCompute(node NodeGPU, s Step) {
+	r.t.Helper()
+	k := r.find(s.Profile, s.ProfileID, s.Placement)
+	if k < 0 {
+		r.t.Fatalf("%+v: no such instance", s)
+	}
+	i := r.instances[k]
+	place, _ := s.Compute.Get()
+	of := node.Instances[slices.IndexFunc(node.Instances, func(n NodeInstance) bool { return n.Placement == s.Placement })]
+	which := slices.IndexFunc(of.Computes, func(c NodeCompute) bool { return c.UUID == s.UUID })
+	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
+		return c.size == place.Size && (c.start == place.Start || c.untold && place.Start == -1)
+	})
+	if c < 0 || which < 0 || s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.Computes[which].ID) {
+		r.t.Fatalf("%+v of %+v", s, i)
+	}
+	if place.Start >= 0 && of.Computes[which].Placement.Or(place) != place {
+		r.t.Fatalf("%+v names one that stands at %v", s, of.Computes[which].Placement)
+	}
+	if i.busy || i.computes[c].busy || of.Computes[which].Busy {
+		r.t.Fatalf("%+v: busy", s)
+	}
+	i.computes = slices.Delete(i.computes, c, c+1)
+}
+
+func (r *replayed) destroyInstance(node NodeGPU, s Step) {
+	r.t.Helper()
+	k := r.find(s.Profile, s.ProfileID, s.Placement)
+	if k < 0 || len(r.instances[k].computes) > 0 || r.instances[k].busy {
+		r.t.Fatalf("%+v: not there, busy, or with compute instances", s)
+	}
+	of := slices.IndexFunc(node.Instances, func(n NodeInstance) bool { return n.Placement == s.Placement })
+	if s.Instance != gpu.Some(node.Instances[of].ID) || s.Compute.Present() {
+		r.t.Fatalf("%+v is of another", s)
+	}
+	r.instances = slices.Delete(r.instances, k, k+1)
+}
+
+func (r *replayed) create(s Step) {
+	r.t.Helper()
+	var layout []naiveInstance
+	for _, i := range r.instances {
+		layout = append(layout, i.naiveInstance)
+	}
+	for i, p := range r.g.profiles {
+		if j := slices.Index(p.Placements, s.Placement); p.Name == s.Profile && p.ID == s.ProfileID && j >= 0 {
+			x := naiveInstance{i, j}
+			if !r.g.canAdd(layout, x) || s.Instance.Present() || s.Compute.Present() {
+				r.t.Fatalf("%+v beside %v", s, layout)
+			}
+			r.instances = append(r.instances, &replayedInstance{naiveInstance: x})
+			return
+		}
+	}
+	r.t.Fatalf("%+v: no such place", s)
+}
+
+func (r *replayed) createCompute(s Step) {
+	r.t.Helper()
+	k := r.find(s.Profile, s.ProfileID, s.Placement)
+	place, ok := s.Compute.Get()
+	if k < 0 || !ok || s.UUID != "" || s.ComputeID.Present() {
+		r.t.Fatalf("%+v: %v", s, r.instances)
+	}
+	i := r.instances[k]
+	if place.Start < 0 || place.Start+place.Size > r.g.profiles[i.profile].ComputeSlices {
+		r.t.Fatalf("%+v: no such place", s)
+	}
+	for _, c := range i.computes {
+		if c.untold && c.size != r.g.profiles[i.profile].ComputeSlices {
+			r.t.Fatalf("%+v beside one of which nobody knows where it is", s)
+		}
+		if c.start < place.End() && place.Start < c.start+c.size {
+			r.t.Fatalf("%+v overlaps %+v", s, c)
+		}
+	}
+	i.computes = append(i.computes, naiveCompute{start: place.Start, size: place.Size})
+}
+
+// compare holds what stands in the end to the plan's layout.
+func (r *replayed) compare(node NodeGPU, planned *PlannedGPU) {
+	r.t.Helper()
+	if len(planned.After) != len(r.instances) || len(planned.Keep)+len(planned.Destroy) != len(node.Instances) {
+		r.t.Fatalf("%+v; in the end there are %d", planned, len(r.instances))
+	}
+	for n, a := range planned.After {
+		if n > 0 && planned.After[n-1].Placement.Start >= a.Placement.Start {
+			r.t.Fatalf("%+v is not in order", planned.After)
+		}
+		k := r.find(a.Profile, a.ProfileID, a.Placement)
+		if k < 0 || len(r.instances[k].computes) != len(a.Computes) {
+			r.t.Fatalf("%+v is not what stands in the end", a)
+		}
+		if i, ok := a.Standing.Get(); ok && (!slices.Contains(planned.Keep, i) || node.Instances[i].Placed != a.Placed) {
+			r.t.Fatalf("%+v is not the standing %+v", a, node.Instances[i])
+		}
+		left := slices.Clone(r.instances[k].computes)
+		for _, c := range a.Computes {
+			at := slices.IndexFunc(left, func(x naiveCompute) bool {
+				return x.size == c.Placement.Size && (x.start == c.Placement.Start || x.untold && c.Placement.Start == -1)
+			})
+			if at < 0 {
+				r.t.Fatalf("%+v: %+v is not what stands in the end", a, c)
+			}
+			left = slices.Delete(left, at, at+1)
+		}
+	}
+}
