@@ -148,8 +148,7 @@ func controlRooms() []room {
 		},
 		{
 			dir:       "internal/control/cluster",
-			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
-			libraries: []string{goKitLog},
+			internals: []string{"internal/gpu", "internal/kubeapi", "internal/control"},
 		},
 	}
 }

@@ -55,7 +55,7 @@ type Options struct {
 	Logger log.Logger
 }
 
-// Client asks one kubelet. Its methods may be called from several goroutines; one List runs at a time.
+// Client asks one kubelet. Its methods may be called from several goroutines; one call runs at a time.
 type Client struct {
 	socket string
 	now    func() time.Time
@@ -63,9 +63,9 @@ type Client struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	mu      sync.Mutex // held during a List
+	mu      sync.Mutex // held during a call
 	conn    *grpc.ClientConn
-	file    os.FileInfo // the socket at the last List; nil for none
+	file    os.FileInfo // the socket at the last call; nil for none
 	settled time.Time   // when having no device is believed of who listens on it; zero before the first reply
 	backoff backoff
 	reader  reader
@@ -97,13 +97,50 @@ func New(opts Options) *Client {
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var reply *podresources.ListPodResourcesResponse
+	err := c.try(ctx, "list pod resources", func(ctx context.Context, kubelet podresources.PodResourcesListerClient) (err error) {
+		reply, err = kubelet.List(ctx, &podresources.ListPodResourcesRequest{})
+		return err
+	})
+	if err != nil {
+		return gpu.Assignments{}, err
+	}
+	now := c.now()
+	if c.settled.IsZero() {
+		c.settled = now.Add(settling)
+	}
+	return c.reader.read(reply, now, now.Before(c.settled)), nil
+}
+
+// Allocatable asks which devices the kubelet can give out, given out already or not: sorted, each once, though it may
+// stand for several replicas. Devices of dynamic resource allocation are not among them, which the kubelet does not know
+// until they are claimed. Errors are as of List, and the backoff is the same.
+func (c *Client) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var reply *podresources.AllocatableResourcesResponse
+	err := c.try(ctx, "allocatable resources", func(ctx context.Context, kubelet podresources.PodResourcesListerClient) (err error) {
+		reply, err = kubelet.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.reader.allocatable(reply), nil
+}
+
+// call is one call of the kubelet's API.
+type call func(ctx context.Context, kubelet podresources.PodResourcesListerClient) error
+
+// try makes a call over the connection to who listens on the socket now, unless it is too early after a failure.
+func (c *Client) try(ctx context.Context, op string, call call) error {
 	if c.ctx.Err() != nil {
-		return gpu.Assignments{}, fmt.Errorf("list pod resources: client is closed: %w", gpu.ErrUnavailable)
+		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
 	}
 	// The watch stands before the socket is looked at, so that a kubelet that starts in between is seen.
 	c.watch.ensure()
 	renewed := c.watch.takeRenewed()
-	file, err := c.stat()
+	file, err := c.stat(op)
 	if !sameSocket(file, c.file) {
 		renewed = true
 		c.file, c.settled = file, time.Time{}
@@ -113,29 +150,24 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 		c.backoff.reset() // looking for a file is cheap, and whoever makes it means it
 	}
 	if err != nil {
-		return gpu.Assignments{}, err
+		return err
 	}
 	if err := c.backoff.pending(c.now()); err != nil {
-		return gpu.Assignments{}, err
+		return err
 	}
-	reply, err := c.ask(ctx)
-	if err != nil {
+	if err := c.ask(ctx, op, call); err != nil {
 		// gRPC would wait by its own schedule before it connects again: a new connection starts afresh.
 		c.disconnect()
 		if !errors.Is(err, context.Canceled) {
 			c.backoff.fail(c.now(), err)
 		}
-		return gpu.Assignments{}, err
+		return err
 	}
 	c.backoff.reset()
-	now := c.now()
-	if c.settled.IsZero() {
-		c.settled = now.Add(settling)
-	}
-	return c.reader.read(reply, now, now.Before(c.settled)), nil
+	return nil
 }
 
-// Close ends a List under way, the connection and the watch.
+// Close ends a call under way, the connection and the watch.
 func (c *Client) Close() {
 	c.cancel()
 	c.watch.close()
@@ -144,25 +176,24 @@ func (c *Client) Close() {
 	c.disconnect()
 }
 
-func (c *Client) ask(ctx context.Context) (*podresources.ListPodResourcesResponse, error) {
+func (c *Client) ask(ctx context.Context, op string, call call) error {
 	if err := c.connect(); err != nil {
-		return nil, fmt.Errorf("list pod resources: %w: %w", err, gpu.ErrUnavailable)
+		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
 	}
 	asking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	reply, err := podresources.NewPodResourcesListerClient(c.conn).List(asking, &podresources.ListPodResourcesRequest{})
+	err := call(asking, podresources.NewPodResourcesListerClient(c.conn))
 	if err == nil {
-		return reply, nil
+		return nil
 	}
 	switch {
 	case asking.Err() != nil && errors.Is(context.Cause(asking), context.Canceled):
-		return nil, fmt.Errorf("list pod resources: %w: %w", gpu.ErrUnavailable, context.Canceled)
+		return fmt.Errorf("%s: %w: %w", op, gpu.ErrUnavailable, context.Canceled)
 	case asking.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
-		return nil, fmt.Errorf("list pod resources: kubelet at %s does not answer: %w: %w",
-			c.socket, gpu.ErrUnavailable, gpu.ErrTimeout)
+		return fmt.Errorf("%s: kubelet at %s does not answer: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
-	return nil, fmt.Errorf("list pod resources: kubelet at %s: %s: %w", c.socket, status.Convert(err).Message(), gpu.ErrUnavailable)
+	return fmt.Errorf("%s: kubelet at %s: %s: %w", op, c.socket, status.Convert(err).Message(), gpu.ErrUnavailable)
 }
 
 func (c *Client) connect() error {
@@ -192,17 +223,17 @@ func (c *Client) disconnect() {
 }
 
 // stat looks at the socket. An error says why it cannot be there to answer.
-func (c *Client) stat() (os.FileInfo, error) {
+func (c *Client) stat(op string) (os.FileInfo, error) {
 	info, err := os.Stat(c.socket)
 	switch {
 	case err == nil:
 		return info, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("list pod resources: no kubelet socket at %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
+		return nil, fmt.Errorf("%s: no kubelet socket at %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("list pod resources: kubelet socket %s: %w: %w", c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
+		return nil, fmt.Errorf("%s: kubelet socket %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
 	}
-	return nil, fmt.Errorf("list pod resources: kubelet socket: %w: %w", err, gpu.ErrUnavailable)
+	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)
 }
 
 // sameSocket tells whether no new socket was made between two looks, which the watch misses where a directory above the

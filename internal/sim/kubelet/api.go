@@ -25,7 +25,7 @@ type api struct {
 	tree   *tree
 	logger log.Logger
 	calls  atomic.Uint64
-	delay  atomic.Int64 // how long every List takes, a time.Duration
+	delay  atomic.Int64 // how long every answer takes, a time.Duration
 }
 
 func newAPI(node Node, t *tree, logger log.Logger) *api {
@@ -76,7 +76,10 @@ func (a *api) Get(_ context.Context, request *podresources.GetPodResourcesReques
 }
 
 // GetAllocatableResources implements the pod-resources API.
-func (a *api) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+func (a *api) GetAllocatableResources(ctx context.Context, _ *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
+		return nil, err
+	}
 	return &podresources.AllocatableResourcesResponse{Devices: devicesOf(a.node.Allocatable(), a.order())}, nil
 }
 

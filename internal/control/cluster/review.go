@@ -1,0 +1,218 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+)
+
+const (
+	// believed is how long a token and its rights are not asked for again: so much later does a right that is taken away
+	// end.
+	believed = 10 * time.Second
+	// maxBelieved bounds how many are remembered, maxToken a token's length in bytes.
+	maxBelieved = 1000
+	maxToken    = 16 << 10
+)
+
+// The group and the resource on which rights are given.
+const (
+	rightsGroup    = "mig-exporter.io"
+	rightsResource = "partitions"
+)
+
+// tokenHash stands for a token, which is not kept.
+type tokenHash [sha256.Size]byte
+
+type identified struct {
+	actor control.Actor
+	until time.Time
+}
+
+// user is whose token it is, as a TokenReview tells and a SubjectAccessReview wants to be told.
+type user struct {
+	Name   string              `json:"username"`
+	UID    string              `json:"uid"`
+	Groups []string            `json:"groups"`
+	Extra  map[string][]string `json:"extra"`
+}
+
+// Actor tells whose token it is and what he may do on this node, by a TokenReview and a SubjectAccessReview for each verb.
+// Both are believed for ten seconds.
+//
+// An error wraps gpu.ErrNoPermission where the token is nobody's, or not for here; gpu.ErrUnavailable where the API server
+// cannot tell, or this program may not ask. It has nothing of the token in it. Who has no right at all is no error.
+func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error) {
+	if token == "" || len(token) > maxToken {
+		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
+	}
+	hash := tokenHash(sha256.Sum256([]byte(token)))
+	if actor, ok := c.recall(hash); ok {
+		return actor, nil
+	}
+	u, err := c.review(ctx, token)
+	if err != nil {
+		return control.Actor{}, fmt.Errorf("token review: %w", err)
+	}
+	rights, err := c.rights(ctx, u)
+	if err != nil {
+		return control.Actor{}, fmt.Errorf("rights of %s: %w", u.Name, err)
+	}
+	actor := control.Actor{Name: actorName(u.Name), Rights: rights}
+	c.remember(hash, actor)
+	return actor, nil
+}
+
+// actorName shortens the names of service accounts.
+func actorName(name string) string {
+	if account, ok := strings.CutPrefix(name, "system:serviceaccount:"); ok {
+		return "serviceaccount:" + strings.Replace(account, ":", "/", 1)
+	}
+	return "user:" + name
+}
+
+func (c *Cluster) recall(hash tokenHash) (control.Actor, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, ok := c.known[hash]
+	return known.actor, ok && c.opts.Now().Before(known.until)
+}
+
+func (c *Cluster) remember(hash tokenHash, actor control.Actor) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.known) >= maxBelieved {
+		clear(c.known)
+	}
+	c.known[hash] = identified{actor, c.opts.Now().Add(believed)}
+}
+
+// tokenReview is authentication.k8s.io/v1's.
+type tokenReview struct {
+	APIVersion string          `json:"apiVersion"`
+	Kind       string          `json:"kind"`
+	Spec       tokenReviewSpec `json:"spec"`
+	Status     struct {
+		Authenticated bool     `json:"authenticated"`
+		User          user     `json:"user"`
+		Audiences     []string `json:"audiences"`
+		Error         string   `json:"error"`
+	} `json:"status,omitzero"`
+}
+
+type tokenReviewSpec struct {
+	Token     string   `json:"token"`
+	Audiences []string `json:"audiences,omitempty"`
+}
+
+func (c *Cluster) review(ctx context.Context, token string) (user, error) {
+	ask := tokenReview{
+		APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview",
+		Spec: tokenReviewSpec{Token: token, Audiences: c.opts.Audiences},
+	}
+	var answer tokenReview
+	err := c.do(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews", Body: ask}, &answer)
+	status := &answer.Status
+	switch {
+	case err != nil:
+		return user{}, cannotAsk(err)
+	case !status.Authenticated || status.User.Name == "":
+		why := strings.ReplaceAll(status.Error, token, "...")
+		if why == "" {
+			why = "it is nobody's"
+		}
+		return user{}, fmt.Errorf("the token is refused: %s: %w", why, gpu.ErrNoPermission)
+	case !c.forHere(status.Audiences):
+		return user{}, fmt.Errorf("the token is for others: %w", gpu.ErrNoPermission)
+	}
+	return status.User, nil
+}
+
+// forHere tells whether a token is for one of the audiences asked for. An API server that knows nothing of audiences tells
+// none; its word counts only where none was asked for.
+func (c *Cluster) forHere(audiences []string) bool {
+	return len(c.opts.Audiences) == 0 ||
+		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(c.opts.Audiences, a) })
+}
+
+// cannotAsk: that this program may not ask says nothing about who asks it.
+func cannotAsk(err error) error {
+	return fmt.Errorf("%s: %w", err.Error(), gpu.ErrUnavailable)
+}
+
+// accessReview is authorization.k8s.io/v1's SubjectAccessReview.
+type accessReview struct {
+	APIVersion string           `json:"apiVersion"`
+	Kind       string           `json:"kind"`
+	Spec       accessReviewSpec `json:"spec"`
+	Status     struct {
+		Allowed bool `json:"allowed"`
+		Denied  bool `json:"denied"`
+	} `json:"status,omitzero"`
+}
+
+type accessReviewSpec struct {
+	User     string              `json:"user"`
+	UID      string              `json:"uid,omitempty"`
+	Groups   []string            `json:"groups,omitempty"`
+	Extra    map[string][]string `json:"extra,omitempty"`
+	Resource resourceAttributes  `json:"resourceAttributes"`
+}
+
+type resourceAttributes struct {
+	Group    string `json:"group"`
+	Resource string `json:"resource"`
+	Name     string `json:"name"`
+	Verb     string `json:"verb"`
+}
+
+// rights asks for all verbs at once.
+func (c *Cluster) rights(ctx context.Context, u user) (control.Rights, error) {
+	var rights control.Rights
+	verbs := []struct {
+		verb  string
+		right *bool
+	}{{"get", &rights.Read}, {"plan", &rights.Plan}, {"apply", &rights.Apply}, {"mode", &rights.Mode}, {"force", &rights.Force}}
+	errs := make(chan error, len(verbs))
+	for _, v := range verbs {
+		go func() {
+			allowed, err := c.allowed(ctx, u, v.verb)
+			*v.right = allowed
+			errs <- err
+		}()
+	}
+	var failed error
+	for range verbs {
+		if err := <-errs; err != nil {
+			failed = err
+		}
+	}
+	if failed != nil {
+		return control.Rights{}, failed
+	}
+	return rights, nil
+}
+
+func (c *Cluster) allowed(ctx context.Context, u user, verb string) (bool, error) {
+	ask := accessReview{
+		APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview",
+		Spec: accessReviewSpec{
+			User: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra,
+			Resource: resourceAttributes{Group: rightsGroup, Resource: rightsResource, Name: c.opts.Node, Verb: verb},
+		},
+	}
+	var answer accessReview
+	err := c.do(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: ask}, &answer)
+	if err != nil {
+		return false, cannotAsk(err)
+	}
+	return answer.Status.Allowed && !answer.Status.Denied, nil
+}

@@ -1,0 +1,155 @@
+package owners
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// nvidia is the PCI vendor id, as sysfs writes it.
+const nvidia = "0x10de"
+
+// maxFile bounds what is read of one file, in bytes.
+const maxFile = 4 << 20
+
+// Local looks for owners on the node itself: Slurm, and the host driver of virtual GPUs.
+type Local struct {
+	// ProcDir and SysDir are the host's /proc and /sys.
+	ProcDir, SysDir string
+	// GresFiles are where Slurm's gres.conf may be. DefaultGresFiles has the usual places.
+	GresFiles []string
+}
+
+// DefaultGresFiles are where Slurm's packages and slurmd without configuration files keep gres.conf.
+func DefaultGresFiles() []string {
+	return []string{"/etc/slurm/gres.conf", "/etc/slurm-llnl/gres.conf", "/run/slurm/conf/gres.conf"}
+}
+
+// Owners implements Source. What cannot be read is an error that wraps gpu.ErrNoPermission or gpu.ErrUnavailable.
+func (l *Local) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
+	out := map[gpu.UUID][]string{}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("owners of GPUs: %w: %w", err, gpu.ErrTimeout)
+	}
+	errs := []error{l.virtual(out)}
+	for _, file := range l.GresFiles {
+		content, err := readFile(file)
+		switch shown := gresOfGPUs(content); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("owners of GPUs: Slurm: %w", unreadable(err)))
+		case shown != "":
+			out[""] = append(out[""], fmt.Sprintf("Slurm (%s: %s)", file, shown))
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// gresOfGPUs finds the first line of a gres.conf that gives GPUs out: by file, or found by Slurm itself. Names of
+// parameters and of AutoDetect's values are case insensitive, and lines of other nodes count too: which nodes a line is
+// for is an expression of Slurm's own. https://slurm.schedmd.com/gres.conf.html
+func gresOfGPUs(content string) string {
+	content = strings.ReplaceAll(content, "\\\n", " ")
+	for line := range strings.Lines(content) {
+		line, _, _ = strings.Cut(line, "#")
+		for word := range strings.FieldsSeq(line) {
+			key, value, _ := strings.Cut(word, "=")
+			key, value = strings.ToLower(key), strings.ToLower(value)
+			switch {
+			case key == "autodetect" && (value == "nvml" || value == "nvidia"),
+				(key == "file" || key == "multiplefiles") && strings.Contains(value, "/dev/nvidia"):
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	return ""
+}
+
+// virtual finds GPUs that are cut for virtual machines: those with SR-IOV functions, and older ones with types of
+// mediated devices. The bare-metal driver has neither.
+// https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/index.html
+func (l *Local) virtual(out map[gpu.UUID][]string) error {
+	bus := filepath.Join(l.SysDir, "bus", "pci", "devices")
+	devices, err := os.ReadDir(bus)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // no PCI bus
+	}
+	if err != nil {
+		return fmt.Errorf("owners of GPUs: PCI devices: %w", unreadable(err))
+	}
+	for _, d := range devices {
+		dir := filepath.Join(bus, d.Name())
+		if attribute(dir, "vendor") != nvidia || !strings.HasPrefix(attribute(dir, "class"), "0x03") {
+			continue
+		}
+		var shown string
+		types, _ := os.ReadDir(filepath.Join(dir, "mdev_supported_types"))
+		switch functions := attribute(dir, "sriov_numvfs"); {
+		case functions != "" && functions != "0":
+			shown = fmt.Sprintf("vGPU (%s has %s virtual functions)", d.Name(), functions)
+		case len(types) > 0 && !exists(filepath.Join(dir, "physfn")):
+			shown = fmt.Sprintf("vGPU (%s has %d types of mediated devices)", d.Name(), len(types))
+		default:
+			continue
+		}
+		id := l.uuidOf(d.Name())
+		out[id] = append(out[id], shown)
+	}
+	return nil
+}
+
+// uuidOf asks the driver for the UUID of a GPU by its PCI address; "" where it does not tell, so that the owner counts
+// for all.
+func (l *Local) uuidOf(address string) gpu.UUID {
+	content, err := readFile(filepath.Join(l.ProcDir, "driver", "nvidia", "gpus", address, "information"))
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(content) {
+		key, value, _ := strings.Cut(line, ":")
+		if strings.TrimSpace(key) != "GPU UUID" {
+			continue
+		}
+		if id, err := gpu.ParseUUID(strings.TrimSpace(value)); err == nil {
+			return id
+		}
+	}
+	return ""
+}
+
+// attribute is what a file of sysfs says; empty where there is none.
+func attribute(dir, name string) string {
+	content, err := readFile(filepath.Join(dir, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(content)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func readFile(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxFile))
+	return string(content), errors.Join(err, f.Close())
+}
+
+func unreadable(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w: %w", err, gpu.ErrNoPermission)
+	}
+	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
+}
