@@ -130,8 +130,8 @@ func controlRooms() []room {
 		},
 		{
 			dir:       "internal/control/server",
-			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api"},
-			libraries: []string{goKitLog},
+			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api", "internal/control/spec"},
+			libraries: []string{goKitLog, yaml},
 		},
 		{
 			dir:       "internal/control/handles",

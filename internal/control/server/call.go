@@ -1,0 +1,266 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// call is one request on its way.
+type call struct {
+	s     *server
+	w     *recorder
+	r     *http.Request
+	who   identity
+	body  []byte
+	entry auditEntry
+}
+
+// recorder notes what is answered, and keeps it where an Idempotency-Key wants it kept.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	keep   *bytes.Buffer
+}
+
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	if w.keep != nil {
+		w.keep.Write(b)
+	}
+	return w.ResponseWriter.Write(b)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// handler answers those who come through one door.
+func (s *server) handler(d door) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun := s.o.Now()
+		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r}
+		c.entry = auditEntry{Time: begun, From: d.from(r), Request: "unknown path"}
+		c.w.Header().Set("Cache-Control", "no-store")
+		c.w.Header().Set("X-Content-Type-Options", "nosniff")
+		defer c.end(begun)
+		defer c.recover()
+		if err := c.answer(d); err != nil {
+			c.fail(err)
+		}
+	})
+}
+
+// answer leads the call through all checks to its route.
+func (c *call) answer(d door) error {
+	if err := c.admit(d); err != nil {
+		return err
+	}
+	to, err := c.s.find(c.r)
+	if err != nil {
+		return c.notFound(err)
+	}
+	c.entry.Request = to.method + " " + to.pattern
+	c.entry.Verb = to.verb
+	if err := c.need(to.verb); err != nil {
+		return err
+	}
+	if to.method != http.MethodGet {
+		if err := c.readBody(to.noBody); err != nil {
+			return err
+		}
+	}
+	// The deadline was for the request. It would end the call's context, and streams are longer than it.
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
+	if key := c.r.Header.Get("Idempotency-Key"); key != "" && to.method != http.MethodGet {
+		return c.once(key, to)
+	}
+	return to.do(c)
+}
+
+// admit finds out who asks, and whether he asks too often.
+func (c *call) admit(d door) error {
+	remote := c.entry.From
+	if wait, ok := c.s.fails.peek(remote); !ok {
+		return c.tooMany(wait, "Too many failed authentications from there.")
+	}
+	who, err := d.identify(c.r)
+	switch {
+	case errors.Is(err, errCannotCheck):
+		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", remote, "err", err)
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
+	case err != nil:
+		_, _ = c.s.fails.take(remote)
+		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
+		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
+	}
+	c.who = who
+	c.entry.Actor, c.entry.Method = who.name, who.method
+	if who.from != "" {
+		c.entry.From = who.from
+	}
+	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
+		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
+	}
+	if wait, ok := c.s.actors.take(who.method + " " + who.name); !ok {
+		return c.tooMany(wait, "Too many calls.")
+	}
+	return nil
+}
+
+func (c *call) tooMany(wait int, why string) error {
+	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
+	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
+}
+
+func (c *call) need(v verb) error {
+	ok, err := c.who.may(c.r.Context(), v)
+	if err != nil {
+		_ = level.Warn(c.s.logger).Log("msg", "Rights cannot be checked", "actor", c.who.name, "verb", v, "err", err)
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "Rights cannot be checked now. Try again.")
+	}
+	if !ok {
+		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.who.name, v)
+	}
+	return nil
+}
+
+// once answers a call with an Idempotency-Key: again what was answered before, or for the first time.
+func (c *call) once(key string, to *route) error {
+	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
+		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.", maxKey)
+	}
+	k := replayKey{actor: c.who.method + " " + c.who.name, key: key}
+	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
+	stands, full := c.s.replays.claim(k, request)
+	switch {
+	case full:
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "Too many calls with an Idempotency-Key are in flight.")
+	case stands == nil:
+		c.w.keep = new(bytes.Buffer)
+		defer func() {
+			status := c.w.status
+			if status == 0 { // a panic
+				status = http.StatusInternalServerError
+			}
+			c.s.replays.settle(k, status, c.w.Header(), c.w.keep.Bytes())
+		}()
+		if err := to.do(c); err != nil {
+			c.fail(err)
+		}
+		return nil
+	case stands.request != request:
+		return problem(api.KeyReused, http.StatusUnprocessableEntity, "Use a new key for a new request.")
+	case !stands.done:
+		return problem(api.InProgress, http.StatusConflict, "The first call with this Idempotency-Key has not been answered yet.")
+	}
+	c.entry.Replay = true
+	for _, name := range []string{"Content-Type", "Location"} {
+		if value := stands.header.Get(name); value != "" {
+			c.w.Header().Set(name, value)
+		}
+	}
+	c.w.WriteHeader(stands.status)
+	_, err := c.w.Write(stands.body)
+	return c.gone(err)
+}
+
+// begin writes down that a change is about to be made. Nothing is changed of which there would be no account.
+func (c *call) begin() error {
+	e := c.entry
+	e.Phase = "begin"
+	if err := c.s.audit.write(e, true); err != nil {
+		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written: changes are refused", "err", err)
+		return problem(api.ReadOnly, http.StatusServiceUnavailable, "The audit log cannot be written. Nothing was changed.")
+	}
+	return nil
+}
+
+// end writes down how the call was answered.
+func (c *call) end(begun time.Time) {
+	e := c.entry
+	e.Phase, e.Time = "end", c.s.o.Now()
+	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
+	if err := c.s.audit.write(e, false); err != nil {
+		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written", "actor", e.Actor, "request", e.Request, "err", err)
+	}
+}
+
+// fail answers with a problem, unless the answer has begun.
+func (c *call) fail(err error) {
+	p, internal := asProblem(err)
+	if internal {
+		_ = level.Error(c.s.logger).Log("msg", "Call of partition control failed", "actor", c.who.name, "request", c.entry.Request, "err", err)
+	}
+	c.entry.Problem = p.Type
+	if c.w.status == 0 {
+		writeProblem(c.w, p)
+	}
+}
+
+// recover makes a problem of a panic.
+func (c *call) recover() {
+	broken := recover()
+	if broken == nil {
+		return
+	}
+	_ = level.Error(c.s.logger).Log("msg", "Call of partition control panicked", "request", c.entry.Request,
+		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
+	answered := c.w.status != 0
+	c.fail(problem(api.Internal, http.StatusInternalServerError, "The log of mig-exporter on the node has the cause."))
+	if answered {
+		panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
+	}
+}
+
+// respond answers with a document.
+func (c *call) respond(status int, document any) error {
+	body, err := json.Marshal(document)
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	c.w.Header().Set("Content-Type", "application/json")
+	c.w.WriteHeader(status)
+	_, err = c.w.Write(append(body, '\n'))
+	return c.gone(err)
+}
+
+// gone: a client that does not take its answer is told of in the log for those who look closely.
+func (c *call) gone(err error) error {
+	if err != nil {
+		_ = level.Debug(c.s.logger).Log("msg", "Answer was not taken", "request", c.entry.Request, "err", err)
+	}
+	return nil
+}
+
+func (c *call) actor() control.Actor { return control.Actor{Name: c.who.name, Rights: c.who.rights} }
+
+// reading bounds a call of the engine that changes nothing; it ends with the client.
+func (c *call) reading() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(c.r.Context(), c.s.limits.call)
+}
+
+// changing bounds one that does: a client that goes away must not leave open whether it was accepted.
+func (c *call) changing() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(c.r.Context()), c.s.limits.call)
+}

@@ -1,0 +1,227 @@
+package server
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+)
+
+// maxConfig bounds the configuration file in bytes.
+const maxConfig = 1 << 20
+
+// configDocument is the file of --control.config.file. Paths in it are relative to its folder.
+type configDocument struct {
+	TLS struct {
+		Cert     string `yaml:"cert_file"`
+		Key      string `yaml:"key_file"`
+		ClientCA string `yaml:"client_ca_file"`
+	} `yaml:"tls"`
+	// Clients are known by their certificates: by common name, or by a URI of the subject's alternative names.
+	Clients []struct {
+		CN     string   `yaml:"cn"`
+		URI    string   `yaml:"uri"`
+		Rights []string `yaml:"rights"`
+	} `yaml:"clients"`
+	// Tokens are told by their hashes; the file holds nothing that lets anybody in.
+	Tokens []struct {
+		Name   string   `yaml:"name"`
+		SHA256 string   `yaml:"sha256"`
+		Rights []string `yaml:"rights"`
+	} `yaml:"tokens"`
+	Kubernetes bool `yaml:"kubernetes"`
+}
+
+// loaded is the configuration, read and checked.
+type loaded struct {
+	certificate tls.Certificate
+	clientCA    *x509.CertPool // nil: no certificates are asked for
+	clients     map[string]control.Rights
+	tokens      []knownToken
+	kubernetes  bool
+	files       []string // what it was read from
+}
+
+type knownToken struct {
+	name   string
+	sum    [sha256.Size]byte
+	rights control.Rights
+}
+
+// CheckConfig tells whether the file of --control.config.file can be used.
+func CheckConfig(path string) error {
+	_, err := loadConfig(path)
+	return err
+}
+
+func loadConfig(path string) (*loaded, error) {
+	c, err := readConfig(path)
+	if err != nil {
+		return nil, fmt.Errorf("--control.config.file=%s: %w", path, err)
+	}
+	return c, nil
+}
+
+func readConfig(path string) (*loaded, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, cause(err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, cause(err)
+	}
+	if mode := info.Mode().Perm(); mode&0o007 != 0 {
+		return nil, fmt.Errorf("mode %04o: expected no rights for others, such as 0640", mode)
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxConfig+1))
+	if err != nil {
+		return nil, cause(err)
+	}
+	if len(text) > maxConfig {
+		return nil, fmt.Errorf("more than %d bytes", maxConfig)
+	}
+	var doc configDocument
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	decoder.KnownFields(true)
+	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, errors.New("empty: expected tls, and clients, tokens or kubernetes")
+	} else if err != nil {
+		return nil, err
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("more than one document")
+	}
+	return doc.load(path)
+}
+
+func (d *configDocument) load(path string) (*loaded, error) {
+	c := &loaded{kubernetes: d.Kubernetes, clients: make(map[string]control.Rights), files: []string{path}}
+	if err := d.loadTLS(filepath.Dir(path), c); err != nil {
+		return nil, err
+	}
+	if err := d.loadClients(c); err != nil {
+		return nil, err
+	}
+	if err := d.loadTokens(c); err != nil {
+		return nil, err
+	}
+	switch {
+	case len(c.clients) == 0 && len(c.tokens) == 0 && !c.kubernetes:
+		return nil, errors.New("nobody could come in: expected clients, tokens or kubernetes: true")
+	case len(c.clients) > 0 && c.clientCA == nil:
+		return nil, errors.New("clients: expected tls.client_ca_file with them")
+	}
+	return c, nil
+}
+
+func (d *configDocument) loadTLS(dir string, c *loaded) error {
+	at := func(p string) string {
+		if filepath.IsAbs(p) {
+			return p
+		}
+		return filepath.Join(dir, p)
+	}
+	if d.TLS.Cert == "" || d.TLS.Key == "" {
+		return errors.New("tls: expected cert_file and key_file")
+	}
+	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
+	c.files = append(c.files, cert, key)
+	var err error
+	if c.certificate, err = tls.LoadX509KeyPair(cert, key); err != nil {
+		return fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
+	}
+	if d.TLS.ClientCA == "" {
+		return nil
+	}
+	ca := at(d.TLS.ClientCA)
+	c.files = append(c.files, ca)
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return fmt.Errorf("tls.client_ca_file: %w", err)
+	}
+	c.clientCA = x509.NewCertPool()
+	if !c.clientCA.AppendCertsFromPEM(pem) {
+		return errors.New("tls.client_ca_file: expected certificates in PEM")
+	}
+	return nil
+}
+
+func (d *configDocument) loadClients(c *loaded) error {
+	for i, client := range d.Clients {
+		key := "cn:" + client.CN
+		if client.URI != "" {
+			key = "uri:" + client.URI
+		}
+		if (client.CN == "") == (client.URI == "") {
+			return fmt.Errorf("clients[%d]: expected either cn or uri", i)
+		}
+		if _, ok := c.clients[key]; ok {
+			return fmt.Errorf("clients[%d]: %q is there already", i, client.CN+client.URI)
+		}
+		rights, err := parseRights(client.Rights)
+		if err != nil {
+			return fmt.Errorf("clients[%d].rights: %w", i, err)
+		}
+		c.clients[key] = rights
+	}
+	return nil
+}
+
+func (d *configDocument) loadTokens(c *loaded) error {
+	for i, token := range d.Tokens {
+		if token.Name == "" {
+			return fmt.Errorf("tokens[%d].name: expected a name for the audit log", i)
+		}
+		sum, err := hex.DecodeString(token.SHA256)
+		if err != nil || len(sum) != sha256.Size {
+			return fmt.Errorf("tokens[%d].sha256: expected 64 hexadecimal digits, from: printf %%s TOKEN | sha256sum", i)
+		}
+		one := knownToken{name: token.Name, sum: [sha256.Size]byte(sum)}
+		if slices.ContainsFunc(c.tokens, func(t knownToken) bool { return t.name == one.name || t.sum == one.sum }) {
+			return fmt.Errorf("tokens[%d]: %q or its hash is there already", i, token.Name)
+		}
+		if one.rights, err = parseRights(token.Rights); err != nil {
+			return fmt.Errorf("tokens[%d].rights: %w", i, err)
+		}
+		c.tokens = append(c.tokens, one)
+	}
+	return nil
+}
+
+func parseRights(names []string) (control.Rights, error) {
+	var rights control.Rights
+	if len(names) == 0 {
+		return rights, errors.New("expected some of read, plan, apply, mode, force")
+	}
+	for _, name := range names {
+		switch v := verb(name); v {
+		case verbRead, verbPlan, verbApply, verbMode, verbForce:
+			*rightOf(&rights, v) = true
+		default:
+			return rights, fmt.Errorf("%q: expected some of read, plan, apply, mode, force", name)
+		}
+	}
+	return rights, nil
+}
+
+// cause takes off the operation and the path, which are said already.
+func cause(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}

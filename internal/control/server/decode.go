@@ -1,0 +1,160 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// maxDepth bounds the nesting of a body.
+const maxDepth = 32
+
+// readBody reads the JSON body of a call. empty lets there be none.
+func (c *call) readBody(empty bool) error {
+	limit := c.s.limits.bodyBytes
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return problem(api.TooLarge, http.StatusRequestEntityTooLarge, "The body has more than %d bytes.", limit)
+	case err != nil:
+		return problem(api.Malformed, http.StatusBadRequest, "The body did not come whole, or not in time.")
+	case len(body) == 0 && empty:
+		return nil
+	}
+	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	if err != nil || media != "application/json" {
+		return problem(api.MediaType, http.StatusUnsupportedMediaType, "Expected Content-Type: application/json.")
+	}
+	if c.r.Header.Get("Content-Encoding") != "" {
+		return problem(api.MediaType, http.StatusUnsupportedMediaType, "Expected no Content-Encoding.")
+	}
+	c.body = body
+	return nil
+}
+
+// field is one key of a body: where its value goes, and whether it must be there.
+type field struct {
+	into     any
+	required bool
+}
+
+// decode reads the body as an object of these fields, strictly: keys that are unknown, there twice at any depth, null, of
+// another type or in another case, and anything behind the object are errors that name the key.
+func (c *call) decode(fields map[string]field) error {
+	if err := checkJSON(c.body); err != nil {
+		return problem(api.Malformed, http.StatusBadRequest, "The body: %s.", err)
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(c.body, &object); err != nil || object == nil {
+		return problem(api.Malformed, http.StatusBadRequest, "The body: expected an object.")
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		f, ok := fields[key]
+		if !ok {
+			return problem(api.Malformed, http.StatusBadRequest, "Unknown field %.64q: expected %s.", key, orNone(known))
+		}
+		if string(object[key]) == "null" {
+			return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected a value, not null.", key)
+		}
+		if err := json.Unmarshal(object[key], f.into); err != nil {
+			return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected %s.", key, typeName(f.into))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if _, ok := object[key]; !ok && fields[key].required {
+			return problem(api.Malformed, http.StatusBadRequest, "Field %q is missing.", key)
+		}
+	}
+	return nil
+}
+
+func orNone(known string) string {
+	if known == "" {
+		return "no fields"
+	}
+	return known
+}
+
+func typeName(into any) string {
+	switch into.(type) {
+	case *string:
+		return "a string"
+	case *bool:
+		return "true or false"
+	case *[]string:
+		return "a list of strings"
+	}
+	return "another type"
+}
+
+// checkJSON tells what is wrong with a document that is not exactly one JSON value without repeated keys.
+func checkJSON(body []byte) error {
+	if !utf8.Valid(body) {
+		return errors.New("not UTF-8")
+	}
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	if err := checkValue(decoder, "", 0); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more behind the document")
+	}
+	return nil
+}
+
+func checkValue(decoder *json.Decoder, at string, depth int) error {
+	if depth > maxDepth {
+		return fmt.Errorf("nested more than %d deep", maxDepth)
+	}
+	token, err := decoder.Token()
+	if err != nil {
+		return notJSON(err, decoder)
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for i := 0; decoder.More(); i++ {
+		below := fmt.Sprintf("%s[%d]", at, i)
+		if delim == '{' {
+			token, err := decoder.Token()
+			if err != nil {
+				return notJSON(err, decoder)
+			}
+			key, _ := token.(string) // in an object it is one
+			below = strings.TrimPrefix(at+"."+key, ".")
+			if seen[key] {
+				return fmt.Errorf("field %.120q is there twice", below)
+			}
+			seen[key] = true
+		}
+		if err := checkValue(decoder, below, depth+1); err != nil {
+			return err
+		}
+	}
+	if _, err := decoder.Token(); err != nil {
+		return notJSON(err, decoder)
+	}
+	return nil
+}
+
+func notJSON(err error, decoder *json.Decoder) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errors.New("it ends too early")
+	}
+	return fmt.Errorf("not JSON near byte %d", decoder.InputOffset())
+}

@@ -1,0 +1,204 @@
+package server
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func (c *call) node() error {
+	c.s.o.Node.ServeHTTP(c.w, c.r)
+	return nil
+}
+
+func (c *call) openAPI() error {
+	c.w.Header().Set("Content-Type", "application/yaml")
+	_, err := c.w.Write(api.OpenAPI())
+	return c.gone(err)
+}
+
+func (c *call) recommendations() error {
+	return problem(api.NotBuilt, http.StatusNotImplemented, "This version gives no recommendations.")
+}
+
+func (c *call) layouts() error {
+	ctx, cancel := c.reading()
+	defer cancel()
+	layouts, err := c.s.engine.Layouts(ctx)
+	if err != nil {
+		return err
+	}
+	return c.respond(http.StatusOK, layouts)
+}
+
+func (c *call) plan() error {
+	var raw json.RawMessage
+	var request api.PlanRequest
+	if err := c.decode(map[string]field{
+		"spec": {into: &raw, required: true}, "force": {into: &request.Force}, "takeOver": {into: &request.TakeOver},
+	}); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(raw)
+	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
+	if len(request.Force) > 0 {
+		if err := c.need(verbForce); err != nil {
+			return err
+		}
+	}
+	var err error
+	if request.Spec, err = spec.Decode(raw); err != nil {
+		if p := (*api.Problem)(nil); errors.As(err, &p) {
+			return err
+		}
+		return problem(api.BadSpec, http.StatusUnprocessableEntity, "%s", err)
+	}
+	ctx, cancel := c.reading()
+	defer cancel()
+	plan, err := c.s.engine.Plan(ctx, c.actor(), request)
+	if err != nil {
+		return err
+	}
+	c.entry.Plan = plan.ID
+	c.w.Header().Set("Location", "/api/v1/plans/"+plan.ID)
+	return c.respond(http.StatusCreated, plan)
+}
+
+func (c *call) planByID() error {
+	plan, err := c.s.engine.PlanByID(c.id(&c.entry.Plan))
+	if err != nil {
+		return err
+	}
+	return c.respond(http.StatusOK, plan)
+}
+
+// id is the id in the path; the audit log takes as much of it as an id may have.
+func (c *call) id(entry *string) string {
+	id := c.r.PathValue("id")
+	*entry = short(id)
+	return id
+}
+
+// short bounds what a client says of itself in the audit log.
+func short(s string) string { return s[:min(len(s), 128)] }
+
+func (c *call) operations() error {
+	return c.respond(http.StatusOK, c.s.engine.Operations())
+}
+
+func (c *call) operation() error {
+	operation, err := c.s.engine.Operation(c.id(&c.entry.Op))
+	if err != nil {
+		return err
+	}
+	return c.respond(http.StatusOK, operation)
+}
+
+func (c *call) start() error {
+	var request api.OperationRequest
+	if err := c.decode(map[string]field{
+		"plan": {into: &request.Plan, required: true}, "hash": {into: &request.Hash, required: true},
+	}); err != nil {
+		return err
+	}
+	c.entry.Plan = short(request.Plan)
+	// Whether a plan destroys what is busy does not change any more. One that is not known the engine refuses.
+	if plan, err := c.s.engine.PlanByID(request.Plan); err == nil && len(plan.Forced) > 0 {
+		c.entry.Force = plan.Forced
+		if err := c.need(verbForce); err != nil {
+			return err
+		}
+	}
+	return c.change(func() (*api.Operation, error) {
+		ctx, cancel := c.changing()
+		defer cancel()
+		return c.s.engine.Start(ctx, c.actor(), request)
+	})
+}
+
+func (c *call) rollback() error {
+	id := c.id(&c.entry.Op)
+	if c.body != nil {
+		if err := c.decode(nil); err != nil {
+			return err
+		}
+	}
+	return c.change(func() (*api.Operation, error) {
+		ctx, cancel := c.changing()
+		defer cancel()
+		return c.s.engine.Rollback(ctx, c.actor(), id)
+	})
+}
+
+func (c *call) mode() error {
+	var request api.ModeRequest
+	if err := c.decode(map[string]field{
+		"enabled": {into: &request.Enabled, required: true}, "takeOver": {into: &request.TakeOver},
+	}); err != nil {
+		return err
+	}
+	id, err := c.gpu(c.r.PathValue("gpu"))
+	if err != nil {
+		return err
+	}
+	c.entry.GPU, c.entry.Enabled = string(id), &request.Enabled
+	return c.change(func() (*api.Operation, error) {
+		ctx, cancel := c.changing()
+		defer cancel()
+		return c.s.engine.SetMode(ctx, c.actor(), id, request)
+	})
+}
+
+// change begins an operation, of which there is an account before.
+func (c *call) change(do func() (*api.Operation, error)) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	operation, err := do()
+	if err != nil {
+		return err
+	}
+	c.entry.Op = operation.ID
+	c.w.Header().Set("Location", "/api/v1/operations/"+operation.ID)
+	return c.respond(http.StatusAccepted, operation)
+}
+
+// gpu finds a GPU by index, UUID or PCI bus id.
+func (c *call) gpu(selector string) (gpu.UUID, error) {
+	snap := c.s.o.Current()
+	if snap == nil {
+		return "", problem(api.Unavailable, http.StatusServiceUnavailable, "The GPUs have not been read yet. Try again.")
+	}
+	var have []string
+	for i := range snap.GPUs {
+		g := &snap.GPUs[i]
+		if g.UUID == "" { // it cannot be read
+			continue
+		}
+		if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) || sameBus(selector, g.PCIBusID) {
+			return g.UUID, nil
+		}
+		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
+	}
+	return "", problem(api.NotFound, http.StatusNotFound, "No GPU %.64q: the node has %s.", selector, orNothing(have))
+}
+
+// sameBus compares PCI bus ids: NVML writes the domain with eight digits, sysfs with four.
+func sameBus(a, b string) bool {
+	return strings.Count(a, ":") == 2 && strings.EqualFold(strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0"))
+}
+
+func orNothing(have []string) string {
+	if len(have) == 0 {
+		return "none that can be read"
+	}
+	return strings.Join(have, ", ")
+}

@@ -1,0 +1,166 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+)
+
+// verb is one right.
+type verb string
+
+const (
+	verbRead  verb = "read"
+	verbPlan  verb = "plan"
+	verbApply verb = "apply"
+	verbMode  verb = "mode"
+	verbForce verb = "force"
+)
+
+// identity is who asks.
+type identity struct {
+	name   string
+	method string // "peer", "mtls", "token" or "kube"
+	from   string
+	rights control.Rights
+	// allowed answers for a verb where the rights are not known beforehand; nil where they are.
+	allowed func(context.Context, verb) (bool, error)
+}
+
+// Why somebody is not known.
+var (
+	errNobody      = errors.New("no credentials")
+	errWrong       = errors.New("wrong credentials")
+	errCannotCheck = errors.New("credentials cannot be checked")
+)
+
+// door tells who comes through a listener. Errors are errNobody, errWrong and errCannotCheck, wrapped.
+type door interface {
+	identify(r *http.Request) (identity, error)
+	// from is the remote whose failures are counted together.
+	from(r *http.Request) string
+}
+
+// may tells whether the identity has a right, and enters it into its rights then.
+func (i *identity) may(ctx context.Context, v verb) (bool, error) {
+	right := rightOf(&i.rights, v)
+	if *right || i.allowed == nil {
+		return *right, nil
+	}
+	ok, err := i.allowed(ctx, v)
+	if err != nil {
+		return false, err
+	}
+	*right = ok
+	return ok, nil
+}
+
+func rightOf(r *control.Rights, v verb) *bool {
+	switch v {
+	case verbRead:
+		return &r.Read
+	case verbPlan:
+		return &r.Plan
+	case verbApply:
+		return &r.Apply
+	case verbMode:
+		return &r.Mode
+	case verbForce:
+		return &r.Force
+	}
+	return new(bool)
+}
+
+// tlsDoor knows those who come with a bearer token or a client certificate. A token decides where there are both: who shows
+// a wrong one is not let in by his certificate.
+type tlsDoor struct {
+	config  *configFile
+	reviews *reviews
+	now     func() time.Time
+}
+
+func (d *tlsDoor) identify(r *http.Request) (identity, error) {
+	config, err := d.config.current()
+	if err != nil {
+		return identity{}, errors.Join(errCannotCheck, err)
+	}
+	if values := r.Header.Values("Authorization"); len(values) > 0 {
+		scheme, token, _ := strings.Cut(values[0], " ")
+		if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" {
+			return identity{}, errWrong
+		}
+		return d.byToken(r.Context(), config, token)
+	}
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return identity{}, errNobody
+	}
+	return d.byCertificate(config, r.TLS.PeerCertificates)
+}
+
+// byToken compares with every known token, each in constant time.
+func (d *tlsDoor) byToken(ctx context.Context, config *loaded, token string) (identity, error) {
+	sum := sha256.Sum256([]byte(token))
+	found := -1
+	for i, t := range config.tokens {
+		if subtle.ConstantTimeCompare(t.sum[:], sum[:]) == 1 {
+			found = i
+		}
+	}
+	switch {
+	case found >= 0:
+		return identity{name: "token:" + config.tokens[found].name, method: "token", rights: config.tokens[found].rights}, nil
+	case config.kubernetes:
+		return d.reviews.identify(ctx, token)
+	}
+	return identity{}, errWrong
+}
+
+// byCertificate verifies the certificate again, as the configuration is now: a connection may be older than that, or last
+// longer than the certificate.
+func (d *tlsDoor) byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
+	if config.clientCA == nil {
+		return identity{}, errNobody
+	}
+	between := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	if _, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: config.clientCA, Intermediates: between, CurrentTime: d.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}); err != nil {
+		return identity{}, errWrong
+	}
+	for _, uri := range chain[0].URIs {
+		if rights, ok := config.clients["uri:"+uri.String()]; ok {
+			return identity{name: "cert:" + uri.String(), method: "mtls", rights: rights}, nil
+		}
+	}
+	cn := chain[0].Subject.CommonName
+	return identity{name: "cert:" + cn, method: "mtls", rights: config.clients["cn:"+cn]}, nil
+}
+
+// from is the remote's address, of IPv6 its network of 64 bits, of which a host has as many as it wants.
+func (d *tlsDoor) from(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return ""
+	}
+	address, err := netip.ParseAddr(host)
+	if err != nil || address.Unmap().Is4() {
+		return host
+	}
+	network, err := address.WithZone("").Prefix(64)
+	if err != nil {
+		return host
+	}
+	return network.String()
+}

@@ -1,0 +1,98 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+)
+
+// peer is who is at the other end of a unix socket: what he was when he connected, as the kernel says.
+type peer struct {
+	uid, gid, pid uint32
+	groups        []uint32
+}
+
+type peerKey struct{}
+
+// withPeer is the ConnContext of servers on unix sockets. A connection whose peer the kernel does not tell has none.
+func withPeer(ctx context.Context, conn net.Conn) context.Context {
+	if limited, ok := conn.(*limitedConn); ok {
+		conn = limited.Conn
+	}
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	p, err := readPeer(unix)
+	if err != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+func readPeer(conn *net.UnixConn) (peer, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return peer{}, err
+	}
+	var p peer
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		var u *syscall.Ucred
+		if u, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); failed != nil {
+			return
+		}
+		p = peer{uid: u.Uid, gid: u.Gid, pid: uint32(u.Pid), groups: peerGroups(fd)}
+	})
+	if err != nil {
+		return peer{}, err
+	}
+	return p, failed
+}
+
+// soPeerGroups is SO_PEERGROUPS of asm-generic/socket.h; package syscall does not have it.
+const soPeerGroups = 59
+
+// peerGroups are the supplementary groups that the peer had when it connected; none on kernels before 4.13. /proc is not
+// asked: the process may be another one by then.
+func peerGroups(fd uintptr) []uint32 {
+	groups := make([]uint32, 1<<16) // NGROUPS_MAX
+	size := uint32(len(groups)) * 4
+	_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.SOL_SOCKET, soPeerGroups,
+		uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return nil
+	}
+	return slices.Clone(groups[:size/4])
+}
+
+// peerDoor knows those who come by their credentials.
+type peerDoor struct{ gid int }
+
+func (d peerDoor) identify(r *http.Request) (identity, error) {
+	p, ok := r.Context().Value(peerKey{}).(peer)
+	if !ok {
+		return identity{}, errNobody
+	}
+	who := identity{name: fmt.Sprintf("uid:%d", p.uid), method: "peer", from: fmt.Sprintf("pid:%d", p.pid)}
+	switch {
+	case p.uid == 0:
+		who.rights = allRights()
+	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
+		who.rights = allRights()
+		who.rights.Force = false
+	}
+	return who, nil
+}
+
+func (d peerDoor) from(*http.Request) string { return "socket" }
+
+func allRights() control.Rights {
+	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}
+}

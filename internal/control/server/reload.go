@@ -1,0 +1,101 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+)
+
+// configFile is a configuration that is read anew when one of its files has changed. Where that fails, TLS goes on with the
+// last certificate, so that connections can be made, but nobody is known until the file is mended: what was taken out of
+// it must not go on to count.
+type configFile struct {
+	path   string
+	logger log.Logger
+
+	mu     sync.Mutex
+	last   *loaded // that could be used
+	err    error   // why the files as they are cannot
+	stamps []stamp
+}
+
+// stamp tells a file from what it was.
+type stamp struct {
+	path    string
+	size    int64
+	changed time.Time
+	mode    os.FileMode
+	missing bool
+}
+
+func newConfigFile(path string, logger log.Logger) (*configFile, error) {
+	c, err := loadConfig(path)
+	if err != nil {
+		return nil, err
+	}
+	return &configFile{path: path, logger: logger, last: c, stamps: stampsOf(c.files)}, nil
+}
+
+func stampsOf(files []string) []stamp {
+	var stamps []stamp
+	for _, path := range files {
+		info, err := os.Stat(path)
+		if err != nil {
+			stamps = append(stamps, stamp{path: path, missing: true})
+			continue
+		}
+		stamps = append(stamps, stamp{path: path, size: info.Size(), changed: info.ModTime(), mode: info.Mode()})
+	}
+	return stamps
+}
+
+// current is the configuration as it stands in the files, or why it cannot be used. The first result is the last that could.
+func (f *configFile) current() (*loaded, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	same := true
+	for i, now := range stampsOf(f.last.files) {
+		same = same && now == f.stamps[i]
+	}
+	if same {
+		return f.last, f.err
+	}
+	// The stamps are taken first: a change while it is read is seen the next time.
+	f.stamps = stampsOf(f.last.files)
+	c, err := loadConfig(f.path)
+	if err != nil {
+		_ = level.Error(f.logger).Log("msg", "Partition control lets nobody in by TCP until its configuration is mended", "err", err)
+		f.err = fmt.Errorf("configuration: %w", err)
+		return f.last, f.err
+	}
+	_ = level.Info(f.logger).Log("msg", "Partition control read its configuration anew", "path", f.path)
+	f.last, f.err, f.stamps = c, nil, stampsOf(c.files)
+	return c, nil
+}
+
+// tls gives each connection the certificates of its time. Who comes without a certificate may have a token.
+func (f *configFile) tls() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			c, _ := f.current() // who may come in is decided for each call
+			config := &tls.Config{
+				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
+				SessionTicketsDisabled: true, // a resumed session would bring along a certificate of former times
+			}
+			if c.clientCA == nil {
+				return config, nil
+			}
+			config.ClientCAs, config.ClientAuth = c.clientCA, tls.RequireAndVerifyClientCert
+			if len(c.tokens) > 0 || c.kubernetes {
+				config.ClientAuth = tls.VerifyClientCertIfGiven
+			}
+			return config, nil
+		},
+	}
+}

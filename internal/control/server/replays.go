@@ -1,0 +1,104 @@
+package server
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// What is kept for keys, and for how long.
+const (
+	replayTTL   = time.Hour
+	replaysKept = 1024
+	replayBytes = 16 << 20
+	maxKey      = 255
+)
+
+// replays keeps answers by actor and Idempotency-Key. It does not outlive the process; a plan does not either, and an
+// operation cannot be begun twice from one plan, since its hash is void then.
+type replays struct {
+	now   func() time.Time
+	mu    sync.Mutex
+	byKey map[replayKey]*replay
+	order []replayKey // the oldest first
+	bytes int
+}
+
+type replayKey struct{ actor, key string }
+
+type replay struct {
+	request [sha256.Size]byte
+	done    bool
+	until   time.Time
+	status  int
+	header  http.Header
+	body    []byte
+}
+
+func newReplays(now func() time.Time) *replays {
+	return &replays{now: now, byKey: make(map[replayKey]*replay)}
+}
+
+// claim says what stands for a key: nothing yet, and the caller owns it and must settle it; or the replay, done or not.
+func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stands *replay, full bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.expire()
+	if stands = r.byKey[k]; stands != nil {
+		copied := *stands
+		return &copied, false
+	}
+	if len(r.byKey) >= replaysKept && !r.evict() {
+		return nil, true
+	}
+	r.byKey[k] = &replay{request: request}
+	r.order = append(r.order, k)
+	return nil, false
+}
+
+// settle keeps the answer for a claimed key. A server's failure is not kept: the call may be made again.
+func (r *replays) settle(k replayKey, status int, header http.Header, body []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if status == 0 || status >= http.StatusInternalServerError || len(body) > replayBytes {
+		r.drop(k)
+		return
+	}
+	one := r.byKey[k]
+	one.done, one.until, one.status, one.header, one.body = true, r.now().Add(replayTTL), status, header.Clone(), body
+	r.bytes += len(body)
+	for r.bytes > replayBytes && r.evict() {
+	}
+}
+
+func (r *replays) expire() {
+	now := r.now()
+	for _, k := range append([]replayKey(nil), r.order...) {
+		if one := r.byKey[k]; one.done && !now.Before(one.until) {
+			r.drop(k)
+		}
+	}
+}
+
+// evict drops the oldest answer. There is none where all calls are in flight.
+func (r *replays) evict() bool {
+	for _, k := range r.order {
+		if r.byKey[k].done {
+			r.drop(k)
+			return true
+		}
+	}
+	return false
+}
+
+func (r *replays) drop(k replayKey) {
+	r.bytes -= len(r.byKey[k].body)
+	delete(r.byKey, k)
+	for i, other := range r.order {
+		if other == k {
+			r.order = append(r.order[:i], r.order[i+1:]...)
+			return
+		}
+	}
+}

@@ -1,0 +1,263 @@
+// Package server is the HTTP API of partition control on listeners of its own: it says who asks, what he may do, keeps an
+// account of it, and leaves the rest to the engine.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Engine is what the API is about; *control.Engine is one. It is as wide as the API has verbs. Errors that whoever asks
+// should see are *api.Problem.
+type Engine interface {
+	Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error)
+	PlanByID(id string) (*api.Plan, error)
+	Layouts(ctx context.Context) (*api.Layouts, error)
+	Start(ctx context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error)
+	Rollback(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
+	SetMode(ctx context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error)
+	Operation(id string) (*api.Operation, error)
+	Operations() *api.Operations
+	Events(ctx context.Context, id string, after int) (<-chan api.Event, error)
+}
+
+var _ Engine = (*control.Engine)(nil)
+
+// Reviewer asks the Kubernetes API server who a token belongs to and what he may do with the partitions of this node:
+// group mig-exporter.io, resource partitions, verbs read, plan, apply, mode and force. An error is never a yes.
+type Reviewer interface {
+	Review(ctx context.Context, token string) (user string, groups []string, authenticated bool, err error)
+	Allowed(ctx context.Context, user string, groups []string, verb string) (bool, error)
+}
+
+// Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
+type Options struct {
+	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force; -1 is none.
+	Socket   string
+	AllowGID int
+	// ListenAddress is host:port, served with TLS only, as ConfigFile says; port 0 takes a free one.
+	ListenAddress string
+	ConfigFile    string
+	// Reviewer is needed where the configuration has kubernetes: true.
+	Reviewer Reviewer
+
+	// Node answers GET /api/v1/node.
+	Node http.Handler
+	// Current is what the exporter saw last; GPUs are found in it by index or PCI bus id.
+	Current func() *gpu.Snapshot
+	// Audit takes a line of JSON for each call; see OpenAudit. If it has a method Sync, that is called before a change is begun.
+	Audit io.Writer
+	// ShutdownTimeout is how long calls in flight may go on once the context has ended.
+	ShutdownTimeout time.Duration
+	Now             func() time.Time
+	// Ready, where it is not nil, is called once with the addresses that are listened on.
+	Ready func([]net.Addr)
+}
+
+// limits bound what a client can cost.
+type limits struct {
+	header, read, write, idle time.Duration
+	call                      time.Duration // of the engine
+	eventWrite, heartbeat     time.Duration
+	headerBytes               int
+	bodyBytes                 int64
+	conns                     int // of one listener
+	streams, streamsPerActor  int
+	callsPerSecond            float64 // of one actor
+	callsBurst                float64
+	failuresPerSecond         float64 // of one remote address
+	failuresBurst             float64
+}
+
+func defaultLimits() limits {
+	return limits{
+		header: 5 * time.Second, read: 10 * time.Second, write: time.Minute, idle: time.Minute,
+		call:       45 * time.Second,
+		eventWrite: 10 * time.Second, heartbeat: 15 * time.Second,
+		headerBytes: 16 << 10, bodyBytes: 1 << 20,
+		conns: 128, streams: 32, streamsPerActor: 8,
+		callsPerSecond: 20, callsBurst: 60,
+		failuresPerSecond: 0.5, failuresBurst: 10,
+	}
+}
+
+// server answers calls. The handler of a listener is it with a door: how those who come through it are known.
+type server struct {
+	o       Options
+	engine  Engine
+	logger  log.Logger
+	limits  limits
+	audit   *auditLog
+	actors  *buckets
+	fails   *buckets
+	replays *replays
+	streams *streams
+	routes  []route
+}
+
+func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &server{
+		o: o, engine: engine, logger: logger, limits: l,
+		audit:   &auditLog{w: o.Audit},
+		actors:  newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
+		fails:   newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
+		replays: newReplays(o.Now),
+		streams: newStreams(l.streams, l.streamsPerActor),
+	}
+	s.routes = s.table()
+	return s
+}
+
+// Serve answers on both listeners until ctx ends, then stops listening, ends the streams of events, lets calls in flight
+// finish for ShutdownTimeout and closes the rest. It returns nil after that, or the error for which it could not start or
+// go on.
+func Serve(ctx context.Context, o Options, engine Engine, logger log.Logger) error {
+	s := newServer(o, engine, logger, defaultLimits())
+	doors, err := s.open(ctx)
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, doors)
+}
+
+// entrance is a listener and how to serve on it.
+type entrance struct {
+	listener net.Listener
+	server   *http.Server
+	serve    func(net.Listener) error
+}
+
+// open opens both listeners or none.
+func (s *server) open(ctx context.Context) ([]entrance, error) {
+	var all []entrance
+	if s.o.Socket == "" && s.o.ListenAddress == "" {
+		return nil, errors.New("--control.socket: expected a path, or --control.listen-address")
+	}
+	if s.o.ListenAddress != "" {
+		e, err := s.openTCP(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, e)
+	}
+	if s.o.Socket != "" {
+		l, err := listenUnix(ctx, s.o.Socket, s.o.AllowGID)
+		if err != nil {
+			for _, open := range all {
+				_ = open.listener.Close()
+			}
+			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
+		}
+		e := entrance{listener: limitConns(l, s.limits.conns), server: s.httpServer(s.handler(peerDoor{gid: s.o.AllowGID}))}
+		e.server.ConnContext = withPeer
+		e.serve = e.server.Serve
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+func (s *server) openTCP(ctx context.Context) (entrance, error) {
+	config, err := newConfigFile(s.o.ConfigFile, s.logger)
+	if err != nil {
+		return entrance{}, err
+	}
+	now, _ := config.current()
+	if now.kubernetes && s.o.Reviewer == nil {
+		return entrance{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around this process",
+			s.o.ConfigFile)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.ListenAddress)
+	if err != nil {
+		return entrance{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
+	}
+	e := entrance{
+		listener: limitConns(l, s.limits.conns),
+		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviews: newReviews(s.o.Reviewer, s.o.Now), now: s.o.Now})),
+	}
+	e.server.TLSConfig = config.tls()
+	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }
+	return e, nil
+}
+
+func (s *server) httpServer(h http.Handler) *http.Server {
+	silent := &silentConns{conns: make(map[net.Conn]struct{})}
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: s.limits.header,
+		ReadTimeout:       s.limits.read,
+		WriteTimeout:      s.limits.write,
+		IdleTimeout:       s.limits.idle,
+		MaxHeaderBytes:    s.limits.headerBytes,
+		ErrorLog:          errorLog(s.logger),
+		Protocols:         new(http.Protocols),
+		ConnState:         silent.track,
+	}
+	server.Protocols.SetHTTP1(true) // one request at a time on a connection: limits of connections are limits of calls
+	server.RegisterOnShutdown(s.streams.close)
+	server.RegisterOnShutdown(silent.close)
+	return server
+}
+
+// serve serves until ctx ends or a listener fails, then shuts all down and joins them.
+func (s *server) serve(ctx context.Context, doors []entrance) error {
+	ended := make(chan error, len(doors))
+	addresses := make([]net.Addr, 0, len(doors))
+	for _, e := range doors {
+		addresses = append(addresses, e.listener.Addr())
+		_ = level.Info(s.logger).Log("msg", "Partition control is listening", "address", e.listener.Addr())
+		go func() { ended <- e.serve(e.listener) }()
+	}
+	if s.o.Ready != nil {
+		s.o.Ready(addresses)
+	}
+	running := len(doors)
+	var failure error
+	select {
+	case <-ctx.Done():
+	case failure = <-ended:
+		running--
+	}
+	s.shutdown(doors)
+	for range running {
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			failure = errors.Join(failure, err)
+		}
+	}
+	if failure != nil {
+		return fmt.Errorf("serve partition control: %w", failure)
+	}
+	return nil
+}
+
+func (s *server) shutdown(doors []entrance) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.o.ShutdownTimeout)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, e := range doors {
+		all.Go(func() {
+			if err := e.server.Shutdown(ctx); err != nil {
+				_ = level.Warn(s.logger).Log("msg", "Calls in flight were cut off at shutdown", "after", s.o.ShutdownTimeout, "err", err)
+				_ = e.server.Close()
+			}
+			_ = e.listener.Close() // where serving could not begin
+		})
+	}
+	all.Wait()
+	s.streams.wait()
+}

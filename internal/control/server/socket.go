@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// listenUnix makes the socket, for root and, unless gid is -1, that group: nobody else can connect. A socket that is there
+// already is removed if nobody listens on it; anything else at the path is an error. Closing removes it.
+func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, err
+	}
+	if err := removeStale(ctx, path); err != nil {
+		return nil, err
+	}
+	// Nobody may connect between bind and chmod. The umask would be the whole process's, so the socket is made under another
+	// name in a folder of its own that only this user may enter, and moved.
+	private, err := os.MkdirTemp(dir, ".control-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(private)
+	made := filepath.Join(private, "s")
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", made)
+	if err != nil {
+		return nil, err
+	}
+	unix, ok := l.(*net.UnixListener)
+	if !ok {
+		_ = l.Close()
+		return nil, fmt.Errorf("listener of type %T", l)
+	}
+	unix.SetUnlinkOnClose(false)
+	if err := place(made, path, gid); err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return &placedListener{UnixListener: unix, path: path}, nil
+}
+
+// place gives a socket its owner, its mode and its name.
+func place(made, path string, gid int) error {
+	if err := os.Chmod(made, 0o660); err != nil {
+		return err
+	}
+	if gid >= 0 {
+		if err := os.Chown(made, -1, gid); err != nil {
+			return err
+		}
+		// The group must be able to enter the folder. One that was there before is its owner's business.
+		if info, err := os.Stat(filepath.Dir(path)); err == nil && info.Mode().Perm() == 0o750 {
+			_ = os.Chown(filepath.Dir(path), -1, gid) // where it fails, only root comes in
+		}
+	}
+	return os.Rename(made, path)
+}
+
+func removeStale(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is something else at this path: expected nothing or a socket")
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+		return errors.New("another process listens on it")
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("cannot tell whether another process listens on it: %w", err)
+	}
+	return os.Remove(path)
+}
+
+// placedListener removes the socket when it is closed, unless another one has taken its place.
+type placedListener struct {
+	*net.UnixListener
+	path string
+}
+
+// Addr is where the socket stands, which is not where it was made.
+func (l *placedListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+
+func (l *placedListener) Close() error {
+	if err := l.UnixListener.Close(); err != nil {
+		return err
+	}
+	_ = removeStale(context.Background(), l.path) // one that is another's by now is left alone; so is one that cannot go
+	return nil
+}
