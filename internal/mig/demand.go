@@ -78,13 +78,13 @@ type demand struct {
 
 // kind is all needs that the same profiles meet.
 type kind struct {
-	fits  [][]gpu.Profile // for each board
-	needs []int           // index of the need, for each of its instances
-	base  int             // of its digit
+	fits  [][]*cut // for each board
+	needs []int    // index of the need, for each of its instances
+	base  int      // of its digit
 }
 
 func (k kind) fitsNowhere() bool {
-	return !slices.ContainsFunc(k.fits, func(fits []gpu.Profile) bool { return len(fits) > 0 })
+	return !slices.ContainsFunc(k.fits, func(fits []*cut) bool { return len(fits) > 0 })
 }
 
 func newDemand(gpus []NodeGPU, needs []Need) *demand {
@@ -102,10 +102,10 @@ func newDemand(gpus []NodeGPU, needs []Need) *demand {
 		var k kind
 		var key strings.Builder
 		for _, b := range d.boards {
-			var fits []gpu.Profile
+			var fits []*cut
 			for _, p := range gpus[b].Profiles {
 				if n.met(p) {
-					fits = append(fits, p)
+					fits = append(fits, cutOf(p))
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
 				}
 			}
@@ -242,12 +242,13 @@ func (d *demand) addable(a, b int) bool {
 func (d *demand) options(board int, m minding) []*option {
 	g := &d.gpus[d.boards[board]]
 	most := shapeOf(g.Profiles).axis
+	own, all := g.cutsOfInstances(), cutsOf(g.Profiles)
 	list := make([]*option, d.parts)
 	for part := range d.parts {
 		if !d.possible(list, part, most) {
 			continue
 		}
-		f := newFitting(g, m)
+		f := fitting{gpu: g, minding: m, own: own, all: all}
 		for j, k := range d.kinds {
 			for range d.digit(part, j) {
 				f.items = append(f.items, item{group: j, fits: k.fits[board]})

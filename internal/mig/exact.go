@@ -12,8 +12,9 @@ import (
 // exact looks for the best way to give one GPU exactly the wanted instances.
 type exact struct {
 	gpu    *NodeGPU
-	own    []gpu.Profile // of the standing instances
-	wanted []wanted      // one entry for each instance, equal ones side by side
+	own    []*cut // profiles of the standing instances
+	all    []*cut
+	wanted []wanted // one entry for each instance, equal ones side by side
 	kept   map[[2]int]*arrangement
 
 	best     []fitted
@@ -23,7 +24,7 @@ type exact struct {
 // wanted is a GPU instance that there shall be.
 type wanted struct {
 	group   int
-	profile gpu.Profile
+	profile *cut
 	sizes   []int // of its compute instances, descending
 }
 
@@ -34,14 +35,11 @@ func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
 	if err != nil {
 		return PlannedGPU{}, err
 	}
-	e := &exact{gpu: g, wanted: list, kept: map[[2]int]*arrangement{}}
-	for _, standing := range g.Instances {
-		e.own = append(e.own, profileOf(g.Profiles, standing.Placed))
-	}
+	e := &exact{gpu: g, own: g.cutsOfInstances(), all: cutsOf(g.Profiles), wanted: list, kept: map[[2]int]*arrangement{}}
 	s := search{judge: e.judge}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
 	for _, w := range list {
-		s.items = append(s.items, item{group: w.group, fits: []gpu.Profile{w.profile}})
+		s.items = append(s.items, item{group: w.group, fits: []*cut{w.profile}})
 		slicesWanted += w.profile.ComputeSlices
 	}
 	if slicesWanted <= shape.compute {
@@ -83,8 +81,9 @@ func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 		if err != nil {
 			return nil, err
 		}
+		ready := cutOf(p)
 		for range w.Count {
-			list = append(list, wanted{profile: p, sizes: sizes})
+			list = append(list, wanted{profile: ready, sizes: sizes})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b wanted) int {
@@ -94,7 +93,7 @@ func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 	for i := 1; i < len(list); i++ {
 		list[i].group = list[i-1].group
 		a, b := list[i-1], list[i]
-		if a.profile.ID != b.profile.ID || a.profile.Name != b.profile.Name || !slices.Equal(a.sizes, b.sizes) {
+		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
 			list[i].group++
 		}
 	}
@@ -153,7 +152,7 @@ func (e *exact) judge(o occupancy, chosen []fitted) {
 	if e.best != nil && c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
 		return
 	}
-	_, rank := o.largest(e.gpu.Profiles)
+	_, rank := o.largest(e.all)
 	c.left = -rank
 	if e.best == nil || c.compare(e.bestCost) < 0 {
 		e.best, e.bestCost = append([]fitted{}, chosen...), c
@@ -181,7 +180,7 @@ func (i *NodeInstance) inUse() bool {
 // keeps is how a standing instance is kept in a layout; nil where it goes.
 func (e *exact) keeps(chosen []fitted, standing int) *arrangement {
 	own, at := e.own[standing], e.gpu.Instances[standing].Placement
-	k := slices.IndexFunc(chosen, func(f fitted) bool { return sameInstance(own, at, f.profile, f.at) })
+	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
 	if k < 0 {
 		return nil
 	}

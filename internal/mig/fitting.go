@@ -22,16 +22,9 @@ type fitting struct {
 	gpu     *NodeGPU
 	minding minding
 	items   []item
-	own     []gpu.Profile // of the standing instances
+	own     []*cut // profiles of the standing instances
+	all     []*cut
 	best    *option
-}
-
-func newFitting(g *NodeGPU, m minding) *fitting {
-	f := &fitting{gpu: g, minding: m}
-	for _, standing := range g.Instances {
-		f.own = append(f.own, profileOf(g.Profiles, standing.Placed))
-	}
-	return f
 }
 
 func (f *fitting) run() *option {
@@ -52,9 +45,9 @@ func (f *fitting) run() *option {
 }
 
 // stands tells whether there is such an instance already: destroyed and made anew it would be no further one.
-func (f *fitting) stands(p gpu.Profile, at gpu.Placement) bool {
+func (f *fitting) stands(p *cut, at gpu.Placement) bool {
 	for i := range f.gpu.Instances {
-		if sameInstance(f.own[i], f.gpu.Instances[i].Placement, p, at) {
+		if f.gpu.Instances[i].Placement == at && f.own[i].same(p) {
 			return f.minding == mindBusy || !f.gpu.Instances[i].inUse()
 		}
 	}
@@ -97,7 +90,7 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 	}
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
-		if o.creatable(f.own[i]) {
+		if o.has(f.own[i]) {
 			f.stay(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
 		}
 		if len(chosen) > 0 { // nothing goes for nothing
@@ -105,7 +98,7 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 		}
 		return
 	}
-	_, rank := o.largest(f.gpu.Profiles)
+	_, rank := o.largest(f.all)
 	c.left = -rank
 	if f.best == nil || c.compare(f.best.cost) < 0 {
 		f.best = &option{cost: c, gone: gone}

@@ -118,7 +118,7 @@ func planned(g *NodeGPU, position int, after []PlannedInstance) PlannedGPU {
 			p.Destroy = append(p.Destroy, i)
 		}
 	}
-	p.Left, _ = newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(g.Profiles)
+	p.Left, _ = newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(cutsOf(g.Profiles))
 	return p
 }
 

@@ -2,21 +2,54 @@ package mig
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
+
+// cut is a profile made ready for the search.
+type cut struct {
+	gpu.Profile
+	media bool     // of which a GPU can have one
+	sets  []uint64 // units of each of its placements; none for one that is not on an axis
+}
+
+func cutOf(p gpu.Profile) *cut {
+	c := &cut{Profile: p, media: hasMediaExtensions(p)}
+	for _, at := range p.Placements {
+		c.sets = append(c.sets, units(at))
+	}
+	return c
+}
+
+func cutsOf(profiles []gpu.Profile) []*cut {
+	var list []*cut
+	for _, p := range profiles {
+		list = append(list, cutOf(p))
+	}
+	return list
+}
+
+// cutsOfInstances are those of the standing instances.
+func (g *NodeGPU) cutsOfInstances() []*cut {
+	var list []*cut
+	for _, standing := range g.Instances {
+		list = append(list, cutOf(profileOf(g.Profiles, standing.Placed)))
+	}
+	return list
+}
 
 // item is a GPU instance to find room for, of any one of some profiles. Equal items have the same group and stand side by
 // side in a list of them.
 type item struct {
 	group int
-	fits  []gpu.Profile
+	fits  []*cut
 }
 
 // fitted is where an item went.
 type fitted struct {
 	item    int
-	profile gpu.Profile
+	profile *cut
 	at      gpu.Placement
 }
 
@@ -24,7 +57,7 @@ type fitted struct {
 type search struct {
 	items []item
 	// taken tells of places that are out of the question; nil is none.
-	taken func(gpu.Profile, gpu.Placement) bool
+	taken func(*cut, gpu.Placement) bool
 	// judge is called with each layout, in a fixed order: lowest on the axis first. It may not keep the list.
 	judge func(occupancy, []fitted)
 
@@ -44,8 +77,11 @@ func (s *search) run(o occupancy) {
 		from = s.chosen[n-1].at.End()
 	}
 	for _, p := range s.items[n].fits {
-		for _, at := range o.free(p) {
-			if at.Start < from || s.taken != nil && s.taken(p, at) {
+		if !o.has(p) {
+			continue
+		}
+		for i, at := range p.Placements {
+			if !o.isFree(p.sets[i]) || at.Start < from || s.taken != nil && s.taken(p, at) {
 				continue
 			}
 			s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at})
@@ -55,28 +91,31 @@ func (s *search) run(o occupancy) {
 	}
 }
 
+// has tells whether one more instance is possible, wherever it may stand.
+func (o occupancy) has(p *cut) bool { return p.ComputeSlices <= o.compute && !(o.media && p.media) }
+
+func (o occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
+
 // with is the occupancy with one more instance.
-func (o occupancy) with(p gpu.Profile, at gpu.Placement) occupancy {
+func (o occupancy) with(p *cut, at gpu.Placement) occupancy {
 	o.units |= units(at)
 	o.compute -= p.ComputeSlices
-	o.media = o.media || hasMediaExtensions(p)
+	o.media = o.media || p.media
 	return o
 }
 
 // largest is the largest profile that could still be created, by memory slices and then by compute slices, and its rank.
-func (o occupancy) largest(profiles []gpu.Profile) (name string, rank int) {
+func (o occupancy) largest(profiles []*cut) (name string, rank int) {
 	for _, p := range profiles {
-		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && len(o.free(p)) > 0 {
+		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && o.has(p) && slices.ContainsFunc(p.sets, o.isFree) {
 			name, rank = p.Name, size
 		}
 	}
 	return name, rank
 }
 
-// sameInstance tells whether a standing instance is of a profile and at a place.
-func sameInstance(own gpu.Profile, stands gpu.Placement, p gpu.Profile, at gpu.Placement) bool {
-	return stands == at && own.ID == p.ID && own.Name == p.Name
-}
+// same tells whether two profiles are one.
+func (c *cut) same(d *cut) bool { return c.ID == d.ID && c.Name == d.Name }
 
 // cost of a way to get what is wanted, in the order in which its fields count; less is better. That of several GPUs
 // together adds up, but for left, of which the least counts: so the best way of a whole is made of best ways of its parts.
