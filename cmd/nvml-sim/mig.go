@@ -60,8 +60,8 @@ func migMode(s *sim.State, a args) result {
 	return success
 }
 
-// setMIGMode returns apart what became of the activation (nvml.h): a GPU in use keeps its mode, an Ampere one waits for a
-// reset. The mode that a GPU has can be set at any time (unverified).
+// setMIGMode returns apart what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one
+// until a reset. The mode that a GPU has can be set at any time (unverified).
 func setMIGMode(l *library, a args) result {
 	h, ok := handleOf(a.raw[0])
 	mode, activation := a.uint(1), at[int32](a, 2)
@@ -76,7 +76,7 @@ func setMIGMode(l *library, a args) result {
 	switch {
 	case err != nil:
 		return l.failed(err)
-	case flag(s.MIGPending) != mode:
+	case refused != nil:
 		*activation = int32(inUse)
 	case s.MIGEnabled != s.MIGPending:
 		*activation = int32(resetRequired)

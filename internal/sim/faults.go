@@ -22,6 +22,10 @@ const (
 	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
 	FaultReconfigure     FaultKind = "external-reconfigure" // somebody else re-cuts the GPU
 	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
+	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
+	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created stands at another place than asked for
+	FaultProcessStarts   FaultKind = "process-starts"       // a process begins on a compute instance as it is to be destroyed
+	FaultReboot          FaultKind = "reboot"               // the node boots anew
 	FaultEventsLost      FaultKind = "events-lost"          // every queue of events fails once, and what was in it is lost
 	FaultKubeletDown     FaultKind = "kubelet-down"         // nobody listens on the kubelet's socket
 	FaultKubeletSlow     FaultKind = "kubelet-slow"         // every answer of the kubelet takes a time
@@ -44,6 +48,10 @@ type FaultSpec struct {
 
 	Reading  gpu.Reading // of not-supported and no-permission
 	During   gpu.Reading // the fault begins with the first call for this reading after At; empty: at At
+	On       ChangeOp    // the fault is about changes of the partition of this kind, anyChange for all; see call.go
+	After    int         // so many of them go well before
+	Times    int         // how many it strikes, of a fault that is about single ones
+	Error    error       // of change-fails
 	Delay    time.Duration
 	By       time.Duration // of a clock-jump; negative: backwards
 	XID      uint64
@@ -121,7 +129,7 @@ func (n *Node) sleep(d time.Duration) {
 func (n *Node) faults(index int, now time.Time, do func(f *FaultSpec)) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.active(index, passed) && (f.During == "" || index != driverAsWhole && n.sprung[f]) {
+		if f := &n.scenario.Faults[i]; f.active(index, passed) && !f.ofCall() && (!f.waits() || index != driverAsWhole && n.sprung[f]) {
 			do(f)
 		}
 	}
@@ -202,16 +210,18 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 
 // planFault puts a fault that happens at a moment on the agenda; the others are looked up when a call is made.
 func (n *Node) planFault(f *FaultSpec) {
+	if f.waits() {
+		return
+	}
 	at := n.start.Add(f.At)
 	switch f.Kind {
 	case FaultXID:
 		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.xid(f) }})
+	case FaultReboot:
+		n.agenda = append(n.agenda, appointment{at, rankFault, n.reboot})
 	case FaultEventsLost:
 		n.agenda = append(n.agenda, appointment{at, rankFault, n.loseEvents})
 	case FaultReconfigure:
-		if f.During != "" {
-			return
-		}
 		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.recut(n.boards[f.GPU.Or(0)], f.Layout) }})
 	}
 }

@@ -7,19 +7,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// SetMIGMode turns MIG on or off: on Ampere with the next Reset, later at once. ErrInUse while the GPU has instances or
-// processes.
+// SetMIGMode turns MIG on or off: on Ampere with the next Reset, later at once. Where the error is ErrInUse, because the GPU
+// has instances or processes, the mode is pending until a Reset or a Reboot.
 func (n *Node) SetMIGMode(index int, on bool) error {
-	b, op, err := n.change(index)
+	b, op, err := n.change(index, opMIGMode, target{})
 	if err != nil {
 		return fmt.Errorf("set MIG mode: %w", err)
 	}
 	defer op.end()
-	if len(b.instances) > 0 || len(b.tasks) > 0 {
+	inUse := b.migOn != on && (len(b.instances) > 0 || len(b.tasks) > 0) || op.keepsMode(gpu.ErrInUse)
+	waits := inUse || op.keepsMode(gpu.ErrResetRequired)
+	if waits {
+		b.migPending = on
+	} else {
+		n.setMIGMode(b, on)
+	}
+	if err := op.commit(Change{Op: opMIGMode, On: on, Pending: waits}); err != nil {
+		return err
+	}
+	if inUse {
 		return fmt.Errorf("set MIG mode of GPU %d: %w", index, gpu.ErrInUse)
 	}
-	n.setMIGMode(b, on)
-	return op.commit(Change{Op: opMIGMode, On: on})
+	return nil
 }
 
 func (n *Node) setMIGMode(b *board, on bool) {
@@ -31,7 +40,7 @@ func (n *Node) setMIGMode(b *board, on bool) {
 
 // Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. ErrInUse while a process runs on it.
 func (n *Node) Reset(index int) error {
-	b, op, err := n.change(index)
+	b, op, err := n.change(index, opReset, target{})
 	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
@@ -51,6 +60,42 @@ func (n *Node) reset(b *board) {
 func (n *Node) applyMIGMode(b *board) {
 	b.migOn = b.migPending
 	n.treeChanged(b, nil, nil)
+}
+
+// Reboot boots the node anew: all instances and processes are gone. Ampere boards keep MIG mode, and take one that was
+// pending; later ones come up without it.
+func (n *Node) Reboot() error {
+	n.lock()
+	defer n.mu.Unlock()
+	if len(n.boards) == 0 {
+		return nil
+	}
+	op, err := n.begin(n.boards[0])
+	if err != nil {
+		return fmt.Errorf("reboot: %w", err)
+	}
+	defer op.settle()
+	if err := op.commit(Change{Op: opReboot}); err != nil {
+		return fmt.Errorf("reboot: %w", err)
+	}
+	n.reboot()
+	return nil
+}
+
+func (n *Node) reboot() {
+	for _, b := range n.boards {
+		for _, t := range slices.Clone(b.tasks) {
+			n.kill(t.proc, "the node was rebooted")
+		}
+		for _, i := range b.instances {
+			i.computes = nil
+		}
+		if b.model.arch != Ampere {
+			b.migPending = false
+		}
+		n.reset(b)
+	}
+	n.record(Record{Message: "the node was rebooted"})
 }
 
 // build gives a GPU a layout. What was there must be gone.

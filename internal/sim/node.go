@@ -34,6 +34,7 @@ type Node struct {
 	watches  []*Subscription
 	failed   int                 // queues of events that have failed and whose owner is not back yet
 	sprung   map[*FaultSpec]bool // faults that waited for a call and got it
+	calls    map[*FaultSpec]int  // changes that faults have counted
 	idle     chan struct{}       // closed and replaced whenever a queue is found empty
 }
 
@@ -75,6 +76,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		at:       clock.Start(),
 		pids:     make(map[uint32]bool),
 		sprung:   make(map[*FaultSpec]bool),
+		calls:    make(map[*FaultSpec]int),
 		idle:     make(chan struct{}),
 	}
 	for index, spec := range s.GPUs {

@@ -17,6 +17,7 @@ type operation struct {
 	board     *board
 	before    layoutState
 	committed bool
+	hits      []*FaultSpec // that are about this very call
 }
 
 // countedBefore is a counter of an instance and what it was.
@@ -44,8 +45,13 @@ type layoutState struct {
 	devices           []*compute
 }
 
-// change begins an operation. Where err is nil the caller calls end.
-func (n *Node) change(index int) (b *board, op *operation, err error) {
+// change begins an operation of a client: what is what it does, of is what it does it to. Where err is nil the caller
+// calls end.
+func (n *Node) change(index int, what ChangeOp, of target) (b *board, op *operation, err error) {
+	hits, err := n.called(index, what, of)
+	if err != nil {
+		return nil, nil, err
+	}
 	now, err := n.enter(index, gpu.ReadingMIG)
 	if err != nil {
 		return nil, nil, err
@@ -56,6 +62,11 @@ func (n *Node) change(index int) (b *board, op *operation, err error) {
 	}
 	if op, err = n.begin(n.boards[index]); err != nil {
 		n.mu.Unlock()
+		return nil, nil, err
+	}
+	op.hits = hits
+	if err := op.refused(what); err != nil {
+		op.end()
 		return nil, nil, err
 	}
 	return op.board, op, nil

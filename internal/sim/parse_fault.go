@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 
 	"go.yaml.in/yaml/v3"
@@ -11,17 +12,21 @@ import (
 // faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that it may have.
 func faultKeys() map[FaultKind][2][]string {
 	return map[FaultKind][2][]string{
-		FaultHang:            {nil, {"gpu", "during"}},
+		FaultHang:            {nil, {"gpu", "during", "on", "after"}},
 		FaultDriverLock:      {nil, nil},
-		FaultLost:            {nil, {"gpu", "during"}},
-		FaultResetRequired:   {nil, {"gpu", "during"}},
+		FaultLost:            {nil, {"gpu", "during", "on", "after"}},
+		FaultResetRequired:   {nil, {"gpu", "during", "on", "after"}},
 		FaultNotSupported:    {{"reading"}, {"gpu"}},
-		FaultNoPermission:    {nil, {"gpu", "reading"}},
+		FaultNoPermission:    {nil, {"gpu", "reading", "on", "after"}},
 		FaultSlow:            {{"delay"}, {"gpu"}},
-		FaultXID:             {{"gpu", "xid"}, {"gi", "ci", "recovery"}},
+		FaultXID:             {{"gpu", "xid"}, {"gi", "ci", "recovery", "on", "after"}},
 		FaultVersionMismatch: {nil, nil},
-		FaultReconfigure:     {{"gpu", "layout"}, {"during"}},
-		FaultDestroyLies:     {nil, {"gpu"}},
+		FaultReconfigure:     {{"gpu", "layout"}, {"during", "on", "after"}},
+		FaultDestroyLies:     {nil, {"gpu", "on", "after", "times"}},
+		FaultChangeFails:     {{"on", "error"}, {"gpu", "after", "times"}},
+		FaultElsewhere:       {{"on"}, {"gpu", "after", "times"}},
+		FaultProcessStarts:   {nil, {"gpu", "after", "times"}},
+		FaultReboot:          {nil, nil},
 		FaultEventsLost:      {nil, nil},
 		FaultKubeletDown:     {nil, nil},
 		FaultKubeletSlow:     {{"delay"}, nil},
@@ -47,7 +52,8 @@ func faultKinds() []string {
 
 // fault reads one fault and holds it to the keys of its kind.
 func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
-	o := p.object(n, key, "at", "for", "kind", "gpu", "reading", "during", "delay", "by", "xid", "gi", "ci", "recovery", "layout")
+	o := p.object(n, key, "at", "for", "kind", "gpu", "reading", "during", "delay", "by", "xid", "gi", "ci", "recovery", "layout",
+		"on", "after", "times", "error")
 	if o.fields == nil {
 		return
 	}
@@ -93,10 +99,50 @@ func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
 	if o.has("by") {
 		f.By = o.offset("by")
 	}
+	p.faultOfCall(n, o, &f)
 	if layout := o.fields["layout"]; layout != nil {
 		p.faultLayout(layout, o.sub("layout"), &f, s)
 	}
 	s.Faults = append(s.Faults, f)
+}
+
+// maxCalls bounds how many changes a fault waits for, or strikes.
+const maxCalls = 1 << 16
+
+// faultOfCall reads what a fault has to do with changes of the partition.
+func (p *parser) faultOfCall(n *yaml.Node, o object, f *FaultSpec) {
+	if f.Kind == FaultProcessStarts {
+		f.On = opDestroyCI
+	}
+	if o.has("on") {
+		f.On = ChangeOp(o.choice("on", "", changesOf(f.Kind)...))
+	}
+	for _, name := range []string{"after", "times"} {
+		if o.has(name) && f.On == "" {
+			p.fail(n, o.sub(name), "has no meaning without on")
+		}
+	}
+	if f.On != "" && f.During != "" {
+		p.fail(n, o.sub("on"), "stands beside during; a fault begins with one or the other")
+	}
+	f.After = int(o.integer("after", 0, 0, maxCalls))
+	f.Times = int(o.integer("times", 1, 1, maxCalls))
+	if o.has("error") {
+		f.Error = changeErrors()[o.choice("error", "", slices.Sorted(maps.Keys(changeErrors()))...)]
+	}
+}
+
+// changesOf are the changes that a fault of a kind can be about.
+func changesOf(kind FaultKind) []string {
+	var list []string
+	for _, op := range []ChangeOp{opCreateGI, opCreateCI, opDestroyGI, opDestroyCI, opMIGMode, anyChange} {
+		creates, destroys := op == opCreateGI || op == opCreateCI, op == opDestroyGI || op == opDestroyCI
+		if op != anyChange && (kind == FaultElsewhere && !creates || kind == FaultDestroyLies && !destroys) {
+			continue
+		}
+		list = append(list, string(op))
+	}
+	return list
 }
 
 // faultLayout reads the layout that somebody else gives to a GPU; it may be empty.

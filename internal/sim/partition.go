@@ -67,12 +67,12 @@ func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSl
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
 // profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
 func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
-	b, op, err := n.change(index)
+	b, op, err := n.change(index, opCreateGI, target{})
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance: %w", err)
 	}
 	defer op.end()
-	i, err := n.createInstance(b, profileID, start)
+	i, err := n.createInstance(b, profileID, op.placeOfInstance(profileID, start))
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance on GPU %d using profile %d: %w", index, profileID, err)
 	}
@@ -81,7 +81,7 @@ func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]
 
 // DestroyGPUInstance removes a GPU instance: ErrInUse while it has a compute instance.
 func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
-	b, op, err := n.change(index)
+	b, op, err := n.change(index, opDestroyGI, target{instance: id})
 	if err != nil {
 		return fmt.Errorf("destroy GPU instance: %w", err)
 	}
@@ -93,7 +93,7 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	if len(i.computes) > 0 {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
-	if n.lies(b, n.at) {
+	if n.lies(b, n.at, op) {
 		return nil
 	}
 	n.removeInstance(b, i)
@@ -113,7 +113,7 @@ func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (
 // CreateComputeInstanceAt makes a compute instance that starts at a slice of its GPU instance. The errors are as those of
 // CreateGPUInstance.
 func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int, start gpu.Opt[int]) (gpu.ComputeID, error) {
-	b, op, err := n.change(index)
+	b, op, err := n.change(index, opCreateCI, target{instance: id})
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance: %w", err)
 	}
@@ -122,7 +122,7 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
 	if i == nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
-	c, err := n.createCompute(b, i, slices, start)
+	c, err := n.createCompute(b, i, slices, op.placeOfCompute(i, slices, start))
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
@@ -131,7 +131,7 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
 
 // DestroyComputeInstance removes a compute instance: ErrInUse while a process runs on it.
 func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
-	b, op, err := n.change(index)
+	b, op, err := n.change(index, opDestroyCI, target{id, ci})
 	if err != nil {
 		return fmt.Errorf("destroy compute instance: %w", err)
 	}
@@ -143,7 +143,7 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrInUse)
 	}
-	if n.lies(b, n.at) {
+	if n.lies(b, n.at, op) {
 		return nil
 	}
 	n.removeCompute(b, c)

@@ -12,11 +12,17 @@ func (n *Node) redo(c Change) error {
 	b := n.boards[c.GPU]
 	switch c.Op {
 	case opMIGMode:
-		n.setMIGMode(b, c.On)
+		if b.migPending = c.On; !c.Pending {
+			n.setMIGMode(b, c.On)
+		}
 	case opReset:
 		n.reset(b)
 	case opSpring:
 		n.springFault(&n.scenario.Faults[c.Fault], c.GPU)
+	case opCall:
+		n.tookCall(c.Fault, c.GPU, target{c.GI, c.CI})
+	case opReboot:
+		n.reboot()
 	case opCreateGI:
 		i, err := n.createInstance(b, c.Profile, gpu.Some(c.Start))
 		if err != nil {

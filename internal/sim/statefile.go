@@ -42,6 +42,7 @@ type Change struct {
 	GPU     int            `json:"gpu"`
 	Op      ChangeOp       `json:"op"`
 	On      bool           `json:"on,omitempty"`
+	Pending bool           `json:"pending,omitempty"` // the mode waits for a reset
 	Profile uint32         `json:"profile,omitempty"` // by the driver's id
 	GI      gpu.InstanceID `json:"gi,omitempty"`
 	CI      gpu.ComputeID  `json:"ci,omitempty"`
@@ -62,6 +63,8 @@ const (
 	opCreateCI  ChangeOp = "create-ci"  // of Slices, at Start of GI, under the id CI
 	opDestroyCI ChangeOp = "destroy-ci" // CI of GI
 	opSpring    ChangeOp = "fault"      // Fault, which has waited for a call, begins
+	opCall      ChangeOp = "call"       // Fault has counted a change, of GI and CI
+	opReboot    ChangeOp = "reboot"     // the node, whatever GPU says
 )
 
 // The bounds of a state file. Its readers do all of it over again.
@@ -97,7 +100,7 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 		return nil, err
 	}
 	for i, c := range f.Changes {
-		if c.GPU < 0 || c.GPU >= len(s.GPUs) || c.Fault < 0 || (c.Op == opSpring && c.Fault >= len(s.Faults)) {
+		if c.GPU < 0 || c.GPU >= len(s.GPUs) || c.Fault < 0 || ((c.Op == opSpring || c.Op == opCall) && c.Fault >= len(s.Faults)) {
 			return nil, fmt.Errorf("change %d is about what the scenario does not have", i)
 		}
 	}

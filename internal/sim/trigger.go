@@ -29,14 +29,17 @@ func (n *Node) spring(index int, reading gpu.Reading, now time.Time) {
 
 func (n *Node) springFault(f *FaultSpec, index int) {
 	n.sprung[f] = true
-	if f.Kind == FaultReconfigure {
+	switch f.Kind {
+	case FaultReconfigure:
 		n.recut(n.boards[index], f.Layout)
+	case FaultXID:
+		n.xid(f)
 	}
 }
 
 // lies tells whether a GPU's driver says that it has destroyed what it leaves there.
-func (n *Node) lies(b *board, now time.Time) bool {
-	lies := false
+func (n *Node) lies(b *board, now time.Time, op *operation) bool {
+	lies := op.struck(FaultDestroyLies)
 	n.faults(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
 	return lies
 }
