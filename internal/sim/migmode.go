@@ -83,6 +83,7 @@ func (n *Node) Reboot() error {
 }
 
 func (n *Node) reboot() {
+	n.boots++
 	for _, b := range n.boards {
 		for _, t := range slices.Clone(b.tasks) {
 			n.kill(t.proc, "the node was rebooted")

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -22,20 +23,22 @@ type Node struct {
 	closing  sync.Once
 	shared   *shared // with other nodes; nil for a node of its own
 
-	mu       sync.Mutex
-	at       time.Time // the state is that of this moment: the start of the running cell
-	resample bool      // something happened at `at` that ends the cell
-	cell     int64     // counts full seconds since the start
-	agenda   []appointment
-	boards   []*board
-	pods     []*pod // in the order of their admission; those that have left the list are removed
-	pids     map[uint32]bool
-	records  []Record
-	watches  []*Subscription
-	failed   int                 // queues of events that have failed and whose owner is not back yet
-	sprung   map[*FaultSpec]bool // faults that waited for a call and got it
-	calls    map[*FaultSpec]int  // changes that faults have counted
-	idle     chan struct{}       // closed and replaced whenever a queue is found empty
+	mu        sync.Mutex
+	at        time.Time // the state is that of this moment: the start of the running cell
+	resample  bool      // something happened at `at` that ends the cell
+	cell      int64     // counts full seconds since the start
+	agenda    []appointment
+	boards    []*board
+	boots     int    // how often it was rebooted
+	beginning string // names this node among those of other processes
+	pods      []*pod // in the order of their admission; those that have left the list are removed
+	pids      map[uint32]bool
+	records   []Record
+	watches   []*Subscription
+	failed    int                 // queues of events that have failed and whose owner is not back yet
+	sprung    map[*FaultSpec]bool // faults that waited for a call and got it
+	calls     map[*FaultSpec]int  // changes that faults have counted
+	idle      chan struct{}       // closed and replaced whenever a queue is found empty
 }
 
 // board is one GPU.
@@ -69,15 +72,16 @@ type Record struct {
 // New starts a node. The clock must not have been given to another one. Close ends it.
 func New(s *Scenario, clock *Clock) (*Node, error) {
 	n := &Node{
-		scenario: s,
-		clock:    clock,
-		start:    clock.Start(),
-		closed:   make(chan struct{}),
-		at:       clock.Start(),
-		pids:     make(map[uint32]bool),
-		sprung:   make(map[*FaultSpec]bool),
-		calls:    make(map[*FaultSpec]int),
-		idle:     make(chan struct{}),
+		scenario:  s,
+		clock:     clock,
+		start:     clock.Start(),
+		closed:    make(chan struct{}),
+		at:        clock.Start(),
+		beginning: rand.Text(),
+		pids:      make(map[uint32]bool),
+		sprung:    make(map[*FaultSpec]bool),
+		calls:     make(map[*FaultSpec]int),
+		idle:      make(chan struct{}),
 	}
 	for index, spec := range s.GPUs {
 		b := newBoard(s, index, spec)

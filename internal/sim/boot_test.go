@@ -1,0 +1,39 @@
+package sim
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+func TestBootID(t *testing.T) {
+	scenario, err := Parse("test.yaml", []byte("version: 1\ngpus: [{model: A30}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "node.json")
+	open := func(shared bool) *Node {
+		n, err := New(scenario, NewClock(ClockStep))
+		if shared {
+			n, err = Join(scenario, ClockStep, path)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { n.Close() })
+		return n
+	}
+	if open(false).BootID() == open(false).BootID() {
+		t.Error("a node of its own has the boot id of another")
+	}
+	a, b := open(true), open(true)
+	before := a.BootID()
+	if before != b.BootID() || before != open(true).BootID() {
+		t.Error("one node has several boot ids")
+	}
+	if err := a.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	if after := b.BootID(); after == before || after != a.BootID() || after != open(true).BootID() {
+		t.Errorf("after a reboot: %s, before %s", after, before)
+	}
+}
