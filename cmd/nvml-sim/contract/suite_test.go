@@ -20,7 +20,7 @@ import (
 
 // The contract: one table of checks, held against the simulated node in this process, against the C library by go-nvml,
 // and against a real driver where there is one. So each check is what nvml.h promises or what drivers are known to do,
-// never a number of a scenario. All only read.
+// never a number of a scenario. Those that change something do so on simulated drivers alone.
 
 // checkOf is one check of the contract.
 type checkOf struct {
@@ -31,7 +31,7 @@ type checkOf struct {
 
 // contractTable is every check.
 func contractTable() []checkOf {
-	return slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), profilingChecks(), rawChecks(), sourceChecks())
+	return slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), profilingChecks(), rawChecks(), sourceChecks(), changeChecks())
 }
 
 // subject is a driver that the checks are held against.
@@ -40,7 +40,9 @@ type subject struct {
 	open func() nvmlsrc.Library // the same driver anew
 	raw  nvml.Interface         // go-nvml, for functions that the seam does not have; nil in process
 	pass func()                 // lets a second pass, where that is ours to say
-	now  func() time.Time
+	// mutable says that its partitions may be changed: it is simulated.
+	mutable bool
+	now     func() time.Time
 
 	current  string          // the check that runs
 	broken   []string        // what was found wrong
@@ -137,7 +139,7 @@ func simulated(t *testing.T, path, state string) *subject {
 		}
 	})
 	open := func() nvmlsrc.Library { return nvmlface.New(node) }
-	return &subject{lib: open(), open: open, now: node.Now, pass: func() {
+	return &subject{lib: open(), open: open, now: node.Now, mutable: true, pass: func() {
 		if err := node.Advance(time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -239,9 +241,14 @@ func seamFunctions() []string {
 	for _, seam := range []reflect.Type{
 		reflect.TypeFor[nvmlsrc.Library](), reflect.TypeFor[nvmlsrc.EventSet](), reflect.TypeFor[nvmlsrc.Device](),
 		reflect.TypeFor[nvmlsrc.MIGDevice](), reflect.TypeFor[nvmlsrc.GPUInstance](), reflect.TypeFor[nvmlsrc.GPMSample](),
+		reflect.TypeFor[nvmlsrc.MutableDevice](), reflect.TypeFor[nvmlsrc.MutableInstance](), reflect.TypeFor[nvmlsrc.ComputeInstance](),
 	} {
 		for i := range seam.NumMethod() {
-			list = append(list, seam.Name()+"."+seam.Method(i).Name)
+			read, name := strings.Replace(seam.Name(), "Mutable", "", 1), seam.Method(i).Name
+			if read != seam.Name() && slices.Contains(list, strings.Replace(read, "Instance", "GPUInstance", 1)+"."+name) {
+				continue // it is the one of the interface that is extended
+			}
+			list = append(list, seam.Name()+"."+name)
 		}
 	}
 	return list
