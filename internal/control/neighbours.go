@@ -116,7 +116,7 @@ type Options struct {
 	RunHook func(ctx context.Context, h Hook, env []string) api.HookResult
 	Hooks   []Hook
 	Now     func() time.Time
-	Logger        log.Logger
+	Logger  log.Logger
 }
 
 // Hook is a program that is run after a change, with the old and new UUIDs in its environment.

@@ -1,0 +1,133 @@
+package control
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// activity remembers when instances were active last: a Snapshot has the last moment alone.
+type activity struct {
+	mu   sync.Mutex
+	last map[gpu.InstanceKey]time.Time
+	seen uint64 // generation of the last Snapshot
+}
+
+// observe takes in a Snapshot. Instances that are gone are forgotten.
+func (a *activity) observe(s *gpu.Snapshot) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s == nil || s.Generation == a.seen {
+		return
+	}
+	last := map[gpu.InstanceKey]time.Time{}
+	for n := range s.GPUs {
+		g := &s.GPUs[n]
+		for m := range g.Instances {
+			i := &g.Instances[m]
+			key := g.Key(i)
+			if active(i) {
+				last[key] = s.Time
+			} else if t, ok := a.last[key]; ok {
+				last[key] = t
+			}
+		}
+	}
+	a.last, a.seen = last, s.Generation
+}
+
+// active tells whether anything of an instance was at work, or whether processes were on it.
+func active(i *gpu.GPUInstance) bool {
+	if i.Processes.Or(0) > 0 || working(i.Activity) {
+		return true
+	}
+	return slices.ContainsFunc(i.Computes, func(c gpu.ComputeInstance) bool { return c.Processes.Or(0) > 0 || working(c.Activity) })
+}
+
+func working(a gpu.Activity) bool {
+	for _, v := range a.All() {
+		if v.Or(0) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// since tells whether an instance was active at that time or later.
+func (a *activity) since(key gpu.InstanceKey, t time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last, ok := a.last[key]
+	return ok && !last.Before(t)
+}
+
+// askSnapshot adds what the last poll knows: batch jobs, activity, and readings of those that have failed. An instance that
+// the poll has not seen yet may be anything.
+func (e *Engine) askSnapshot(c *census) {
+	s := e.o.Node.Current()
+	e.active.observe(s)
+	for _, g := range c.gpus {
+		if len(g.Instances) == 0 && s != nil {
+			e.askJobs(c, g, s)
+			continue
+		}
+		if s == nil {
+			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
+			continue
+		}
+		at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
+		if at < 0 || !s.GPUs[at].Up {
+			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+			continue
+		}
+		e.askJobs(c, g, s)
+		e.askActivity(c, g, &s.GPUs[at], s.Time)
+	}
+}
+
+func (e *Engine) askJobs(c *census, g mig.NodeGPU, s *gpu.Snapshot) {
+	for _, source := range s.Sources {
+		if source.Name == gpu.SourceJobs && !source.Up {
+			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
+		}
+	}
+	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
+	if at < 0 {
+		return
+	}
+	for _, job := range s.GPUs[at].Jobs {
+		c.all(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
+	}
+}
+
+func (e *Engine) askActivity(c *census, g mig.NodeGPU, polled *gpu.GPU, now time.Time) {
+	failed := slices.ContainsFunc(polled.Errors, activityFailed)
+	for _, i := range g.Instances {
+		u := unit{gpu: g.UUID, instance: i.ID}
+		at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
+			return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement && p.ProfileID.Or(i.ProfileID) == i.ProfileID
+		})
+		if at < 0 {
+			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
+			continue
+		}
+		p := &polled.Instances[at]
+		for _, job := range p.Jobs {
+			c.add(u, api.Hold{Kind: api.HoldJob, What: "job " + job})
+		}
+		if failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed) {
+			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
+		}
+		if e.active.since(polled.Key(p), now.Add(-e.o.IdleFor)) {
+			c.add(u, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
+		}
+	}
+}
+
+func activityFailed(r gpu.ReadError) bool {
+	return r.Reading == gpu.ReadingActivity || r.Reading == gpu.ReadingProcesses
+}

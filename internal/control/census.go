@@ -1,0 +1,253 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// unit is a GPU instance, or a compute instance of it, of the driver's present ids.
+type unit struct {
+	gpu      gpu.UUID
+	instance gpu.InstanceID
+	compute  gpu.Opt[gpu.ComputeID]
+}
+
+// census is the node as it was found now, and who holds what. What is about a GPU instance as a whole is not repeated at
+// its compute instances.
+type census struct {
+	gpus       []mig.NodeGPU
+	unreadable map[gpu.UUID]error
+	holds      map[unit][]api.Hold
+	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: who holds them up for a change of their MIG mode
+	warnings   []string
+}
+
+// read asks the driver how the node is cut.
+func (e *Engine) read(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	gpus, unreadable, err := e.o.Actuator.Layouts(ctx)
+	for n := range gpus {
+		for m := range gpus[n].Instances {
+			i := &gpus[n].Instances[m]
+			for k, at := range computePlaces(*i) {
+				i.Computes[k].Placement = gpu.Some(at) // so that everyone speaks of the same place
+			}
+		}
+	}
+	return gpus, unreadable, err
+}
+
+// look reads the node and finds out who holds the instances of the chosen GPUs by what can be asked now: processes, open
+// files, pods. Each check that fails is a hold of its own.
+func (e *Engine) look(ctx context.Context, chosen func(mig.NodeGPU) bool) (*census, error) {
+	gpus, unreadable, err := e.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &census{gpus: gpus, unreadable: unreadable, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+	var asked []mig.NodeGPU
+	for _, g := range gpus {
+		if chosen(g) {
+			asked = append(asked, g)
+		}
+	}
+	for _, g := range asked {
+		e.askProcesses(ctx, c, g)
+		e.askHandles(ctx, c, g)
+	}
+	e.askPods(ctx, c, asked)
+	return c, nil
+}
+
+// survey is look with what the last poll has seen: activity and batch jobs.
+func (e *Engine) survey(ctx context.Context) (*census, error) {
+	c, err := e.look(ctx, everyGPU)
+	if err != nil {
+		return nil, err
+	}
+	e.askSnapshot(c)
+	for id, err := range c.unreadable {
+		c.warnings = append(c.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))
+	}
+	slices.Sort(c.warnings)
+	return c, nil
+}
+
+func everyGPU(mig.NodeGPU) bool { return true }
+
+// all adds a hold to every instance of a GPU, and to the GPU.
+func (c *census) all(g mig.NodeGPU, h api.Hold) {
+	c.whole[g.UUID] = append(c.whole[g.UUID], h)
+	for _, i := range g.Instances {
+		c.add(unit{gpu: g.UUID, instance: i.ID}, h)
+	}
+}
+
+func (c *census) add(u unit, h api.Hold) {
+	if !slices.Contains(c.holds[u], h) {
+		c.holds[u] = append(c.holds[u], h)
+	}
+}
+
+// at adds a hold where it belongs: the GPU, a GPU instance or a compute instance. One of an instance that does not stand
+// (any more) may be of any.
+func (c *census) at(g mig.NodeGPU, instance gpu.Opt[gpu.InstanceID], compute gpu.Opt[gpu.ComputeID], h api.Hold) {
+	id, ok := instance.Get()
+	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.ID == id })
+	if !ok || at < 0 {
+		c.all(g, h)
+		return
+	}
+	u := unit{gpu: g.UUID, instance: id}
+	if ci, ok := compute.Get(); ok && slices.ContainsFunc(g.Instances[at].Computes, func(n mig.NodeCompute) bool { return n.ID == ci }) {
+		u.compute = compute
+	}
+	c.add(u, h)
+}
+
+func (e *Engine) askProcesses(ctx context.Context, c *census, g mig.NodeGPU) {
+	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	list, err := e.o.Actuator.Processes(call, g.UUID)
+	if err != nil {
+		c.all(g, unknown("processes", err))
+		return
+	}
+	for _, p := range list {
+		c.at(g, p.Instance, p.Compute, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprintf("process %d", p.PID)})
+	}
+}
+
+func (e *Engine) askHandles(ctx context.Context, c *census, g mig.NodeGPU) {
+	if e.o.Handles == nil {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	list, err := e.o.Handles.Open(call, g)
+	if err != nil {
+		c.all(g, unknown("open files", err))
+		return
+	}
+	for _, h := range list {
+		hold := api.Hold{Kind: api.HoldHandle, PID: h.PID, What: h.Command}
+		on := g.MIG.Or(false)
+		switch {
+		case !h.Instance.Present() && on && watches(h.Command):
+			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
+			c.warnings = append(c.warnings, fmt.Sprintf("GPU %d is open in %s (process %d), which watches it and holds no instance", g.Index, h.Command, h.PID))
+		case !h.Instance.Present() && on && hasInstance(list, h.PID):
+			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
+		default:
+			c.at(g, h.Instance, h.Compute, hold)
+		}
+	}
+}
+
+// hasInstance tells whether a process has capability files: then it is at its instances, not at all of the GPU's.
+func hasInstance(list []Handle, pid uint32) bool {
+	return slices.ContainsFunc(list, func(h Handle) bool { return h.PID == pid && h.Instance.Present() })
+}
+
+// watches tells whether a program is one of those that keep every GPU of a node open to watch over it, and never compute
+// on it. Were they holders, no GPU of a cluster could be re-cut. Names are cut to 15 characters, as the kernel does.
+func watches(command string) bool {
+	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin", "nvidia-smi",
+		"nvidia-fabricmanager", "nv-fabricmanager", "gpu-feature-discovery", "nvidia-mig-manager", "nvidia-dra-plugin",
+		"gpu-kubelet-plugin", "config-manager", "mig-exporter", "nvtop"} {
+		if command == name[:min(len(name), 15)] || command == name {
+			return true
+		}
+	}
+	return false
+}
+
+func unknown(check string, err error) api.Hold {
+	return api.Hold{Kind: api.HoldUnknown, What: check + ": " + reasonText(err)}
+}
+
+// reasonText says a failure in words that an answer may have: no paths of the node.
+func reasonText(err error) string {
+	for _, known := range []error{gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost, gpu.ErrResetRequired,
+		gpu.ErrTimeout, gpu.ErrInUse, gpu.ErrInsufficientResources, gpu.ErrInvalidArgument, gpu.ErrNoDriver,
+		gpu.ErrVersionMismatch, gpu.ErrUnavailable} {
+		if errors.Is(err, known) {
+			return known.Error()
+		}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return gpu.ErrTimeout.Error()
+	}
+	return "it failed"
+}
+
+func (e *Engine) askPods(ctx context.Context, c *census, gpus []mig.NodeGPU) {
+	if e.o.Assignments == nil || len(gpus) == 0 {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	list, err := e.o.Assignments.List(call)
+	for _, g := range gpus {
+		switch {
+		case err != nil:
+			c.all(g, unknown("kubelet", err))
+		case list.Garbled > 0:
+			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "kubelet: it has given out devices whose ids cannot be read"})
+		}
+	}
+	for _, a := range list.List {
+		h := api.Hold{Kind: api.HoldPod, What: containerName(a.Holder.Container)}
+		for _, g := range gpus {
+			c.pod(g, a.Device, h)
+		}
+	}
+}
+
+func containerName(n gpu.Container) string {
+	name := strings.Trim(n.Namespace+"/"+n.Pod, "/")
+	if n.Name != "" {
+		name += " (" + n.Name + ")"
+	}
+	return name
+}
+
+// pod adds a pod's hold where the device is of this GPU. A device of this GPU that names no instance that stands holds all.
+func (c *census) pod(g mig.NodeGPU, d gpu.DeviceRef, h api.Hold) {
+	minor, hasMinor := d.Minor.Get()
+	own, known := g.Minor.Get()
+	switch {
+	case d.MIG != "":
+		for _, i := range g.Instances {
+			for _, ci := range i.Computes {
+				if ci.UUID == d.MIG {
+					c.add(unit{g.UUID, i.ID, gpu.Some(ci.ID)}, h)
+				}
+			}
+		}
+	case d.GPU != "" && d.GPU != g.UUID, d.GPU == "" && !hasMinor:
+	case hasMinor && d.GPU == "" && known && own != minor:
+	case d.Instance.Present():
+		c.at(g, d.Instance, d.Compute, h)
+	case d.PlacementStart.Present():
+		start := d.PlacementStart.Or(0)
+		at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool {
+			return i.Placement.Start == start && i.ProfileID == d.ProfileID.Or(i.ProfileID)
+		})
+		if at < 0 { // reserved, but it does not stand (yet)
+			c.whole[g.UUID] = append(c.whole[g.UUID], h)
+			return
+		}
+		c.add(unit{gpu: g.UUID, instance: g.Instances[at].ID}, h)
+	default:
+		c.all(g, h)
+	}
+}

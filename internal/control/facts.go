@@ -1,0 +1,125 @@
+package control
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// facts are what a plan rests on, one in a line, in words that can be shown to an operator when they differ: the node and
+// its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold it, everyone who holds what is to
+// be destroyed, and the plan itself. UUIDs alone would not do: they are the same for the same placement.
+func (e *Engine) facts(c *census, p *api.Plan) []string {
+	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
+	generations := map[gpu.UUID]uint64{}
+	if s := e.o.Node.Current(); s != nil {
+		if d, ok := s.Driver.Get(); ok {
+			list = append(list, "driver "+d.Version)
+		}
+		for n := range s.GPUs {
+			generations[s.GPUs[n].UUID] = s.GPUs[n].MIG.LayoutGeneration
+		}
+	}
+	gone := map[place]bool{}
+	for _, s := range p.Steps {
+		list = append(list, "step "+stepText(s))
+		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
+			gone[placeOf(s)] = true
+		}
+	}
+	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","), "take over "+strconv.FormatBool(p.TakeOver))
+	for _, pg := range p.GPUs {
+		at := slices.IndexFunc(c.gpus, func(g mig.NodeGPU) bool { return g.UUID == pg.UUID })
+		if at < 0 {
+			continue
+		}
+		g := c.gpus[at]
+		list = append(list, fmt.Sprintf("GPU %s with MIG mode %t, layout generation %d", g.UUID, g.MIG.Or(false), generations[g.UUID]))
+		for _, i := range g.Instances {
+			list = append(list, c.instanceFacts(g, i, gone)...)
+		}
+	}
+	return list
+}
+
+func (c *census) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place]bool) []string {
+	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
+	list := []string{name}
+	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+	list = append(list, holdFacts(name, c.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
+	for n, at := range computePlaces(i) {
+		ci := i.Computes[n]
+		p.compute = gpu.Some(at)
+		name := fmt.Sprintf("compute instance %d (%s at %s) in %s", ci.ID, ci.UUID, at, name)
+		list = append(list, name)
+		list = append(list, holdFacts(name, c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
+	}
+	return list
+}
+
+// holdFacts are the pods and jobs, and everyone where it is to be destroyed.
+func holdFacts(name string, holds []api.Hold, gone bool) []string {
+	var list []string
+	for _, h := range holds {
+		if gone || h.Kind == api.HoldPod || h.Kind == api.HoldJob {
+			list = append(list, fmt.Sprintf("%s %s on %s", h.Kind, h.What, name))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func hash(facts []string) string {
+	sum := sha256.New()
+	for _, f := range facts {
+		fmt.Fprintf(sum, "%d:%s\n", len(f), f)
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
+}
+
+// changed says how facts differ, at most six of them.
+func changed(before, now []string) string {
+	const most = 6
+	var parts []string
+	for _, f := range before {
+		if !slices.Contains(now, f) {
+			parts = append(parts, "no longer: "+f)
+		}
+	}
+	for _, f := range now {
+		if !slices.Contains(before, f) {
+			parts = append(parts, "now: "+f)
+		}
+	}
+	if more := len(parts) - most; more > 0 {
+		parts = append(parts[:most], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// applies lists the GPUs that the rules of a layout are for.
+func applies(gpus []mig.NodeGPU, wanted mig.Spec) []gpu.UUID {
+	list := []gpu.UUID{}
+	for _, g := range gpus {
+		if slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool { return ruleNames(r, g) }) {
+			list = append(list, g.UUID)
+		}
+	}
+	return list
+}
+
+func ruleNames(r mig.Rule, g mig.NodeGPU) bool {
+	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
+		return false
+	}
+	return slices.ContainsFunc(r.GPUs, func(name string) bool {
+		return name == "all" || name == strconv.Itoa(g.Index) || name == string(g.UUID) || strings.EqualFold(name, g.PCIBusID)
+	})
+}

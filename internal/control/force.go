@@ -1,0 +1,112 @@
+package control
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// mark sets what is busy: whatever anyone holds, but for what is forced by name. A name that no instance has is a problem.
+func (c *census) mark(force []string) *api.Problem {
+	used := map[string]bool{}
+	for n := range c.gpus {
+		g := &c.gpus[n]
+		for m := range g.Instances {
+			i := &g.Instances[m]
+			lifted := len(i.Computes) > 0
+			for k := range i.Computes {
+				ci := &i.Computes[k]
+				forced := ci.UUID != "" && slices.Contains(force, string(ci.UUID))
+				used[string(ci.UUID)] = used[string(ci.UUID)] || forced
+				ci.Busy = !forced && len(c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
+				lifted = lifted && forced
+			}
+			if name := bareName(g.UUID, i.ID); len(i.Computes) == 0 && slices.Contains(force, name) {
+				lifted, used[name] = true, true
+			}
+			i.Busy = !lifted && len(c.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
+		}
+	}
+	for _, name := range force {
+		if !used[name] {
+			return problemf(api.BadSpec, "force names %q, and no instance of this node is called so: "+
+				"it takes MIG UUIDs, or GPU-<uuid>/<GPU instance> for one without compute instances", name)
+		}
+	}
+	return nil
+}
+
+func bareName(id gpu.UUID, i gpu.InstanceID) string { return fmt.Sprintf("%s/%d", id, i) }
+
+// forcedBy lists the names of force that steps destroy.
+func forcedBy(force []string, steps []mig.Step) []string {
+	var list []string
+	for _, s := range steps {
+		for _, name := range stepNames(s) {
+			if slices.Contains(force, name) && !slices.Contains(list, name) {
+				list = append(list, name)
+			}
+		}
+	}
+	return list
+}
+
+// stepNames are the names by which a step's destruction can be forced.
+func stepNames(s mig.Step) []string {
+	switch id, ok := s.Instance.Get(); {
+	case s.Op == mig.DestroyCompute && s.UUID != "":
+		return []string{string(s.UUID)}
+	case s.Op == mig.DestroyInstance && ok:
+		return []string{bareName(s.GPU, id)}
+	default:
+		return nil
+	}
+}
+
+// busy says who holds what a step would destroy, as it stands now; widened force lifts that.
+func (c *census) busy(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) []api.Hold {
+	whole := slices.Contains(force, bareName(g.UUID, i.ID))
+	ci, ok := s.ComputeID.Get()
+	switch own := c.holds[unit{gpu: g.UUID, instance: i.ID}]; {
+	case whole && (s.Op == mig.DestroyInstance || slices.Contains(force, string(s.UUID))):
+		return nil
+	case s.Op != mig.DestroyCompute || !ok:
+		return c.holders(g, i)
+	case slices.Contains(force, string(s.UUID)):
+		return own
+	default:
+		return slices.Concat(own, c.holds[unit{g.UUID, i.ID, gpu.Some(ci)}])
+	}
+}
+
+// widen adds to the forced names the GPU instances all of whose compute instances are forced.
+func (c *census) widen(force []string) []string {
+	wide := slices.Clone(force)
+	for _, g := range c.gpus {
+		for _, i := range g.Instances {
+			held := slices.ContainsFunc(i.Computes, func(n mig.NodeCompute) bool { return !slices.Contains(force, string(n.UUID)) })
+			if len(i.Computes) > 0 && !held {
+				wide = append(wide, bareName(g.UUID, i.ID))
+			}
+		}
+	}
+	return wide
+}
+
+// owned lists who else manages the GPUs.
+func owned(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
+	list := slices.Clone(owners[""])
+	for _, id := range gpus {
+		for _, o := range owners[id] {
+			if !slices.Contains(list, o) {
+				list = append(list, o)
+			}
+		}
+	}
+	slices.SortFunc(list, strings.Compare)
+	return list
+}

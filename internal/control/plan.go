@@ -1,0 +1,190 @@
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+const maxPlans = 256
+
+// planned is a plan and what it was made from.
+type planned struct {
+	plan          *api.Plan
+	facts         []string
+	before, after []layout
+}
+
+// plans keeps the latest plans.
+type plans struct {
+	mu    sync.Mutex
+	byID  map[string]*planned
+	order []string
+}
+
+func (p *plans) add(n *planned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID == nil {
+		p.byID = map[string]*planned{}
+	}
+	p.byID[n.plan.ID] = n
+	p.order = append(p.order, n.plan.ID)
+	if len(p.order) > maxPlans {
+		delete(p.byID, p.order[0])
+		p.order = slices.Delete(p.order, 0, 1)
+	}
+}
+
+func (p *plans) get(id string) (*planned, *api.Problem) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, ok := p.byID[id]
+	if !ok {
+		return nil, problemf(api.NotFound, "this node has no plan %q: it was made for another node, before a restart, or many plans ago; plan again", id)
+	}
+	return n, nil
+}
+
+// newID is unguessable, so that knowing a plan's id means having been told it.
+func newID() string { return strings.ToLower(rand.Text()) }
+
+// Plan says what would have to be done for a spec. It changes nothing.
+func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Plan, error) {
+	switch {
+	case !by.Rights.Plan:
+		return nil, problemf(api.Forbidden, "%s may not plan", by.Name)
+	case len(r.Force) > 0 && !by.Rights.Force:
+		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
+	}
+	wanted, err := spec.Resolve(r.Spec, e.o.Layouts)
+	if err != nil {
+		if own := (*api.Problem)(nil); errors.As(err, &own) {
+			return nil, own
+		}
+		return nil, problemf(api.BadSpec, "%s", err)
+	}
+	c, err := e.survey(ctx)
+	if err != nil {
+		return nil, driverProblem(err)
+	}
+	if p := c.mark(r.Force); p != nil {
+		return nil, p
+	}
+	node, err := mig.PlanNode(c.gpus, wanted)
+	if err != nil {
+		return nil, c.planProblem(err)
+	}
+	owners, p := e.owners(ctx, touched(node.Steps), r.TakeOver)
+	if p != nil {
+		return nil, p
+	}
+	n := e.assemble(c, node, r, owners)
+	e.plans.add(n)
+	return n.plan, nil
+}
+
+// assemble writes a plan down.
+func (e *Engine) assemble(c *census, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
+	plan := &api.Plan{APIVersion: api.Version, ID: newID(), Created: e.o.Now(), Node: e.o.Hostname, GPUs: []api.PlanGPU{},
+		Steps: slices.Clone(node.Steps), Forced: forcedBy(r.Force, node.Steps), Owners: owners, TakeOver: r.TakeOver,
+		Warnings: slices.Clone(c.warnings)}
+	if plan.Steps == nil {
+		plan.Steps = []mig.Step{}
+	}
+	gone := map[place]bool{}
+	for _, s := range node.Steps {
+		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
+			gone[placeOf(s)] = true
+		}
+	}
+	n := &planned{plan: plan}
+	for _, pg := range node.GPUs {
+		g := c.gpus[pg.GPU]
+		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axis(g.Profiles),
+			Before: c.describe(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
+		n.before = append(n.before, layoutOf(g))
+		n.after = append(n.after, layoutAfter(g.UUID, pg.After))
+	}
+	n.facts = e.facts(c, plan)
+	plan.Hash = hash(n.facts)
+	return n
+}
+
+// axis is the length of the placement axis: the furthest that any placement reaches.
+func axis(profiles []gpu.Profile) int {
+	units := 0
+	for _, p := range profiles {
+		for _, at := range p.Placements {
+			units = max(units, at.End())
+		}
+	}
+	return units
+}
+
+// touched are the GPUs that steps change.
+func touched(steps []mig.Step) []gpu.UUID {
+	var list []gpu.UUID
+	for _, s := range steps {
+		if !slices.Contains(list, s.GPU) {
+			list = append(list, s.GPU)
+		}
+	}
+	return list
+}
+
+// owners refuses GPUs that others manage, or may manage for all one can tell, unless they are taken over.
+func (e *Engine) owners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
+	if e.o.Cluster == nil || len(gpus) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	owners, err := e.o.Cluster.Owners(ctx)
+	if err != nil {
+		if takeOver {
+			return []string{"unknown: the cluster does not answer"}, nil
+		}
+		return nil, problemf(api.ForeignOwner, "whether another controller manages this node cannot be found out: the cluster does not answer (%s)", reasonText(err))
+	}
+	list := owned(owners, gpus)
+	if len(list) > 0 && !takeOver {
+		return nil, problemf(api.ForeignOwner, "%s; let it make the change, or say that you take over", strings.Join(list, ", "))
+	}
+	return list, nil
+}
+
+// PlanByID finds a plan made by this process.
+func (e *Engine) PlanByID(id string) (*api.Plan, error) {
+	n, p := e.plans.get(id)
+	if p != nil {
+		return nil, p
+	}
+	return n.plan, nil
+}
+
+// Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
+func (e *Engine) Layouts(ctx context.Context) (*api.Layouts, error) {
+	list := &api.Layouts{APIVersion: api.Version, Layouts: []api.Layout{}}
+	gpus, _, err := e.read(ctx)
+	if err != nil {
+		return nil, driverProblem(err)
+	}
+	for name, rules := range e.o.Layouts {
+		l := api.Layout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
+		if wanted, err := spec.Resolve(api.Spec{Layout: name}, e.o.Layouts); err == nil {
+			l.Applies = applies(gpus, wanted)
+		}
+		list.Layouts = append(list.Layouts, l)
+	}
+	slices.SortFunc(list.Layouts, func(a, b api.Layout) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}

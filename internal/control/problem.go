@@ -1,0 +1,150 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+func problemf(t api.ProblemType, format string, args ...any) *api.Problem {
+	title, status := kindOf(t)
+	return &api.Problem{Type: t, Title: title, Status: status, Detail: fmt.Sprintf(format, args...)}
+}
+
+// kindOf is the title and the status of the problems that the engine knows.
+func kindOf(t api.ProblemType) (title string, status int) {
+	switch t {
+	case api.Forbidden:
+		return "Not allowed", http.StatusForbidden
+	case api.PlanOnly:
+		return "This node only plans", http.StatusForbidden
+	case api.NotFound:
+		return "Not found", http.StatusNotFound
+	case api.StalePlan:
+		return "The node has changed since the plan was made", http.StatusConflict
+	case api.Busy:
+		return "In use", http.StatusConflict
+	case api.InProgress:
+		return "Another operation is in progress", http.StatusConflict
+	case api.ForeignOwner:
+		return "Another controller manages this GPU", http.StatusConflict
+	case api.DegradedNode:
+		return "A roll-back has to be retried first", http.StatusConflict
+	case api.UnknownProfile:
+		return "Unknown profile", http.StatusUnprocessableEntity
+	case api.Infeasible:
+		return "It does not fit", http.StatusUnprocessableEntity
+	case api.ModeDiffers:
+		return "The GPU is in another MIG mode", http.StatusUnprocessableEntity
+	case api.BadSpec:
+		return "The spec cannot be met by any node", http.StatusUnprocessableEntity
+	case api.ReadOnly:
+		return "The journal cannot be written or read", http.StatusServiceUnavailable
+	case api.StuckNode:
+		return "A driver call has not returned", http.StatusServiceUnavailable
+	case api.Unavailable:
+		return "The driver does not answer", http.StatusServiceUnavailable
+	case api.DriverFailed:
+		return "A driver call failed", http.StatusBadGateway
+	default:
+		return "Internal error", http.StatusInternalServerError
+	}
+}
+
+// hung tells whether an error is a driver call that has not returned in time.
+func hung(err error) bool {
+	return errors.Is(err, gpu.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// driverProblem says that the node could not be read.
+func driverProblem(err error) *api.Problem {
+	if hung(err) {
+		return problemf(api.StuckNode, "the driver has not answered in time; metrics go on, and so does this once it answers")
+	}
+	return problemf(api.Unavailable, "the GPUs cannot be read: %s", reasonText(err))
+}
+
+// planProblem says in the wire's terms why there is no plan.
+func (c *census) planProblem(err error) *api.Problem {
+	var (
+		profile    *mig.ProfileError
+		infeasible *mig.InfeasibleError
+		mode       *mig.ModeError
+		selector   *mig.SelectorError
+	)
+	switch {
+	case errors.As(err, &profile):
+		p := problemf(api.UnknownProfile, "%s", profile)
+		p.Profiles = slices.Clone(profile.Offers)
+		return p
+	case errors.As(err, &infeasible):
+		p := problemf(api.Infeasible, "%s", infeasible)
+		for _, b := range infeasible.Blocking {
+			p.Blocking = append(p.Blocking, c.blocker(b))
+		}
+		return p
+	case errors.As(err, &mode):
+		return problemf(api.ModeDiffers, "%s", mode)
+	case errors.As(err, &selector) && len(c.unreadable) > 0:
+		return problemf(api.BadSpec, "%s; %s", selector, strings.Join(c.warnings, "; "))
+	default:
+		return problemf(api.BadSpec, "%s", err)
+	}
+}
+
+func (c *census) blocker(b mig.Blocking) api.Blocker {
+	g := c.gpus[b.GPU]
+	i := g.Instances[b.Instance]
+	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
+	if ci, ok := b.Compute.Get(); ok {
+		d.Instance = string(i.Computes[ci].UUID)
+		d.Holders = slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(i.Computes[ci].ID)}])
+		return d
+	}
+	d.Holders = c.holders(g, i)
+	return d
+}
+
+// holders of an instance and of all its compute instances.
+func (c *census) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
+	list := slices.Clone(c.holds[unit{gpu: g.UUID, instance: i.ID}])
+	for _, ci := range i.Computes {
+		for _, h := range c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
+			if !slices.Contains(list, h) {
+				list = append(list, h)
+			}
+		}
+	}
+	return list
+}
+
+// instanceName is what an operator names an instance by: the MIG UUID where it has one compute instance.
+func instanceName(g mig.NodeGPU, i mig.NodeInstance) string {
+	if len(i.Computes) == 1 && i.Computes[0].UUID != "" {
+		return string(i.Computes[0].UUID)
+	}
+	return fmt.Sprintf("%s/%d", g.UUID, i.ID)
+}
+
+func holdsText(list []api.Hold) string {
+	parts := make([]string, 0, len(list))
+	for _, h := range list {
+		parts = append(parts, fmt.Sprintf("%s %s", h.Kind, h.What))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func stepText(s mig.Step) string {
+	text := fmt.Sprintf("%s %s at %s of %s", s.Op, s.Profile, s.Placement, s.GPU)
+	if at, ok := s.Compute.Get(); ok {
+		text = fmt.Sprintf("%s compute %s in %s at %s of %s", s.Op, at, s.Profile, s.Placement, s.GPU)
+	}
+	return text
+}
