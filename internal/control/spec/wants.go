@@ -81,22 +81,14 @@ func computeSizes(key string, compute []string) ([]int, *Error) {
 // pack puts compute instances into as few GPU instances of so many slices as possible: first the larger of equally few.
 func pack(sizes []int, slicesEach int) [][]int {
 	p := packer{room: slicesEach, known: map[string][][]int{}}
-	for _, size := range []int{slicesEach, 7, 4, 3, 2, 1} {
-		if n := count(sizes, size); n > 0 && !slices.Contains(p.sizes, size) {
-			p.sizes, p.counts = append(p.sizes, size), append(p.counts, n)
+	sorted := slices.SortedFunc(slices.Values(sizes), func(a, b int) int { return b - a })
+	for i, size := range sorted {
+		if i == 0 || size != sorted[i-1] {
+			p.sizes, p.counts = append(p.sizes, size), append(p.counts, 0)
 		}
+		p.counts[len(p.counts)-1]++
 	}
 	return p.best(p.counts)
-}
-
-func count(list []int, value int) int {
-	n := 0
-	for _, x := range list {
-		if x == value {
-			n++
-		}
-	}
-	return n
 }
 
 // packer tries everything once.
