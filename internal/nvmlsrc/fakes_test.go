@@ -35,6 +35,9 @@ type spy struct {
 	oldProcesses bool
 	twice        bool // every MIG device is there under two indexes
 	noMIGDevices bool // no GPU can have any, a driver says
+
+	rev1SMs        uint32 // of a second compute profile of one slice; 0: there is none
+	computeProfile uint32 // that a compute instance was made of last
 }
 
 func newSpy(lib nvmlsrc.Library) *spy {

@@ -1,0 +1,158 @@
+package nvmlsrc_test
+
+import (
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+)
+
+// What the spy has between the Actuator and the node.
+
+func (d spyDevice) SetMigMode(mode int) (activation, ret nvml.Return) {
+	if ret, ok := d.spy.passes("SetMigMode"); !ok {
+		return nvml.ERROR_UNKNOWN, ret
+	}
+	return d.Device.(nvmlsrc.MutableDevice).SetMigMode(mode)
+}
+
+func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsrc.MutableInstance, nvml.Return) {
+	made, ret := via(d.spy, "CreateGpuInstance", func() (nvmlsrc.MutableInstance, nvml.Return) {
+		return d.Device.(nvmlsrc.MutableDevice).CreateGpuInstanceWithPlacement(id, at)
+	})
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	return spyInstance{made, d.spy}, ret
+}
+
+func (d spyDevice) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return via(d.spy, "GetGraphicsRunningProcesses", d.Device.GetGraphicsRunningProcesses)
+}
+
+func (d spyDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return via(d.spy, "GetMPSComputeRunningProcesses", d.Device.GetMPSComputeRunningProcesses)
+}
+
+func (i spyInstance) mutable() nvmlsrc.MutableInstance {
+	return i.GPUInstance.(nvmlsrc.MutableInstance)
+}
+
+func (i spyInstance) Destroy() nvml.Return {
+	if ret, ok := i.spy.passes("Instance.Destroy"); !ok {
+		return ret
+	}
+	return i.mutable().Destroy()
+}
+
+func (i spyInstance) GetComputeInstanceById(id uint32) (nvmlsrc.ComputeInstance, nvml.Return) {
+	c, ret := i.mutable().GetComputeInstanceById(id)
+	return spyCompute{c, i.spy}, ret
+}
+
+// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says.
+func (i spyInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+	if profile == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 && i.spy.rev1SMs > 0 {
+		info, ret := i.mutable().GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE)
+		info.Id, info.MultiprocessorCount = uint32(profile), i.spy.rev1SMs
+		return info, ret
+	}
+	return i.mutable().GetComputeInstanceProfileInfo(profile)
+}
+
+func (i spyInstance) GetComputeInstancePossiblePlacements(id uint32) ([]nvml.ComputeInstancePlacement, nvml.Return) {
+	if id == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 {
+		id = nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE
+	}
+	return i.mutable().GetComputeInstancePossiblePlacements(id)
+}
+
+func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsrc.ComputeInstance, nvml.Return) {
+	i.spy.computeProfile = id
+	c, ret := via(i.spy, "CreateComputeInstance", func() (nvmlsrc.ComputeInstance, nvml.Return) {
+		return i.mutable().CreateComputeInstanceWithPlacement(id, at)
+	})
+	return spyCompute{c, i.spy}, ret
+}
+
+type spyCompute struct {
+	nvmlsrc.ComputeInstance
+	spy *spy
+}
+
+func (c spyCompute) Destroy() nvml.Return {
+	if ret, ok := c.spy.passes("Compute.Destroy"); !ok {
+		return ret
+	}
+	return c.ComputeInstance.Destroy()
+}
+
+// steps make the steps of tests: of one GPU, an A100-40GB.
+type steps struct{ gpu gpu.UUID }
+
+func (s steps) createGI(profile uint32, start, size int) mig.Step {
+	return mig.Step{Op: mig.CreateInstance, GPU: s.gpu, ProfileID: profile, Profile: "profile", Placement: gpu.Placement{Start: start, Size: size}}
+}
+
+func (s steps) createCI(of mig.Step, start, size int) mig.Step {
+	of.Op, of.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Start: start, Size: size})
+	return of
+}
+
+// destroy makes the steps that undo others, with what came of those.
+func (s steps) destroy(of mig.Step, done mig.Done) mig.Step {
+	of.Op, of.Instance, of.ComputeID, of.UUID = mig.DestroyInstance, gpu.Some(done.Instance), done.ComputeID, done.UUID
+	if of.Compute.Present() {
+		of.Op = mig.DestroyCompute
+	}
+	return of
+}
+
+// do does a step that must succeed.
+func (n *node) do(s mig.Step) mig.Done {
+	n.t.Helper()
+	done, err := n.source.Actuator().Do(n.t.Context(), s)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return done
+}
+
+// layout is one GPU's, from the driver.
+func (n *node) layout(index int) mig.NodeGPU {
+	n.t.Helper()
+	list, errs, err := n.source.Actuator().Layouts(n.t.Context())
+	if err != nil || len(errs) > 0 {
+		n.t.Fatal(err, errs)
+	}
+	return list[index]
+}
+
+// noChange holds that a test's calls have changed nothing.
+func noChange(t *testing.T, n *node) {
+	t.Helper()
+	for call, count := range n.spy.taken() {
+		switch call {
+		case "SetMigMode", "CreateGpuInstance", "CreateComputeInstance", "Instance.Destroy", "Compute.Destroy":
+			t.Errorf("%d calls of %s", count, call)
+		}
+	}
+}
+
+// readOnly is a driver that cannot change anything.
+type readOnly struct{ nvmlsrc.Library }
+
+func (l readOnly) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+	d, ret := l.Library.DeviceGetHandleByIndex(index)
+	return struct{ nvmlsrc.Device }{d}, ret
+}
+
+func (l readOnly) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
+	return nil, nvml.ERROR_NOT_SUPPORTED
+}
+
+func discard() log.Logger { return log.NewNopLogger() }
