@@ -134,12 +134,7 @@ func (c *call) tooMany(wait int, why string) error {
 }
 
 func (c *call) need(v verb) error {
-	ok, err := c.who.may(c.r.Context(), v)
-	if err != nil {
-		_ = level.Warn(c.s.logger).Log("msg", "Rights cannot be checked", "actor", c.who.name, "verb", v, "err", err)
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "Rights cannot be checked now. Try again.")
-	}
-	if !ok {
+	if !*rightOf(&c.who.rights, v) {
 		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.who.name, v)
 	}
 	return nil

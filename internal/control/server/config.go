@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 
@@ -99,7 +100,7 @@ func readConfig(path string) (*loaded, error) {
 	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
 		return nil, errors.New("empty: expected tls, and clients, tokens or kubernetes")
 	} else if err != nil {
-		return nil, err
+		return nil, yamlCause(err)
 	}
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("more than one document")
@@ -224,4 +225,18 @@ func cause(err error) error {
 		return p.Err
 	}
 	return err
+}
+
+// yamlCause takes Go's types and the library's name off an error.
+func yamlCause(err error) error {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	texts := make([]string, 0, len(wrong.Errors))
+	for _, text := range wrong.Errors {
+		text, _, _ = strings.Cut(text, " in type ")
+		texts = append(texts, text)
+	}
+	return errors.New(strings.Join(texts, "; "))
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // verb is one right.
@@ -32,8 +34,6 @@ type identity struct {
 	method string // "peer", "mtls", "token" or "kube"
 	from   string
 	rights control.Rights
-	// allowed answers for a verb where the rights are not known beforehand; nil where they are.
-	allowed func(context.Context, verb) (bool, error)
 }
 
 // Why somebody is not known.
@@ -43,25 +43,14 @@ var (
 	errCannotCheck = errors.New("credentials cannot be checked")
 )
 
+// reviewTimeout bounds what the API server is asked for one call.
+const reviewTimeout = 5 * time.Second
+
 // door tells who comes through a listener. Errors are errNobody, errWrong and errCannotCheck, wrapped.
 type door interface {
 	identify(r *http.Request) (identity, error)
 	// from is the remote whose failures are counted together.
 	from(r *http.Request) string
-}
-
-// may tells whether the identity has a right, and enters it into its rights then.
-func (i *identity) may(ctx context.Context, v verb) (bool, error) {
-	right := rightOf(&i.rights, v)
-	if *right || i.allowed == nil {
-		return *right, nil
-	}
-	ok, err := i.allowed(ctx, v)
-	if err != nil {
-		return false, err
-	}
-	*right = ok
-	return ok, nil
 }
 
 func rightOf(r *control.Rights, v verb) *bool {
@@ -83,9 +72,9 @@ func rightOf(r *control.Rights, v verb) *bool {
 // tlsDoor knows those who come with a bearer token or a client certificate. A token decides where there are both: who shows
 // a wrong one is not let in by his certificate.
 type tlsDoor struct {
-	config  *configFile
-	reviews *reviews
-	now     func() time.Time
+	config   *configFile
+	reviewer Reviewer
+	now      func() time.Time
 }
 
 func (d *tlsDoor) identify(r *http.Request) (identity, error) {
@@ -119,9 +108,28 @@ func (d *tlsDoor) byToken(ctx context.Context, config *loaded, token string) (id
 	case found >= 0:
 		return identity{name: "token:" + config.tokens[found].name, method: "token", rights: config.tokens[found].rights}, nil
 	case config.kubernetes:
-		return d.reviews.identify(ctx, token)
+		return d.byReview(ctx, token)
 	}
 	return identity{}, errWrong
+}
+
+// byReview asks the API server. No answer is never a yes.
+func (d *tlsDoor) byReview(ctx context.Context, token string) (identity, error) {
+	if d.reviewer == nil {
+		return identity{}, fmt.Errorf("%w: no API server is known", errCannotCheck)
+	}
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	actor, err := d.reviewer.Actor(ctx, token)
+	switch {
+	case errors.Is(err, gpu.ErrNoPermission):
+		return identity{}, errWrong
+	case err != nil:
+		return identity{}, errors.Join(errCannotCheck, err)
+	case actor.Name == "":
+		return identity{}, errWrong
+	}
+	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 }
 
 // byCertificate verifies the certificate again, as the configuration is now: a connection may be older than that, or last

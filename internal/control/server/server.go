@@ -36,11 +36,10 @@ type Engine interface {
 
 var _ Engine = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server who a token belongs to and what he may do with the partitions of this node:
-// group mig-exporter.io, resource partitions, verbs read, plan, apply, mode and force. An error is never a yes.
+// Reviewer asks the Kubernetes API server whose token it is and what he may do with the partitions of this node. The error
+// wraps gpu.ErrNoPermission where the token is nobody's; any other means that it could not be found out.
 type Reviewer interface {
-	Review(ctx context.Context, token string) (user string, groups []string, authenticated bool, err error)
-	Allowed(ctx context.Context, user string, groups []string, verb string) (bool, error)
+	Actor(ctx context.Context, token string) (control.Actor, error)
 }
 
 // Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
@@ -188,7 +187,7 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 	}
 	e := entrance{
 		listener: limitConns(l, s.limits.conns),
-		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviews: newReviews(s.o.Reviewer, s.o.Now), now: s.o.Now})),
+		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer, now: s.o.Now})),
 	}
 	e.server.TLSConfig = config.tls()
 	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }

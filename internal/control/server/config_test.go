@@ -1,0 +1,140 @@
+package server
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+)
+
+// TestConfigFixtures reads testdata: *.good.yml can be used, and the error of *.bad.yml is in *.bad.txt.
+func TestConfigFixtures(t *testing.T) {
+	a := newAuthority(t)
+	good, _ := filepath.Glob("testdata/*.good.yml")
+	bad, _ := filepath.Glob("testdata/*.bad.yml")
+	if len(good) == 0 || len(bad) == 0 {
+		t.Fatal("no fixtures")
+	}
+	for _, name := range append(good, bad...) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if line, err := os.ReadFile(strings.TrimSuffix(name, ".yml") + ".txt"); err == nil {
+			want = strings.TrimSpace(string(line))
+		} else if strings.HasSuffix(name, ".bad.yml") {
+			t.Errorf("%s has no text: %v", name, err)
+		}
+		path := writeConfig(t, a, string(text))
+		got := ""
+		if err := CheckConfig(path); err != nil {
+			rest, ok := strings.CutPrefix(err.Error(), "--control.config.file="+path+": ")
+			if !ok {
+				t.Errorf("%s: %q does not begin with the flag", name, err)
+			}
+			got = strings.ReplaceAll(rest, filepath.Dir(path)+"/", "")
+		}
+		if got != want {
+			t.Errorf("%s:\n%q, want\n%q", name, got, want)
+		}
+	}
+}
+
+func TestConfigIsNotForOthers(t *testing.T) {
+	path := writeConfig(t, newAuthority(t), "tls: {cert_file: cert.pem, key_file: key.pem}\nkubernetes: true\n")
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckConfig(path); err == nil || !strings.HasSuffix(err.Error(), "mode 0644: expected no rights for others, such as 0640") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestConfigIsReadAnew: a token that is taken out ends, also where the file is broken then.
+func TestConfigIsReadAnew(t *testing.T) {
+	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
+	token := func(s string) string { return "tokens: [{name: ci, sha256: " + hashOf(s) + ", rights: [read]}]\n" }
+	path := writeConfig(t, newAuthority(t), tls+token("old"))
+	f, err := newConfigFile(path, log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	rewrite := func(text string) {
+		t.Helper()
+		at = at.Add(time.Second)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := &tlsDoor{config: f, now: time.Now}
+	knows := func(token string) string {
+		c, err := f.current()
+		if err != nil {
+			return "error"
+		}
+		who, err := d.byToken(t.Context(), c, token)
+		if err != nil {
+			return "no"
+		}
+		return who.name
+	}
+	steps := []struct{ text, old, fresh string }{
+		{"", "token:ci", "no"},
+		{tls + token("new"), "no", "token:ci"},
+		{tls + "tokens: [", "error", "error"},
+		{tls + token("old"), "token:ci", "no"},
+	}
+	for i, s := range steps {
+		if s.text != "" {
+			rewrite(s.text)
+		}
+		if knows("old") != s.old || knows("new") != s.fresh {
+			t.Errorf("step %d: old %s, new %s", i, knows("old"), knows("new"))
+		}
+	}
+}
+
+func TestAuditFileIsReopenedWhenMoved(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	a, err := OpenAudit(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	write := func(s string) {
+		t.Helper()
+		if _, err := a.Write([]byte(s)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("1\n")
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	write("2\n")
+	for name, want := range map[string]string{path + ".1": "1\n", path: "2\n"} {
+		info, err := os.Stat(name)
+		if b, _ := os.ReadFile(name); string(b) != want || err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %q, %v %v", name, b, info.Mode(), err)
+		}
+	}
+}
+
+func TestBucketsAreBounded(t *testing.T) {
+	now := time.Unix(0, 0)
+	b := newBuckets(1, 1, func() time.Time { return now })
+	for i := range 3 * bucketsKept {
+		b.take(string(rune(i)))
+	}
+	if len(b.byKey) > bucketsKept {
+		t.Errorf("%d keys", len(b.byKey))
+	}
+}

@@ -1,0 +1,255 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+const start = `{"plan":"plan-1","hash":"h"}`
+
+func TestVerbsAreSeparateRights(t *testing.T) {
+	calls := []struct {
+		method, path, body string
+		right              verb
+		status             int
+	}{
+		{"GET", "/api/v1/node", "", verbRead, 200},
+		{"HEAD", "/api/v1/node", "", verbRead, 200},
+		{"GET", "/api/v1/layouts", "", verbRead, 200},
+		{"GET", "/api/v1/openapi.yaml", "", verbRead, 200},
+		{"GET", "/api/v1/recommendations", "", verbRead, 501},
+		{"GET", "/api/v1/plans/plan-1", "", verbRead, 200},
+		{"GET", "/api/v1/operations", "", verbRead, 200},
+		{"GET", "/api/v1/operations/op-1", "", verbRead, 200},
+		{"POST", "/api/v1/operations", start, verbApply, 202},
+		{"POST", "/api/v1/operations/op-1/rollback", "", verbApply, 202},
+		{"POST", "/api/v1/operations/op-1/rollback", "{}", verbApply, 202},
+		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`, verbMode, 202},
+	}
+	for _, c := range calls {
+		for _, right := range []verb{verbRead, verbPlan, verbApply, verbMode, verbForce, ""} {
+			r := newRig(t)
+			var rights control.Rights
+			*rightOf(&rights, right) = true
+			w := r.do(someone(rights), c.method, c.path, c.body)
+			if right == c.right {
+				if w.Code != c.status {
+					t.Errorf("%s %s with %q: %d %s, want %d", c.method, c.path, right, w.Code, w.Body, c.status)
+				}
+				continue
+			}
+			wantProblem(t, w, 403, api.Forbidden)
+			if r.engine.called() != 0 {
+				t.Errorf("%s %s with %q reached the engine", c.method, c.path, right)
+			}
+		}
+	}
+}
+
+func TestForceIsARightOfItsOwn(t *testing.T) {
+	r := newRig(t)
+	without := someone(control.Rights{Read: true, Plan: true, Apply: true, Mode: true})
+	body := `{"spec":{"demand":[{"sms":1,"count":1}]},"force":["MIG-1"]}`
+	wantProblem(t, r.do(without, "POST", "/api/v1/plans", body), 403, api.Forbidden)
+	wantProblem(t, r.do(without, "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`), 403, api.Forbidden)
+	if r.engine.called() != 0 {
+		t.Error("force without the right reached the engine")
+	}
+	if w := r.do(someone(allRights()), "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`); w.Code != 202 {
+		t.Errorf("with force: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestBodiesAreStrict(t *testing.T) {
+	const operations = "/api/v1/operations"
+	for name, c := range map[string]struct {
+		path, body, kind string
+		status           int
+		problem          api.ProblemType
+		says             string
+	}{
+		"unknown field":   {operations, `{"plan":"plan-1","hash":"h","dryRun":true}`, "", 400, api.Malformed, `"dryRun"`},
+		"other case":      {operations, `{"Plan":"plan-1","hash":"h"}`, "", 400, api.Malformed, `"Plan"`},
+		"repeated key":    {operations, `{"plan":"plan-1","hash":"h","plan":"forced"}`, "", 400, api.Malformed, `"plan" is there twice`},
+		"repeated below":  {"/api/v1/plans", `{"spec":{"gpus":[0],"devices":{"1g.5gb":1,"1g.5gb":7}}}`, "", 400, api.Malformed, `"spec.devices.1g.5gb"`},
+		"missing":         {operations, `{"plan":"plan-1"}`, "", 400, api.Malformed, `"hash"`},
+		"null":            {operations, `{"plan":"plan-1","hash":null}`, "", 400, api.Malformed, `"hash"`},
+		"wrong type":      {operations, `{"plan":"plan-1","hash":7}`, "", 400, api.Malformed, `"hash": expected a string`},
+		"two documents":   {operations, start + start, "", 400, api.Malformed, "more behind"},
+		"a list":          {operations, `[1]`, "", 400, api.Malformed, "object"},
+		"no JSON":         {operations, `plan: x`, "", 400, api.Malformed, "not JSON"},
+		"cut":             {operations, `{"plan":`, "", 400, api.Malformed, "too early"},
+		"deep":            {operations, strings.Repeat("[", 9000), "", 400, api.Malformed, "deep"},
+		"not UTF-8":       {operations, "{\"plan\":\"\xff\"}", "", 400, api.Malformed, "UTF-8"},
+		"too large":       {operations, `{"plan":"` + strings.Repeat("x", 2<<20) + `"}`, "", 413, api.TooLarge, "1048576"},
+		"form":            {operations, start, "application/x-www-form-urlencoded", 415, api.MediaType, "application/json"},
+		"text":            {operations, start, "text/plain", 415, api.MediaType, "application/json"},
+		"rollback's body": {operations + "/op-1/rollback", `{"abandon":true}`, "", 400, api.Malformed, `"abandon"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			var header []string
+			if c.kind != "" {
+				header = []string{"Content-Type", c.kind}
+			}
+			p := wantProblem(t, r.do(someone(allRights()), "POST", c.path, c.body, header...), c.status, c.problem)
+			if !strings.Contains(p.Detail, c.says) {
+				t.Errorf("detail %q does not say %q", p.Detail, c.says)
+			}
+			if r.engine.called() != 0 {
+				t.Error("it reached the engine")
+			}
+		})
+	}
+}
+
+func TestOtherPathsAndMethods(t *testing.T) {
+	r := newRig(t)
+	all := someone(allRights())
+	wantProblem(t, r.do(all, "GET", "/", ""), 404, api.NotFound)
+	wantProblem(t, r.do(all, "GET", "/api/v1/plans/", ""), 404, api.NotFound)
+	wantProblem(t, r.do(all, "GET", "/api/v1//node", ""), 404, api.NotFound)
+	wantProblem(t, r.do(all, "GET", "/metrics", ""), 404, api.NotFound)
+	w := r.do(all, "DELETE", "/api/v1/operations", "")
+	wantProblem(t, w, 405, api.NoMethod)
+	if got := w.Header().Get("Allow"); got != "GET, POST, HEAD" {
+		t.Errorf("Allow: %q", got)
+	}
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Sec-Fetch-Site", "cross-site"), 403, api.Forbidden)
+}
+
+func TestGPUsAreFoundByEveryName(t *testing.T) {
+	all := someone(allRights())
+	for _, name := range []string{"0", string(gpu0), strings.ToUpper(string(gpu0)), "0000:07:00.0", "00000000:07:00.0"} {
+		r := newRig(t)
+		w := r.do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`)
+		if w.Code != 202 || w.Header().Get("Location") != "/api/v1/operations/op-mode" || r.engine.calls[0] != "mode "+string(gpu0)+" true" {
+			t.Errorf("%s: %d %s %v", name, w.Code, w.Body, r.engine.calls)
+		}
+	}
+	for _, name := range []string{"1", "00", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
+		wantProblem(t, newRig(t).do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`), 404, api.NotFound)
+	}
+}
+
+func TestEngineProblemsGoThrough(t *testing.T) {
+	r := newRig(t)
+	all := someone(allRights())
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"of-another-node","hash":"h"}`), 404, api.NotFound)
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"stale"}`), 409, api.StalePlan)
+	r.engine.err = errors.New("open /var/lib/mig-exporter/journal: s3cret")
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start), 500, api.Internal)
+	r.engine.err = nil
+	wantProblem(t, r.do(all, "GET", "/api/v1/operations/panic", ""), 500, api.Internal)
+}
+
+func TestIdempotencyKey(t *testing.T) {
+	r := newRig(t)
+	all := someone(allRights())
+	first := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k")
+	again := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k")
+	if first.Code != 202 || again.Code != 202 || first.Body.String() != again.Body.String() ||
+		again.Header().Get("Location") != first.Header().Get("Location") || r.engine.called() != 1 {
+		t.Errorf("replay: %d %s, %d %s, %d calls", first.Code, first.Body, again.Code, again.Body, r.engine.called())
+	}
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422, api.KeyReused)
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Idempotency-Key", "k"), 422, api.KeyReused)
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", strings.Repeat("k", 256)), 400, api.Malformed)
+	other := fixedDoor{identity{name: "other", method: "token", rights: allRights()}}
+	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.engine.called() != 2 {
+		t.Errorf("another actor's key: %d, %d calls", w.Code, r.engine.called())
+	}
+	wantProblem(t, r.do(someone(control.Rights{Read: true}), "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 403, api.Forbidden)
+	*r.clock = r.clock.Add(replayTTL)
+	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.engine.called() != 3 {
+		t.Errorf("after its time: %d, %d calls", w.Code, r.engine.called())
+	}
+}
+
+func TestIdempotencyKeyInFlightAndAfterFailure(t *testing.T) {
+	r := newRig(t)
+	all := someone(allRights())
+	r.engine.block, r.engine.inside = make(chan struct{}), make(chan struct{})
+	first := make(chan *httptest.ResponseRecorder)
+	go func() { first <- r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k") }()
+	<-r.engine.inside
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 409, api.InProgress)
+	r.engine.err = errors.New("broken")
+	close(r.engine.block)
+	wantProblem(t, <-first, 500, api.Internal)
+	r.engine.block, r.engine.err = nil, nil
+	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
+		t.Errorf("a failure was kept: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestCallsAreLimited(t *testing.T) {
+	r := newRig(t, func(_ *Options, l *limits) { l.callsBurst, l.callsPerSecond = 2, 0.5 })
+	all := someone(allRights())
+	r.do(all, "GET", "/api/v1/operations", "")
+	r.do(all, "GET", "/api/v1/operations", "")
+	w := r.do(all, "GET", "/api/v1/operations", "")
+	wantProblem(t, w, 429, api.RateLimited)
+	if w.Header().Get("Retry-After") != "2" {
+		t.Errorf("Retry-After: %q", w.Header().Get("Retry-After"))
+	}
+	*r.clock = r.clock.Add(2 * time.Second)
+	if w := r.do(all, "GET", "/api/v1/operations", ""); w.Code != 200 {
+		t.Errorf("after waiting: %d", w.Code)
+	}
+}
+
+func TestEveryCallIsInTheAudit(t *testing.T) {
+	r := newRig(t)
+	all := someone(allRights())
+	r.do(all, "GET", "/api/v1/node", "")
+	r.do(all, "POST", "/api/v1/operations", start, "Authorization", "Bearer s3cret")
+	r.do(someone(control.Rights{}), "PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`)
+	r.do(all, "GET", "/s3cret?token=s3cret", "")
+	r.do(all, "GET", "/api/v1/operations/panic", "")
+	entries := r.audit.entries(t)
+	var got []string
+	for _, e := range entries {
+		b, _ := json.Marshal([]any{e.Phase, e.Actor, e.Verb, e.Request, e.Plan, e.Op, e.Status, e.Problem})
+		got = append(got, string(b))
+	}
+	want := []string{
+		`["end","someone","read","GET /api/v1/node","","",200,""]`,
+		`["begin","someone","apply","POST /api/v1/operations","plan-1","",0,""]`,
+		`["end","someone","apply","POST /api/v1/operations","plan-1","op-1",202,""]`,
+		`["end","someone","mode","PUT /api/v1/gpus/{gpu}/mig-mode","","",403,"urn:mig-exporter:problem:forbidden"]`,
+		`["end","someone","","unknown path","","",404,"urn:mig-exporter:problem:not-found"]`,
+		`["end","someone","read","GET /api/v1/operations/{id}","","panic",500,"urn:mig-exporter:problem:internal"]`,
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("audit:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if strings.Contains(r.audit.text(), "s3cret") {
+		t.Error("a token is in the audit log")
+	}
+}
+
+func TestNoChangeWithoutAudit(t *testing.T) {
+	r := newRig(t)
+	r.audit.fail = errors.New("write /var/lib/audit.jsonl: no space left on device")
+	all := someone(allRights())
+	for _, c := range [][3]string{
+		{"POST", "/api/v1/operations", start}, {"POST", "/api/v1/operations/op-1/rollback", ""}, {"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`},
+	} {
+		wantProblem(t, r.do(all, c[0], c[1], c[2]), 503, api.ReadOnly)
+	}
+	if r.engine.called() != 0 {
+		t.Error("a change was made of which there is no account")
+	}
+	if w := r.do(all, http.MethodGet, "/api/v1/operations", ""); w.Code != 200 {
+		t.Errorf("reading: %d", w.Code)
+	}
+}

@@ -1,0 +1,362 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+func unixClient(path string) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+		DisableKeepAlives: true,
+	}}
+}
+
+func get(t *testing.T, c *http.Client, url string, header ...string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		request.Header.Set(header[i], header[i+1])
+	}
+	response, err := c.Do(request)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response.StatusCode, err.Error()
+	}
+	return response.StatusCode, string(body)
+}
+
+func TestSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "control.sock")
+	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path; o.AllowGID = os.Getgid() })
+	r.start(t)
+	for name, want := range map[string]os.FileMode{path: 0o660 | os.ModeSocket, filepath.Dir(path): 0o750 | os.ModeDir} {
+		if info, err := os.Stat(name); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v; want %v", name, info.Mode(), err, want)
+		}
+	}
+	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
+		t.Errorf("own uid: %d %s", status, body)
+	}
+	e := r.audit.entries(t)[0]
+	if e.Actor != fmt.Sprintf("uid:%d", os.Getuid()) || e.Method != "peer" || e.From != fmt.Sprintf("pid:%d", os.Getpid()) {
+		t.Errorf("audit: %+v", e)
+	}
+	if _, err := listenUnix(t.Context(), path, -1); err == nil || !strings.Contains(err.Error(), "another process listens") {
+		t.Errorf("a second server on the socket: %v", err)
+	}
+}
+
+func TestSocketIsOnlyReplacedWhenItIsStale(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.SetUnlinkOnClose(false)
+	stale.Close()
+	l, err := listenUnix(t.Context(), path, -1)
+	if err != nil {
+		t.Fatalf("stale socket: %v", err)
+	}
+	l.Close()
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is there after closing: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenUnix(t.Context(), path, -1); err == nil {
+		t.Error("a file was taken for a socket")
+	}
+	if b, _ := os.ReadFile(path); string(b) != "precious" {
+		t.Error("the file is gone")
+	}
+	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".control-*")); left != nil {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestPeers(t *testing.T) {
+	for name, c := range map[string]struct {
+		peer   peer
+		gid    int
+		status int
+		force  int
+	}{
+		"root":             {peer{uid: 0}, -1, 202, 202},
+		"foreign":          {peer{uid: 1000, gid: 1000}, 990, 403, 403},
+		"foreign, no gid":  {peer{uid: 1000, gid: 1000}, -1, 403, 403},
+		"primary group":    {peer{uid: 1000, gid: 990}, 990, 202, 403},
+		"other group":      {peer{uid: 1000, gid: 1000, groups: []uint32{4, 990}}, 990, 202, 403},
+		"gid like a uid":   {peer{uid: 990, gid: 1000}, 990, 403, 403},
+		"group of root":    {peer{uid: 1000, gid: 0}, -1, 403, 403},
+		"overflowed group": {peer{uid: 1000, gid: 1<<32 - 1}, -1, 403, 403},
+	} {
+		r := newRig(t)
+		for plan, want := range map[string]int{"plan-1": c.status, "forced": c.force} {
+			request, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, c.peer), http.MethodPost,
+				"/api/v1/operations", strings.NewReader(`{"plan":"`+plan+`","hash":"h"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			r.handler(peerDoor{gid: c.gid}).ServeHTTP(w, request)
+			if w.Code != want {
+				t.Errorf("%s, %s: %d, want %d", name, plan, w.Code, want)
+			}
+		}
+	}
+	r := newRig(t)
+	wantProblem(t, r.do(peerDoor{gid: -1}, "GET", "/api/v1/node", ""), 401, api.Unauthenticated)
+}
+
+func TestTLS(t *testing.T) {
+	a, stranger := newAuthority(t), newAuthority(t)
+	path := writeConfig(t, a, `
+tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}
+clients: [{cn: operator, rights: [read]}]
+tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
+kubernetes: true
+`)
+	r := newRig(t, func(o *Options, _ *limits) {
+		o.ListenAddress, o.ConfigFile, o.Reviewer, o.Now = "127.0.0.1:0", path, fakeReviewer{}, time.Now
+	})
+	url := "https://" + r.start(t)[0].String() + "/api/v1/operations"
+	pair := func(by *authority, cn string, usage x509.ExtKeyUsage) tls.Certificate {
+		cert, key := by.issue(t, cn, usage)
+		p, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	operator := pair(a, "operator", x509.ExtKeyUsageClientAuth)
+	for name, c := range map[string]struct {
+		certs         []tls.Certificate
+		authorization string
+		status        int
+	}{
+		"nothing":              {nil, "", 401},
+		"token":                {nil, "Bearer s3cret", 200},
+		"hash as token":        {nil, "Bearer " + hashOf("s3cret"), 503}, // the reviewer cannot tell
+		"basic":                {nil, "Basic czNjcmV0", 401},
+		"certificate":          {[]tls.Certificate{operator}, "", 200},
+		"other name":           {[]tls.Certificate{pair(a, "someone", x509.ExtKeyUsageClientAuth)}, "", 403},
+		"server's certificate": {[]tls.Certificate{pair(a, "operator", x509.ExtKeyUsageServerAuth)}, "", 0},
+		"strange authority":    {[]tls.Certificate{pair(stranger, "operator", x509.ExtKeyUsageClientAuth)}, "", 0}, // in the handshake
+		"wrong token first":    {[]tls.Certificate{operator}, "Bearer kube-nobody", 401},
+		"kubernetes":           {nil, "Bearer kube-reader", 200},
+		"kubernetes' nobody":   {nil, "Bearer kube-nobody", 401},
+		"no API server":        {nil, "Bearer kube-down", 503},
+	} {
+		var header []string
+		if c.authorization != "" {
+			header = []string{"Authorization", c.authorization}
+		}
+		if status, body := get(t, a.client(c.certs...), url, header...); status != c.status {
+			t.Errorf("%s: %d %s, want %d", name, status, body, c.status)
+		}
+	}
+	plain := strings.Replace(url, "https", "http", 1)
+	if status, body := get(t, http.DefaultClient, plain, "Authorization", "Bearer s3cret"); status == 200 {
+		t.Errorf("without TLS: %d %s", status, body)
+	}
+	for _, leak := range []string{"s3cret", "kube-reader", "kube-down"} {
+		if strings.Contains(r.audit.text(), leak) {
+			t.Errorf("%q is in the audit log", leak)
+		}
+	}
+}
+
+func TestFailuresAreLimitedByAddress(t *testing.T) {
+	a := newAuthority(t)
+	path := writeConfig(t, a, `
+tls: {cert_file: cert.pem, key_file: key.pem}
+tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
+`)
+	r := newRig(t, func(o *Options, l *limits) { l.failuresBurst = 2; o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path })
+	url := "https://" + r.start(t)[0].String() + "/api/v1/operations"
+	for i, c := range []struct {
+		token  string
+		status int
+	}{{"s3cret", 200}, {"a", 401}, {"b", 401}, {"c", 429}, {"s3cret", 429}} {
+		if status, body := get(t, a.client(), url, "Authorization", "Bearer "+c.token); status != c.status {
+			t.Errorf("call %d: %d %s, want %d", i, status, body, c.status)
+		}
+	}
+}
+
+// raw writes bytes to the socket and returns all that comes back until the server closes.
+func raw(t *testing.T, path, text string) string {
+	t.Helper()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_, _ = io.WriteString(conn, text) // it may close before all is written
+	answer, _ := io.ReadAll(conn)
+	return string(answer)
+}
+
+func TestSlowAndHugeRequestsAreCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	r := newRig(t, func(o *Options, l *limits) {
+		o.Socket, l.header, l.read = path, 50*time.Millisecond, 100*time.Millisecond
+	})
+	r.start(t)
+	body := "POST /api/v1/operations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+	if got := raw(t, path, body); !strings.HasPrefix(got, "HTTP/1.1 400") || !strings.Contains(got, string(api.Malformed)) {
+		t.Errorf("a slow body: %q", got)
+	}
+	if got := raw(t, path, "GET /api/v1/node HTTP/1.1\r\nHost: x\r\nX-Slow"); strings.Contains(got, "200") {
+		t.Errorf("a slow header: %q", got)
+	}
+	if got := raw(t, path, ""); got != "" {
+		t.Errorf("silence: %q", got)
+	}
+	flood := "GET /api/v1/node HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X-Flood: "+strings.Repeat("x", 1000)+"\r\n", 64) + "\r\n"
+	if got := raw(t, path, flood); !strings.HasPrefix(got, "HTTP/1.1 431") {
+		t.Errorf("a flood of headers: %q", got)
+	}
+	if r.engine.called() != 0 {
+		t.Error("the engine was called")
+	}
+}
+
+func TestConnectionsAreLimited(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.conns, l.header = path, 1, 100*time.Millisecond })
+	r.start(t)
+	first, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	// The second is served once the first, which says nothing, is cut off.
+	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if _, err := first.Read(make([]byte, 1)); err == nil {
+		t.Error("the silent connection was not closed")
+	}
+}
+
+func TestEvents(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.heartbeat = path, 10*time.Millisecond })
+	r.engine.events = make(chan api.Event)
+	r.start(t)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://control/api/v1/operations/op-1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Last-Event-ID", "6")
+	response, err := unixClient(path).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if got := response.Header.Get("Content-Type"); got != "text/event-stream" {
+		t.Errorf("Content-Type: %s", got)
+	}
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() && lines.Text() != ": still here" {
+	}
+	r.engine.events <- api.Event{Seq: 7, Kind: "state", State: api.Running, Text: "two\nlines"}
+	close(r.engine.events)
+	var got []string
+	for lines.Scan() {
+		if text := lines.Text(); text != "" && text[0] != ':' {
+			got = append(got, text)
+		}
+	}
+	want := []string{"id: 7", "event: state",
+		`data: {"seq":7,"time":"0001-01-01T00:00:00Z","kind":"state","state":"running","text":"two\nlines"}`}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.engine.after != 6 {
+		t.Errorf("after %d: %q, want %q", r.engine.after, got, want)
+	}
+	if status, body := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events", "Last-Event-ID", "-1"); status != 400 {
+		t.Errorf("bad id: %d %s", status, body)
+	}
+}
+
+func TestSlowReaderOfEventsIsLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.eventWrite, l.streams = path, 50*time.Millisecond, 1 })
+	r.engine.events = make(chan api.Event)
+	r.start(t)
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+	r.engine.events <- api.Event{Seq: 1}
+	if status, _ := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events"); status != 429 {
+		t.Errorf("a stream too many: %d", status)
+	}
+	r.engine.mu.Lock()
+	ctx := r.engine.ctx
+	r.engine.mu.Unlock()
+	text := strings.Repeat("x", 64<<10)
+	for seq := 2; ctx.Err() == nil; seq++ { // until the connection's buffers are full and the deadline has passed
+		select {
+		case r.engine.events <- api.Event{Seq: seq, Text: text}:
+		case <-ctx.Done():
+		}
+	}
+}
+
+func TestShutdownEndsStreams(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
+	r.engine.events = make(chan api.Event)
+	ctx, cancel := context.WithCancel(t.Context())
+	doors, err := r.open(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- r.serve(ctx, doors) }()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+	r.engine.events <- api.Event{Seq: 1}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the socket is there after the end: %v", err)
+	}
+}
