@@ -70,7 +70,7 @@ func TestFieldLayouts(t *testing.T) {
 				}
 				continue
 			}
-			if !clear(name, m, err) {
+			if !tells(name, m, err) {
 				t.Errorf("%s on %s: %v", name, m.Name, err)
 			}
 		}
@@ -80,8 +80,8 @@ func TestFieldLayouts(t *testing.T) {
 	}
 }
 
-// clear tells whether an error says what is wrong: the profiles that there are, the mode, or the GPUs.
-func clear(name string, m mig.Model, err error) bool {
+// tells is whether an error says what is wrong: the profiles that there are, the mode, or the GPUs.
+func tells(name string, m mig.Model, err error) bool {
 	var profile *mig.ProfileError
 	var selector *mig.SelectorError
 	var mode *mig.ModeError

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,7 +78,9 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{GPUs: []api.Selector{""}, Devices: map[string]api.DeviceRequest{}}, `gpus[0]: is ""`},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1g.5gb": {Count: 65}}}, "devices.1g.5gb: is 65; expected a count of 0 to 64"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.3g.20gb": {Count: 1, Compute: []string{}}}}, "devices.1c.3g.20gb.compute: is for a GPU instance"},
-		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"5c.7g.40gb": {Count: 1}}}, "devices.5c.7g.40gb: is a compute instance of 5 slices"},
+		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"5c.7g.40gb": {Count: 1}}}, "devices.5c.7g.40gb: is a compute instance of 5 slices of 7; expected 1, 2, 3, 4, 7 or all, of at most 16"},
+		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.17g.40gb": {Count: 1}}}, "devices.1c.17g.40gb: is a compute instance of 1 slices of 17"},
+		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.7g.40gb": {Count: 60}, "2c.7g.40gb": {Count: 5}}}, "devices: has compute instances of 7g.40gb with 70 slices; expected at most 64"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1, Compute: []string{"1c", "+2c"}}}}, `devices.3g.20gb.compute[1]: is "+2c"`},
 		{api.Spec{Demand: []api.Need{}}, "demand: is empty"},
 		{api.Spec{Demand: []api.Need{{Count: -1}}}, "demand[0]: count -1"},
@@ -117,6 +120,17 @@ func TestPackTakesTheFewest(t *testing.T) {
 		if len(got) != tt.want || len(all) != len(tt.sizes) {
 			t.Errorf("%v in %d: %v, want %d", tt.sizes, tt.room, got, tt.want)
 		}
+	}
+}
+
+// BenchmarkPack is the most that a spec can ask for.
+func BenchmarkPack(b *testing.B) {
+	var sizes []int
+	for size, n := range map[int]int{1: 16, 2: 8, 3: 5, 4: 4} {
+		sizes = append(sizes, slices.Repeat([]int{size}, n)...)
+	}
+	for b.Loop() {
+		pack(sizes, maxSlices)
 	}
 }
 

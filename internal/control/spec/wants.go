@@ -35,8 +35,8 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 			}
 			part := profile.Part
 			profile.Part = 0
-			if !slices.Contains([]int{1, 2, 3, 4, 7, profile.Slices}, part) {
-				return nil, wrong(at, "is a compute instance of %d slices; expected 1, 2, 3, 4 or 7, or all", part)
+			if !slices.Contains([]int{1, 2, 3, 4, 7, profile.Slices}, part) || profile.Slices > maxSlices {
+				return nil, wrong(at, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d", part, profile.Slices, maxSlices)
 			}
 			parts[profile] = append(parts[profile], slices.Repeat([]int{part}, request.Count)...)
 			continue
@@ -49,8 +49,12 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 	}
 	names := slices.SortedFunc(maps.Keys(parts), func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) })
 	for _, name := range names {
-		if len(parts[name]) > maxCount {
-			return nil, wrong(key, "has %d compute instances of %s; expected at most %d", len(parts[name]), name, maxCount)
+		sum := 0
+		for _, size := range parts[name] {
+			sum += size
+		}
+		if sum > maxCount {
+			return nil, wrong(key, "has compute instances of %s with %d slices; expected at most %d", name, sum, maxCount)
 		}
 		for _, sizes := range pack(parts[name], name.Slices) {
 			list = append(list, mig.Want{Profile: name.String(), Count: 1, Computes: sizes})
