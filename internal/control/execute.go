@@ -114,12 +114,12 @@ const (
 	pause = 250 * time.Millisecond // before the second try; it doubles
 )
 
-// persist does a step. A GPU instance can be in use for a moment after its compute instances are gone; each try checks anew
-// whether it is busy.
+// persist does a step. A GPU instance can be in use for a moment after its compute instances are gone: a destruction is tried
+// again, and each try checks anew whether it is busy. A creation is not, since it may have been done.
 func (e *Engine) persist(ctx context.Context, s mig.Step, force []string) (mig.Done, error) {
 	for n := 1; ; n++ {
 		done, err := e.once(ctx, s, force)
-		if err == nil || !errors.Is(err, gpu.ErrInUse) || n == tries {
+		if err == nil || creates(s) || !errors.Is(err, gpu.ErrInUse) || n == tries {
 			return done, err
 		}
 		wait(ctx, pause<<(n-1))

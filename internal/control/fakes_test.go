@@ -1,0 +1,467 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// world is a node in memory with everything that an engine speaks to. It lives on when an engine is dropped.
+type world struct {
+	mu        sync.Mutex
+	gpus      []mig.NodeGPU
+	next      gpu.InstanceID
+	epoch     int // part of new UUIDs
+	processes map[gpu.UUID][]gpu.Process
+	snapshot  *gpu.Snapshot
+
+	records [][]byte
+	corrupt error
+
+	points int // crash points passed
+	dieAt  int // -1: never
+	dead   bool
+
+	calls   int                                 // of Do
+	before  func(n int, s mig.Step) error       // an error instead of the step
+	after   func(n int, s mig.Step) error       // an error although it was done
+	reading func() error                        // an error instead of Layouts
+	journal func(n int, record []byte) error    // an error instead of the record
+	appends int                                 //
+	mode    func(on bool) (ModeChange, error)   //
+	asking  func(id gpu.UUID) ([]Handle, error) //
+
+	pods        gpu.Assignments
+	podsErr     error
+	kubeletLags bool
+
+	owners            map[gpu.UUID][]string
+	cordonedBy        string // "", "me", "other"
+	released, resumed int
+	hooks             [][]string
+	hookFails         bool
+	states            []string
+}
+
+var errDead = errors.New("the process is dead")
+
+const (
+	gpu0 = gpu.UUID("GPU-00000000-0000-0000-0000-000000000000")
+	gpu1 = gpu.UUID("GPU-11111111-1111-1111-1111-111111111111")
+)
+
+// newWorld has two GPUs: on the first a 3g that a process is on, and an idle 3g; on the second an idle 7g.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	model, ok := mig.FindModel("A100-40GB")
+	if !ok {
+		t.Fatal("no such model")
+	}
+	w := &world{next: 1, dieAt: -1, processes: map[gpu.UUID][]gpu.Process{}}
+	for n, id := range []gpu.UUID{gpu0, gpu1} {
+		w.gpus = append(w.gpus, mig.NodeGPU{UUID: id, Index: n, Minor: gpu.Some(n), Name: model.Name, MIG: gpu.Some(true), Pending: gpu.Some(true),
+			PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles})
+	}
+	w.stand(gpu0, "3g.20gb", 0)
+	w.stand(gpu0, "3g.20gb", 4)
+	w.stand(gpu1, "7g.40gb", 0)
+	w.processes[gpu0] = []gpu.Process{{PID: 42, Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0))}}
+	w.look()
+	return w
+}
+
+// stand creates an instance with one compute instance of all its slices.
+func (w *world) stand(id gpu.UUID, profile string, start int) {
+	g := w.gpu(id)
+	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == profile })
+	p := g.Profiles[at]
+	place := gpu.Placement{Start: start, Size: p.MemorySlices}
+	s := mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: p.ID, Profile: p.Name, Placement: place}
+	if _, err := w.perform(s); err != nil {
+		panic(err)
+	}
+	s.Op, s.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Size: p.ComputeSlices})
+	if _, err := w.perform(s); err != nil {
+		panic(err)
+	}
+}
+
+func (w *world) gpu(id gpu.UUID) *mig.NodeGPU {
+	at := slices.IndexFunc(w.gpus, func(g mig.NodeGPU) bool { return g.UUID == id })
+	return &w.gpus[at]
+}
+
+// look publishes a Snapshot of what stands.
+func (w *world) look() {
+	s := &gpu.Snapshot{Generation: 1, Time: time.Now(), Driver: gpu.Some(gpu.Driver{Version: "580.95.05"})}
+	if w.snapshot != nil {
+		s.Generation = w.snapshot.Generation + 1
+	}
+	for _, g := range w.gpus {
+		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: true, MIG: gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
+		for _, i := range g.Instances {
+			seen.Instances = append(seen.Instances, gpu.GPUInstance{ID: i.ID, Profile: i.Profile, ProfileID: gpu.Some(i.ProfileID),
+				Placement: gpu.Some(i.Placement), Up: true})
+		}
+		s.GPUs = append(s.GPUs, seen)
+	}
+	w.snapshot = s
+}
+
+// point is a place where a crash can be: after it, nothing that the engine does has an effect.
+func (w *world) point() bool {
+	if w.points == w.dieAt {
+		w.dead = true
+	}
+	w.points++
+	return w.dead
+}
+
+func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
+
+func (w *world) Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.dead {
+		return nil, nil, errDead
+	}
+	if w.reading != nil {
+		if err := w.reading(); err != nil {
+			return nil, nil, err
+		}
+	}
+	list := slices.Clone(w.gpus)
+	for n := range list {
+		list[n].Instances = slices.Clone(list[n].Instances)
+		for m := range list[n].Instances {
+			list[n].Instances[m].Computes = slices.Clone(list[n].Instances[m].Computes)
+		}
+	}
+	return list, nil, ctx.Err()
+}
+
+func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.dead {
+		return nil, errDead
+	}
+	return slices.Clone(w.processes[id]), nil
+}
+
+func (w *world) Do(_ context.Context, s mig.Step) (mig.Done, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.point() {
+		return mig.Done{}, errDead
+	}
+	n := w.calls
+	w.calls++
+	if w.before != nil {
+		if err := w.before(n, s); err != nil {
+			return mig.Done{}, err
+		}
+	}
+	done, err := w.perform(s)
+	if err == nil && w.after != nil {
+		err = w.after(n, s)
+	}
+	if w.point() {
+		return mig.Done{}, errDead
+	}
+	return done, err
+}
+
+// perform is what a driver does with a step.
+func (w *world) perform(s mig.Step) (mig.Done, error) {
+	g := w.gpu(s.GPU)
+	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	if s.Op == mig.CreateInstance {
+		if slices.ContainsFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement.Overlaps(s.Placement) }) {
+			return mig.Done{}, gpu.ErrInsufficientResources
+		}
+		i := mig.NodeInstance{ID: w.next, Placed: mig.Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}}
+		w.next++
+		g.Instances = append(g.Instances, i)
+		slices.SortFunc(g.Instances, func(a, b mig.NodeInstance) int { return a.Placement.Start - b.Placement.Start })
+		return mig.Done{Instance: i.ID}, nil
+	}
+	if at < 0 {
+		return mig.Done{}, gpu.ErrNotFound
+	}
+	i := &g.Instances[at]
+	used := slices.ContainsFunc(w.processes[s.GPU], func(p gpu.Process) bool { return p.Instance.Or(0) == i.ID })
+	switch s.Op {
+	case mig.DestroyInstance:
+		if len(i.Computes) > 0 || used {
+			return mig.Done{}, gpu.ErrInUse
+		}
+		g.Instances = slices.Delete(g.Instances, at, at+1)
+		return mig.Done{}, nil
+	case mig.CreateCompute:
+		if slices.ContainsFunc(i.Computes, func(c mig.NodeCompute) bool { return c.Placement.Or(gpu.Placement{}).Overlaps(s.Compute.Or(gpu.Placement{})) }) {
+			return mig.Done{}, gpu.ErrInsufficientResources
+		}
+		c := mig.NodeCompute{ID: gpu.ComputeID(len(i.Computes)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
+			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}), w.epoch))}
+		i.Computes = append(i.Computes, c)
+		return mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID}, nil
+	default:
+		k := slices.IndexFunc(i.Computes, func(c mig.NodeCompute) bool { return c.Placement == s.Compute })
+		if k < 0 {
+			return mig.Done{}, gpu.ErrNotFound
+		}
+		if used {
+			return mig.Done{}, gpu.ErrInUse
+		}
+		i.Computes = slices.Delete(i.Computes, k, k+1)
+		return mig.Done{Instance: i.ID}, nil
+	}
+}
+
+func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (ModeChange, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.point() {
+		return ModeChange{}, errDead
+	}
+	if w.mode != nil {
+		return w.mode(on)
+	}
+	g := w.gpu(id)
+	g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
+	if w.point() {
+		return ModeChange{}, errDead
+	}
+	return ModeChange{Current: on, Pending: on}, nil
+}
+
+func (w *world) Current() *gpu.Snapshot {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.snapshot
+}
+
+func (w *world) Poll(context.Context, func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.look()
+	return nil
+}
+
+// ledger is the journal of a world.
+type ledger struct{ *world }
+
+func (l ledger) Append(record []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.point() {
+		return errDead
+	}
+	n := l.appends
+	l.appends++
+	if l.journal != nil {
+		if err := l.journal(n, record); err != nil {
+			return err
+		}
+	}
+	l.records = append(l.records, slices.Clone(record))
+	if l.point() {
+		return errDead
+	}
+	return nil
+}
+
+func (l ledger) Records() ([][]byte, error) { return slices.Clone(l.records), l.corrupt }
+
+func (l ledger) Reset(records [][]byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		return errDead
+	}
+	if l.journal != nil {
+		if err := l.journal(-1, nil); err != nil {
+			return err
+		}
+	}
+	l.records = slices.Clone(records)
+	return nil
+}
+
+type kubelet struct{ *world }
+
+func (k kubelet) List(context.Context) (gpu.Assignments, error) { return k.pods, k.podsErr }
+
+func (k kubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var list []gpu.DeviceRef
+	for _, g := range k.gpus {
+		for _, i := range g.Instances {
+			for _, c := range i.Computes {
+				if !k.kubeletLags {
+					list = append(list, gpu.DeviceRef{MIG: c.UUID})
+				}
+			}
+		}
+	}
+	return list, nil
+}
+
+type cluster struct{ *world }
+
+func (c cluster) Owners(context.Context) (map[gpu.UUID][]string, error) { return c.owners, nil }
+
+func (c cluster) Cordon(context.Context) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return false, errDead
+	}
+	if c.cordonedBy != "" {
+		return false, nil
+	}
+	c.cordonedBy = "me"
+	return true, nil
+}
+
+func (c cluster) Uncordon(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dead {
+		return errDead
+	}
+	if c.cordonedBy == "me" {
+		c.cordonedBy = ""
+	}
+	return nil
+}
+
+type files struct{ *world }
+
+func (f files) Open(_ context.Context, g mig.NodeGPU) ([]Handle, error) {
+	if f.asking == nil {
+		return nil, nil
+	}
+	return f.asking(g.UUID)
+}
+
+type profiling struct{ *world }
+
+func (p profiling) Release(context.Context) (func(), error) {
+	p.released++
+	return func() { p.resumed++ }, nil
+}
+
+type observer struct{ *world }
+
+func (o observer) Operation(api.Verb, string, time.Duration) {}
+func (o observer) State(s string)                            { o.states = append(o.states, s) }
+
+var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+
+// engine starts one over the world, as a process would.
+func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
+	t.Helper()
+	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Node: w, Assignments: kubelet{w}, Handles: files{w},
+		Cluster: cluster{w}, Profiling: profiling{w}, Journal: ledger{w}, Observer: observer{w}, CallTimeout: 10 * time.Second,
+		IdleFor: time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
+		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
+			w.hooks = append(w.hooks, env)
+			return api.HookResult{Argv: h.Argv, OK: !w.hookFails}
+		},
+		Layouts: map[string][]api.LayoutRule{
+			"mixed": {
+				{Devices: api.DeviceList{Indexes: []int{0}}, MIGEnabled: true, MIGDevices: map[string]int{"3g.20gb": 1, "1g.5gb": 1, "2g.10gb": 1}},
+				{Devices: api.DeviceList{Indexes: []int{1}}, MIGEnabled: true, MIGDevices: map[string]int{"3g.20gb": 2}},
+			},
+		}}
+	if change != nil {
+		change(&o)
+	}
+	e, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.drive(t)
+	return e
+}
+
+// drive does what Run does, as far as there is something to do.
+func (e *Engine) drive(t *testing.T) {
+	t.Helper()
+	select {
+	case op := <-e.queue:
+		e.execute(t.Context(), op)
+	default:
+	}
+}
+
+// start plans and starts; the operation is not driven yet.
+func (e *Engine) start(t *testing.T, r api.PlanRequest) (*api.Operation, error) {
+	t.Helper()
+	plan, err := e.Plan(t.Context(), everything, r)
+	if err != nil {
+		return nil, err
+	}
+	return e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+}
+
+// apply is start, driven to its end.
+func (e *Engine) applied(t *testing.T, r api.PlanRequest) *api.Operation {
+	t.Helper()
+	op, err := e.start(t, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.drive(t)
+	return e.now(t, op.ID)
+}
+
+func (e *Engine) now(t *testing.T, id string) *api.Operation {
+	t.Helper()
+	op, err := e.Operation(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return op
+}
+
+func mixed() api.PlanRequest { return api.PlanRequest{Spec: api.Spec{Layout: "mixed"}} }
+
+// cutting draws what stands: "0: 3g.20gb@0:4[0:3] ...".
+func (w *world) cutting() string {
+	text := ""
+	for _, g := range w.gpus {
+		text += fmt.Sprintf("%d:", g.Index)
+		for _, i := range g.Instances {
+			text += fmt.Sprintf(" %s@%s", i.Profile, i.Placement)
+			for _, at := range computePlaces(i) {
+				text += fmt.Sprintf("[%s]", at)
+			}
+		}
+		text += "\n"
+	}
+	return text
+}
+
+func isProblem(t *testing.T, err error, kind api.ProblemType) *api.Problem {
+	t.Helper()
+	var p *api.Problem
+	if !errors.As(err, &p) || p.Type != kind {
+		t.Fatalf("error %v, want a problem %s", err, kind)
+	}
+	return p
+}
