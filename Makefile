@@ -1,4 +1,4 @@
-# make          builds bin/mig-exporter
+# make          builds bin/mig-exporter and bin/migctl
 # make run      serves this node's GPUs, or a simulated node where no NVIDIA driver is
 # make test     everything that CI checks
 # make help     lists the rest
@@ -32,8 +32,9 @@ export GOFLAGS     += -buildvcs=false
 .NOTPARALLEL:
 
 .PHONY: build
-build: toolchain ## build bin/mig-exporter (the default)
+build: toolchain ## build bin/mig-exporter and bin/migctl (the default)
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/mig-exporter ./cmd/mig-exporter
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/migctl ./cmd/migctl
 
 .PHONY: nvml-sim
 nvml-sim: toolchain ## build bin/libnvidia-ml.so.1, the simulated node for any client of NVML

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// client speaks to the control API. Its errors are *api.Problem where the server refused, unreachable where it did not
+// answer, or the context's.
+type client struct {
+	http    *http.Client
+	base    string
+	address string // as the operator gave it
+	token   string
+	timeout time.Duration
+}
+
+// unreachable: nobody, or somebody else, answers at the address.
+type unreachable struct {
+	address string
+	err     error
+}
+
+func (e *unreachable) Error() string { return fmt.Sprintf("cannot reach %s: %v", e.address, e.err) }
+func (e *unreachable) Unwrap() error { return e.err }
+
+// maxAnswer bounds an answer; a node of 16 GPUs with 7 instances each says 300 KB.
+const maxAnswer = 32 << 20
+
+func newClient(o *options) (*client, error) {
+	c := &client{address: o.Address, timeout: o.Timeout}
+	transport := &http.Transport{ForceAttemptHTTP2: true}
+	c.http = &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+	}
+	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
+	if strings.HasPrefix(o.Address, "/") {
+		socket, isSocket = o.Address, true
+	}
+	if isSocket {
+		c.base = "http://control"
+		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}
+	} else {
+		u, err := url.Parse(o.Address)
+		if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+			return nil, usageError{fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address)}
+		}
+		c.base = "https://" + u.Host
+		if transport.TLSClientConfig, err = tlsConfig(o); err != nil {
+			return nil, err
+		}
+	}
+	if o.TokenFile != "" {
+		token, err := os.ReadFile(o.TokenFile)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("--token-file: %v", err)}
+		}
+		c.token = strings.TrimSpace(string(token))
+	}
+	return c, nil
+}
+
+func tlsConfig(o *options) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.CAFile != "" {
+		pem, err := os.ReadFile(o.CAFile)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("--ca-file: %v", err)}
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, usageError{fmt.Sprintf("--ca-file: no certificate in %s", o.CAFile)}
+		}
+	}
+	if (o.CertFile == "") != (o.KeyFile == "") {
+		return nil, usageError{"--cert-file and --key-file belong together"}
+	}
+	if o.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("--cert-file, --key-file: %v", err)}
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+func (c *client) close() { c.http.CloseIdleConnections() }
+
+// get asks for a document and returns it as the server wrote it.
+func (c *client) get(ctx context.Context, path string) ([]byte, error) {
+	return c.call(ctx, http.MethodGet, path, nil, "")
+}
+
+// send calls a method with a document, or nil for none, and decodes the answer.
+func (c *client) send(ctx context.Context, method, path string, request any, key string, answer any) error {
+	var body []byte
+	if request != nil {
+		var err error
+		if body, err = json.Marshal(request); err != nil {
+			return fmt.Errorf("write the request: %w", err)
+		}
+	}
+	data, err := c.call(ctx, method, path, body, key)
+	if err != nil {
+		return err
+	}
+	return c.decode(data, answer)
+}
+
+// fetch asks for a document and decodes it.
+func (c *client) fetch(ctx context.Context, path string, answer any) error {
+	data, err := c.get(ctx, path)
+	if err != nil {
+		return err
+	}
+	return c.decode(data, answer)
+}
+
+func (c *client) decode(data []byte, answer any) error {
+	if err := json.Unmarshal(data, answer); err != nil {
+		return &unreachable{c.address, fmt.Errorf("the answer is not what migctl %s understands: %w", version.Version, err)}
+	}
+	return nil
+}
+
+// call makes one request. With an idempotency key it is made again once where the connection broke: the server does it once.
+func (c *client) call(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	data, err := c.try(timed, method, path, body, key)
+	if err != nil && key != "" && timed.Err() == nil && brokeOff(err) {
+		data, err = c.try(timed, method, path, body, key)
+	}
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return nil, &unreachable{c.address, fmt.Errorf("no answer within %s: %w", c.timeout, os.ErrDeadlineExceeded)}
+	}
+	return data, err
+}
+
+// brokeOff: the server may or may not have read the request.
+func brokeOff(err error) bool {
+	var dial *net.OpError
+	return errors.As(err, new(*unreachable)) && (!errors.As(err, &dial) || dial.Op != "dial")
+}
+
+func (c *client) try(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
+	res, err := c.do(ctx, method, path, body, func(h http.Header) {
+		if key != "" {
+			h.Set("Idempotency-Key", key)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, c.failure(ctx, err)
+	}
+	return data, nil
+}
+
+// do makes a request and returns an answer that is no error; its body is the caller's to close.
+func (c *client) do(ctx context.Context, method, path string, body []byte, headers func(http.Header)) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+"/api/v1"+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, usageError{fmt.Sprintf("%q cannot be asked for", path)}
+	}
+	req.Header.Set("User-Agent", "migctl/"+version.Version)
+	req.Header.Set("Accept", "application/json, application/problem+json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	headers(req.Header)
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.failure(ctx, err)
+	}
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	return nil, c.problem(res)
+}
+
+// failure is why no answer came: without the method and the address that net/http puts before it.
+func (c *client) failure(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var outer *url.Error
+	if errors.As(err, &outer) {
+		err = outer.Err
+	}
+	return &unreachable{c.address, err}
+}
+
+// problem reads a problem document. An error without one comes from somebody else, a proxy or another server.
+func (c *client) problem(res *http.Response) error {
+	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	var p api.Problem
+	if err == nil && media == "application/problem+json" {
+		err = json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&p)
+	}
+	if err != nil || p.Type == "" {
+		return &unreachable{c.address, fmt.Errorf("%w: it answers %s without saying why", errForeign, res.Status)}
+	}
+	return &p
+}
+
+// errForeign: what answers is not mig-exporter's control API.
+var errForeign = errors.New("this does not seem to be mig-exporter's control address")

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// get draws the node, or prints its document.
+func (s *session) get(ctx context.Context) error {
+	data, err := s.client.get(ctx, "/node")
+	if err != nil {
+		return err
+	}
+	var node nodeState
+	if err := s.client.decode(data, &node); err != nil {
+		return err
+	}
+	chosen, err := chooseGPUs(s.opts.GPUs, node.GPUs)
+	if err != nil {
+		return err
+	}
+	if s.opts.Output == formJSON || s.opts.Output == formYAML {
+		if data, err = onlyGPUs(data, s.opts.GPUs); err != nil {
+			return err
+		}
+		return s.printDocument(data)
+	}
+	node.GPUs = chosen
+	drawNode(s.page, &node, s.opts.Output == formWide)
+	return nil
+}
+
+// onlyGPUs drops from a node's document the GPUs that are not named; everything else stays as the server wrote it.
+func onlyGPUs(data []byte, words []string) ([]byte, error) {
+	if len(words) == 0 || slices.Contains(words, "all") {
+		return data, nil
+	}
+	var document map[string]json.RawMessage
+	var gpus []json.RawMessage
+	if err := json.Unmarshal(data, &document); err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(document["gpus"], &gpus); err != nil {
+		return nil, err
+	}
+	kept := make([]json.RawMessage, 0, len(gpus))
+	for _, raw := range gpus {
+		var g nodeGPU
+		if err := json.Unmarshal(raw, &g); err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(words, func(w string) bool { return sameGPU(w, &g) }) {
+			kept = append(kept, raw)
+		}
+	}
+	var err error
+	if document["gpus"], err = json.Marshal(kept); err != nil {
+		return nil, err
+	}
+	return json.Marshal(document)
+}
+
+// columns are the widths of the node's table; 0 is as wide as it takes.
+type columns struct {
+	name, uuid, use, profile, migUUID int
+	full                              bool
+}
+
+func tableColumns(wide bool) columns {
+	if wide {
+		return columns{name: 28, uuid: 40, use: 0, profile: 16, migUUID: 52, full: true}
+	}
+	return columns{name: 15, uuid: 12, use: 18, profile: 11, migUUID: 12}
+}
+
+func (c columns) id(uuid string) string {
+	if c.full {
+		return uuid
+	}
+	return shortUUID(uuid)
+}
+
+func drawNode(p *page, node *nodeState, wide bool) {
+	c := tableColumns(wide)
+	if wide {
+		p.width = 0
+	}
+	p.line(text("Node ").in(dim), text("%s", orUnknown(node.Node.Hostname)).in(bold), text("   driver %s   %s",
+		orUnknown(node.Node.DriverVersion), node.Time.UTC().Format(time.RFC3339)).in(dim))
+	for _, src := range node.Node.Sources {
+		if !src.Up || src.Stale {
+			p.para("! ", red, sourceTrouble(&src))
+		}
+	}
+	if n := node.Node.HungCalls; n > 0 {
+		p.para("! ", red, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
+	}
+	if len(node.GPUs) == 0 {
+		p.line(text("No GPUs."))
+	}
+	stranded := false
+	for i := range node.GPUs {
+		g := &node.GPUs[i]
+		if i == 0 || g.isMIG() || node.GPUs[i-1].isMIG() {
+			p.line()
+		}
+		drawGPU(p, g, node.Time, c)
+		stranded = stranded || g.Capacity != nil && g.Capacity.Memory.Stranded > 0 && g.isMIG()
+	}
+	if stranded {
+		p.line()
+		p.para("stranded: ", yellow, "room that no profile can use as the other instances lie.")
+	}
+}
+
+func sourceTrouble(src *nodeSource) string {
+	t := src.Name + " does not answer"
+	if src.Stale {
+		t += ", what is shown of it is old"
+	}
+	if !src.LastSuccess.IsZero() {
+		t += ", last success " + src.LastSuccess.UTC().Format(time.RFC3339)
+	}
+	if src.Error != "" {
+		t += ": " + src.Error
+	}
+	return t
+}
+
+func drawGPU(p *page, g *nodeGPU, now time.Time, c columns) {
+	headGPU(p, g, c)
+	if !g.Up {
+		t := "not answering"
+		if !g.LastRead.IsZero() {
+			t += fmt.Sprintf(", last read %s before", now.Sub(g.LastRead).Round(time.Second))
+		}
+		p.para("  ! ", red, t)
+	}
+	if m := g.Mode; m.Pending != "" && m.Pending != m.Current {
+		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current, m.Pending))
+	}
+	troubles(p, "  ", g.Errors)
+	if !g.isMIG() {
+		return
+	}
+	slots := g.slots()
+	p.drawAxis(g.axis(), slots)
+	if slots == nil && len(g.Instances) > 0 {
+		p.line(text("  (where instances lie is not known: the driver tells it to privileged processes)").in(dim))
+	}
+	if len(g.Instances) == 0 {
+		return
+	}
+	p.line(span{tableHead(p, c), dim})
+	for i := range g.Instances {
+		drawInstance(p, &g.Instances[i], c)
+	}
+}
+
+// headGPU is the line of a GPU; of one that is not cut it is all.
+func headGPU(p *page, g *nodeGPU, c columns) {
+	use, useColor := "", plain
+	if !g.isMIG() {
+		use, useColor = g.use(), useColorOf(&g.nodeUse)
+	}
+	state := bold
+	if !g.Up {
+		state = red
+	}
+	bus := ""
+	if c.full {
+		bus = p.cell(orUnknown(g.PCIBusID), 18)
+	}
+	p.line(
+		span{fmt.Sprintf("GPU %-2d ", g.Index), state},
+		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
+		span{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
+		span{fmt.Sprintf("MIG %-4s ", modeText(g.Mode)), modeColor(g.Mode)},
+		span{p.right(memoryText(g.Memory)+" GiB", 15) + p.right(wattsText(g.Power.Watts), 6) + "  ", plain},
+		span{use, useColor},
+	)
+}
+
+func modeColor(m nodeMode) color {
+	if m.Pending != "" && m.Pending != m.Current {
+		return yellow
+	}
+	return plain
+}
+
+func useColorOf(u *nodeUse) color {
+	if u.inUse() {
+		return cyan
+	}
+	return dim
+}
+
+func troubles(p *page, indent string, errs []nodeError) {
+	for _, e := range errs {
+		p.para(indent+"! ", red, fmt.Sprintf("%s: %s: %s", e.Reading, e.Reason, e.Message))
+	}
+}
+
+// slots are what the axis shows; nil where placements are not known.
+func (g *nodeGPU) slots() []slot {
+	units := g.axis()
+	if units == 0 {
+		return nil
+	}
+	var slots []slot
+	for i := range g.Instances {
+		inst := &g.Instances[i]
+		at, ok := inst.Placement.Get()
+		if !ok || at.Size < 1 {
+			return nil
+		}
+		s := slot{Placement: at, label: orUnknown(inst.Profile), note: inst.use(), color: useColorOf(&inst.nodeUse)}
+		if all := inst.texts(); len(inst.Holders) > 0 && len(all) > 0 {
+			s.note = inst.Holders[0].Pod
+		}
+		if !inst.Up {
+			s.note, s.color = "not answering", red
+		}
+		slots = append(slots, s)
+	}
+	return withRoom(units, slots, g.usable(units))
+}
+
+func tableHead(p *page, c columns) string {
+	return "  " + instanceCells(p, c, [...]string{"GI", "PROFILE", "AT", "CI", "MIG UUID", "MEMORY GiB", "SM", "USED BY"})
+}
+
+// instanceCells lays out a line of an instance.
+func instanceCells(p *page, c columns, cells [8]string) string {
+	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " + p.right(cells[3], 2) + "  " +
+		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " + p.cell(cells[7], c.use)
+}
+
+func drawInstance(p *page, inst *nodeInstance, c columns) {
+	cells := [...]string{
+		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
+		memoryText(inst.Memory), percentText(inst.Activity.SM), inst.use(),
+	}
+	whole := len(inst.Computes) == 1 && (inst.Computes[0].Profile == inst.Profile || inst.Computes[0].Profile == "")
+	switch {
+	case whole:
+		cells[3], cells[4] = strconv.Itoa(int(inst.Computes[0].ID)), c.id(string(inst.Computes[0].UUID))
+		if !inst.inUse() && inst.Computes[0].inUse() {
+			cells[7] = inst.Computes[0].use()
+		}
+	case len(inst.Computes) == 0:
+		cells[7] = "no compute instance"
+	}
+	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(inst)})
+	if !inst.Up {
+		p.line(text("      ! GPU instance %d does not answer", inst.ID).in(red))
+	}
+	troubles(p, "      ", inst.Errors)
+	for i := range inst.Computes {
+		ci := &inst.Computes[i]
+		if !whole {
+			p.line(text("  "), span{instanceCells(p, c, [...]string{
+				"", " " + orUnknown(ci.Profile), placeText(ci.Placement), strconv.Itoa(int(ci.ID)), c.id(string(ci.UUID)),
+				"", percentText(ci.Activity.SM), ci.use(),
+			}), useColorOf(&ci.nodeUse)})
+		}
+		if !ci.Up {
+			p.line(text("      ! compute instance %d does not answer", ci.ID).in(red))
+		}
+		troubles(p, "      ", ci.Errors)
+	}
+}
+
+func instanceColor(inst *nodeInstance) color {
+	if !inst.Up {
+		return red
+	}
+	if inst.inUse() {
+		return plain
+	}
+	return dim
+}

@@ -1,0 +1,37 @@
+// migctl is the operator's command line for partition control: it shows a node's GPUs on their placement axis, plans and
+// applies changes, and follows them. It is a client of mig-exporter's control API and touches no driver itself.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// The exit codes, as --help and the man page tell them.
+const (
+	exitOK          = 0
+	exitFailed      = 1 // refused, or failed and rolled back
+	exitUsage       = 2
+	exitUnreachable = 3
+	exitDegraded    = 4 // degraded or stuck: an operator is wanted
+	exitInterrupted = 130
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal kills
+	code := execute(ctx, os.Args[1:], &session{
+		in:          os.Stdin,
+		out:         os.Stdout,
+		errOut:      os.Stderr,
+		inTerminal:  isTerminal(os.Stdin),
+		outTerminal: isTerminal(os.Stdout),
+		errTerminal: isTerminal(os.Stderr),
+		lookup:      os.LookupEnv,
+		retry:       followRetry,
+	})
+	stop()
+	os.Exit(code)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+func pathEscape(s string) string { return url.PathEscape(s) }
+
+// modeWarning is what an operator approves: what the driver may do by itself.
+const modeWarning = "A change of MIG mode needs GPUs without instances and without users. mig-exporter asks for no reset. The " +
+	"driver itself may unbind or reset the GPU on it: then everything that runs on the GPU ends, and the number of its device " +
+	"file (/dev/nvidiaN) may change. On Ampere (A100, A30) the mode stays pending until the GPU is reset or the node reboots."
+
+// mode switches the MIG mode of GPUs, one after the other, after asking. It goes on to the next GPU where one is done; the
+// first that fails ends it.
+func (s *session) mode(ctx context.Context) error {
+	var node nodeState
+	if err := s.client.fetch(ctx, "/node", &node); err != nil {
+		return err
+	}
+	gpus, err := chooseGPUs(s.opts.GPUs, node.GPUs)
+	if err != nil {
+		return err
+	}
+	wanted := map[string]string{"on": "enabled", "off": "disabled"}[s.opts.State]
+	var todo []nodeGPU
+	for i := range gpus {
+		g := &gpus[i]
+		name := fmt.Sprintf("GPU %d  %s  %s", g.Index, shortName(g.Name), g.UUID)
+		switch {
+		case g.UUID == "":
+			return usageError{fmt.Sprintf("GPU %d does not answer: it has no UUID now", g.Index)}
+		case g.Mode.Current == wanted && (g.Mode.Pending == "" || g.Mode.Pending == wanted):
+			s.page.line(text("%s  MIG mode is %s already", name, s.opts.State).in(green))
+			continue
+		}
+		todo = append(todo, *g)
+		s.page.line(text("%s  MIG mode %s, to be %s", name, modeText(g.Mode), s.opts.State))
+		if n := len(g.Instances); n > 0 {
+			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
+		}
+		for _, who := range g.texts() {
+			s.page.para("  in use: ", yellow, who)
+		}
+	}
+	if len(todo) == 0 {
+		s.page.line(text("Nothing to do."))
+		return nil
+	}
+	s.page.line()
+	s.page.para("! ", yellow, modeWarning)
+	s.page.line()
+	if err := s.ask(fmt.Sprintf("Switch MIG mode %s on %s?", s.opts.State, plural(len(todo), "GPU", "GPUs"))); err != nil {
+		return err
+	}
+	return s.switchModes(ctx, todo)
+}
+
+func (s *session) switchModes(ctx context.Context, gpus []nodeGPU) error {
+	request := api.ModeRequest{Enabled: s.opts.State == "on", TakeOver: s.opts.TakeOver}
+	for i := range gpus {
+		s.page.line(text("GPU %d", gpus[i].Index).in(bold))
+		err := s.start(ctx, http.MethodPut, "/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode", request)
+		if err != nil {
+			if rest := len(gpus) - i - 1; rest > 0 && !errors.Is(err, context.Canceled) {
+				s.page.line(text("Not tried: %s", plural(rest, "GPU", "GPUs")).in(yellow))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// writeMode says what became of a mode change, and what it waits for.
+func writeMode(p *page, m *api.ModeResult) {
+	if m == nil {
+		return
+	}
+	current, pending := onOff(m.Current), onOff(m.Pending)
+	if m.Current == m.Pending && m.Waits == "" {
+		p.line(text("  MIG mode is %s", current).in(green))
+		return
+	}
+	p.line(text("  MIG mode is %s; pending: %s", current, pending).in(yellow))
+	switch m.Waits {
+	case "reset":
+		p.para("  waits for: ", yellow, "a reset of the GPU. End what uses it, then: nvidia-smi --gpu-reset -i "+string(m.GPU))
+	case "reboot":
+		p.para("  waits for: ", yellow, "a reboot of the node")
+	case "in use":
+		p.para("  waits for: ", yellow, "the GPU to be free: end its users, then repeat the command")
+	case "":
+	default:
+		p.para("  waits for: ", yellow, m.Waits)
+	}
+	writeHolds(p, "  ", m.Holders)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}

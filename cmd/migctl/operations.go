@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// operations lists operations, shows one, or follows it.
+func (s *session) operations(ctx context.Context) error {
+	if s.opts.Operation == "" {
+		if s.opts.Follow {
+			return usageError{"--follow needs the operation's id; migctl operations lists them"}
+		}
+		return s.listOperations(ctx)
+	}
+	data, err := s.client.get(ctx, operationPath(s.opts.Operation))
+	if err != nil {
+		return err
+	}
+	var op api.Operation
+	if err := s.client.decode(data, &op); err != nil {
+		return err
+	}
+	if s.opts.Output != formTable {
+		if s.opts.Follow {
+			return usageError{"--follow and -o " + s.opts.Output + " exclude each other"}
+		}
+		return s.printDocument(data)
+	}
+	if s.opts.Follow {
+		s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))
+		return s.follow(ctx, &op)
+	}
+	writeOperation(s.page, &op)
+	if atEnd(op.State) {
+		writeEnd(s.page, &op)
+		return nil
+	}
+	s.page.line(text("To follow it: ").in(cyan), text("migctl operations --follow %s", op.ID))
+	return nil
+}
+
+func (s *session) listOperations(ctx context.Context) error {
+	data, err := s.client.get(ctx, "/operations")
+	if err != nil {
+		return err
+	}
+	if s.opts.Output != formTable {
+		return s.printDocument(data)
+	}
+	var list api.Operations
+	if err := s.client.decode(data, &list); err != nil {
+		return err
+	}
+	if len(list.Operations) == 0 {
+		s.page.line(text("No operations yet."))
+		return nil
+	}
+	s.page.line(text("%-28s %-9s %-13s %-17s %s", "OPERATION", "VERB", "STATE", "STARTED (UTC)", "BY").in(dim))
+	for i := range list.Operations {
+		op := &list.Operations[i]
+		state := stateSpan(op.State)
+		state.text = s.page.cell(state.text, 13)
+		s.page.line(text("%-28s %-9s ", op.ID, op.Verb), state, text(" %-17s %s", utc(op.Started), op.By))
+	}
+	return nil
+}
+
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
+
+// writeOperation shows an operation and its steps.
+func writeOperation(p *page, op *api.Operation) {
+	p.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text("  %s  ", op.Verb), stateSpan(op.State))
+	p.line(text("Started   ").in(dim), text("%s UTC", op.Started.UTC().Format(time.DateTime)))
+	p.line(text("By        ").in(dim), text("%s", op.By))
+	if op.Plan != "" {
+		p.line(text("Plan      ").in(dim), text("%s", op.Plan))
+	}
+	for i := range op.Steps {
+		st := &op.Steps[i]
+		mark, c := stepMark(st.State)
+		p.line(span{fmt.Sprintf("  %s %d. %s", mark, i+1, stepText(&st.Step)), c}, text("  %s", st.State).in(dim))
+		if st.UUID != "" {
+			p.line(text("       was %s", st.UUID).in(dim))
+		}
+		if st.Done != nil && st.Done.UUID != "" {
+			p.line(text("       is  %s", st.Done.UUID).in(dim))
+		}
+		if st.Error != "" {
+			p.para("       ", red, st.Error)
+		}
+	}
+}
+
+func stepMark(state string) (string, color) {
+	switch state {
+	case "done":
+		return "+", green
+	case "failed":
+		return "!", red
+	case "running":
+		return ">", yellow
+	case "undone":
+		return "<", yellow
+	}
+	return " ", plain
+}
+
+func stepText(st *mig.Step) string {
+	what := map[mig.StepOp]string{
+		mig.DestroyCompute: "destroy compute instance", mig.DestroyInstance: "destroy GPU instance",
+		mig.CreateInstance: "create GPU instance", mig.CreateCompute: "create compute instance",
+	}[st.Op]
+	if what == "" {
+		what = string(st.Op)
+	}
+	at := st.Placement.String()
+	if c, ok := st.Compute.Get(); ok {
+		at += ", slices " + c.String()
+	}
+	return fmt.Sprintf("%s %s at %s on %s", what, st.Profile, at, shortUUID(string(st.GPU)))
+}
+
+// layouts lists the named layouts that the node knows.
+func (s *session) layouts(ctx context.Context) error {
+	data, err := s.client.get(ctx, "/layouts")
+	if err != nil {
+		return err
+	}
+	if s.opts.Output != formTable {
+		return s.printDocument(data)
+	}
+	var list api.Layouts
+	if err := s.client.decode(data, &list); err != nil {
+		return err
+	}
+	if len(list.Layouts) == 0 {
+		s.page.para("", plain, "No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME takes one from a file of your own.")
+		return nil
+	}
+	s.page.line(text("%-26s %-5s %s", "LAYOUT", "GPUS", "INSTANCES OF EACH").in(dim))
+	for i := range list.Layouts {
+		l := &list.Layouts[i]
+		lead := fmt.Sprintf("%s %-5d ", s.page.cell(l.Name, 26), len(l.Applies))
+		for j := range l.Rules {
+			s.page.para(lead, plain, ruleText(&l.Rules[j]))
+			lead = strings.Repeat(" ", len([]rune(lead)))
+		}
+	}
+	return nil
+}
+
+func ruleText(r *api.LayoutRule) string {
+	var parts []string
+	for _, profile := range sortedKeys(r.MIGDevices) {
+		parts = append(parts, fmt.Sprintf("%d x %s", r.MIGDevices[profile], profile))
+	}
+	what := strings.Join(parts, ", ")
+	switch {
+	case !r.MIGEnabled:
+		what = "MIG off"
+	case what == "":
+		what = "no instances"
+	}
+	var where []string
+	if !r.Devices.All {
+		where = append(where, "GPUs "+strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Devices.Indexes), " ", ","), "[]"))
+	}
+	if len(r.DeviceFilter) > 0 {
+		where = append(where, "devices "+strings.Join(r.DeviceFilter, ", "))
+	}
+	if len(where) > 0 {
+		what += " (" + strings.Join(where, "; ") + ")"
+	}
+	return what
+}

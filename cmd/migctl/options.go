@@ -1,0 +1,210 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/version"
+)
+
+// The commands.
+const (
+	commandGet        = "get"
+	commandPlan       = "plan"
+	commandApply      = "apply"
+	commandRollback   = "rollback"
+	commandMode       = "mode"
+	commandProfiles   = "profiles"
+	commandOperations = "operations"
+	commandLayouts    = "layouts"
+	commandCompletion = "completion"
+	commandMan        = "man"
+)
+
+// The forms of output.
+const (
+	formTable = "table"
+	formWide  = "wide"
+	formText  = "text"
+	formJSON  = "json"
+	formYAML  = "yaml"
+)
+
+const (
+	defaultAddress = "unix:///run/mig-exporter/control.sock"
+	programHelp    = "Show and re-cut the GPUs of a node: a client of mig-exporter's partition control (--control.enabled). " +
+		"A plan changes nothing; apply shows the plan, asks, and tells how to undo. " +
+		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp
+	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the spec " +
+		"is wrong; 3 the server cannot be reached; 4 the node is degraded or stuck and wants an operator; 130 interrupted, " +
+		"the operation goes on."
+)
+
+// options is what a command line says.
+type options struct {
+	Command string
+
+	Address, TokenFile, CAFile, CertFile, KeyFile string
+	Timeout                                       time.Duration
+	Color                                         string
+
+	Output string
+	GPUs   []string // get, profiles, mode
+	State  string   // mode: on or off
+
+	Spec specOptions
+	Plan string // apply: the plan that was seen, with Hash
+	Hash string
+	Yes  bool
+
+	Operation string
+	Follow    bool
+	TakeOver  bool
+	Shell     string
+}
+
+// specOptions say what is wanted, from a file or on the command line.
+type specOptions struct {
+	File    string
+	Layout  string
+	GPUs    []string
+	Devices []string
+	Demand  []string
+	Force   []string
+}
+
+// usageError is a mistake on the command line or in a spec.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+// answered is what kingpin's terminate throws: it has printed help or the version.
+type answered struct{}
+
+// parse reads the command line. done says that it has been answered already: --help, --version.
+func (s *session) parse(args []string) (done bool, err error) {
+	app := newApp(&s.opts)
+	app.UsageWriter(s.out)
+	app.ErrorWriter(s.errOut)
+	app.Terminate(func(int) { panic(answered{}) }) // kingpin goes on where it returns
+	defer func() {
+		switch r := recover(); {
+		case r == nil:
+		case r != answered{}:
+			panic(r)
+		case slices.ContainsFunc(args, asksForHelp):
+			done = true
+		default:
+			err = usageError{"a command is missing, see above"}
+		}
+	}()
+	if s.opts.Command, err = app.Parse(args); err != nil {
+		return false, usageError{err.Error()}
+	}
+	return false, s.opts.check()
+}
+
+func asksForHelp(arg string) bool {
+	return arg == "help" || arg == "-h" || strings.HasPrefix(arg, "--help") || arg == "--version" || strings.HasPrefix(arg, "--completion-")
+}
+
+// check holds flags against each other.
+func (o *options) check() error {
+	if o.Command != commandPlan && o.Command != commandApply {
+		return nil
+	}
+	if (o.Plan == "") != (o.Hash == "") {
+		return usageError{"--plan and --hash belong together: the plan's id and its hash, as migctl plan prints them"}
+	}
+	if o.Plan != "" {
+		if !o.Spec.isEmpty() || o.TakeOver || len(o.Spec.Force) > 0 {
+			return usageError{"--plan names a plan that is made already: give no spec, --force or --take-over beside it"}
+		}
+		return nil
+	}
+	if o.Spec.isEmpty() {
+		return usageError{"what is wanted is missing: -f FILE, --layout NAME, --gpus with --devices, or --demand"}
+	}
+	return nil
+}
+
+// newApp declares commands and flags. Values land in o.
+func newApp(o *options) *kingpin.Application {
+	app := kingpin.New("migctl", programHelp)
+	app.Version(version.Print("migctl"))
+	app.HelpFlag.Short('h')
+	app.Flag("address", "Where mig-exporter's control listens: unix:///PATH or https://HOST:PORT.").Default(defaultAddress).
+		Envar("MIGCTL_ADDRESS").StringVar(&o.Address)
+	app.Flag("token-file", "File with the bearer token to show.").Envar("MIGCTL_TOKEN_FILE").StringVar(&o.TokenFile)
+	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").Envar("MIGCTL_CA_FILE").
+		StringVar(&o.CAFile)
+	app.Flag("cert-file", "File with the client's certificate (PEM).").Envar("MIGCTL_CERT_FILE").StringVar(&o.CertFile)
+	app.Flag("key-file", "File with the client's key (PEM).").Envar("MIGCTL_KEY_FILE").StringVar(&o.KeyFile)
+	app.Flag("timeout", "Time that one answer may take; an operation is followed for as long as it takes.").Default("30s").
+		Envar("MIGCTL_TIMEOUT").DurationVar(&o.Timeout)
+	app.Flag("color", "Colours: auto (on a terminal, unless NO_COLOR is set), always or never.").Default("auto").
+		Envar("MIGCTL_COLOR").EnumVar(&o.Color, "auto", "always", "never")
+	readCommands(app, o)
+	planFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
+	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, tell how to undo it."), o, true)
+	rollback := app.Command(commandRollback, "Lead back to the layout before an operation; or try again to roll back one that is degraded.")
+	rollback.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	yesFlag(rollback, o)
+	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
+	mode.Arg("state", "on or off.").Required().EnumVar(&o.State, "on", "off")
+	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+	yesFlag(mode, o)
+	completion := app.Command(commandCompletion, "Print a shell's completion script: source <(migctl completion bash).")
+	completion.Arg("shell", "bash, zsh or fish.").Required().EnumVar(&o.Shell, "bash", "zsh", "fish")
+	app.Command(commandMan, "Print the man page: migctl man | man -l -.")
+	return app
+}
+
+// readCommands are those that only look.
+func readCommands(app *kingpin.Application, o *options) {
+	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, who uses them, free and stranded room.")
+	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").StringsVar(&o.GPUs)
+	outputFlag(get, o, formTable, formWide, formJSON, formYAML)
+	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance profiles.")
+	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").StringsVar(&o.GPUs)
+	outputFlag(profiles, o, formTable, formJSON, formYAML)
+	operations := app.Command(commandOperations, "List the operations, the latest first; or show one with its steps.")
+	operations.Arg("operation", "The operation's id.").StringVar(&o.Operation)
+	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
+	outputFlag(operations, o, formTable, formJSON, formYAML)
+	outputFlag(app.Command(commandLayouts, "List the named layouts that the node knows."), o, formTable, formJSON, formYAML)
+}
+
+func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
+	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").Short('f').PlaceHolder("FILE").StringVar(&o.Spec.File)
+	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").StringVar(&o.Spec.Layout)
+	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.").PlaceHolder("GPU,...").
+		StringsVar(&o.Spec.GPUs)
+	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. What else stands on these GPUs goes.").
+		PlaceHolder("PROFILE=COUNT,...").StringsVar(&o.Spec.Devices)
+	c.Flag("demand", "Further instances of whichever profile: memory=12GiB,sms=20,count=3. Repeatable.").
+		PlaceHolder("memory=SIZE,sms=N,count=N").StringsVar(&o.Spec.Demand)
+	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU instance>. Repeatable.").
+		PlaceHolder("UUID").StringsVar(&o.Spec.Force)
+	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+	if !apply {
+		outputFlag(c, o, formText, formJSON, formYAML)
+		return
+	}
+	c.Flag("plan", "Apply this plan, which was looked at before, instead of a new one.").PlaceHolder("ID").StringVar(&o.Plan)
+	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
+	yesFlag(c, o)
+}
+
+func yesFlag(c *kingpin.CmdClause, o *options) {
+	c.Flag("yes", "Do not ask.").Short('y').BoolVar(&o.Yes)
+}
+
+func outputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
+	c.Flag("output", fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", "))).Short('o').Default(forms[0]).
+		EnumVar(&o.Output, forms...)
+}

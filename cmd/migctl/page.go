@@ -1,0 +1,158 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// tableWidth is what every text but -o wide keeps to.
+const tableWidth = 80
+
+// color is an SGR parameter; empty is the terminal's own.
+type color string
+
+const (
+	plain  color = ""
+	bold   color = "1"
+	dim    color = "2"
+	red    color = "31"
+	green  color = "32"
+	yellow color = "33"
+	cyan   color = "36"
+)
+
+// span is a piece of a line in one colour.
+type span struct {
+	text  string
+	color color
+}
+
+func text(format string, args ...any) span { return span{text: fmt.Sprintf(format, args...)} }
+
+func (s span) in(c color) span { return span{text: s.text, color: c} }
+
+// page writes lines that keep to a width. It buffers: flush gives the first error of the writer.
+type page struct {
+	w     *bufio.Writer
+	color bool
+	utf8  bool
+	width int // 0: no limit
+}
+
+func newPage(w io.Writer, color, utf8 bool) *page {
+	return &page{w: bufio.NewWriter(w), color: color, utf8: utf8, width: tableWidth}
+}
+
+func (p *page) flush() error { return p.w.Flush() }
+
+// line writes spans, cut to the width, without spaces at the end. What came from the server cannot move the cursor:
+// control characters are dropped.
+func (p *page) line(spans ...span) {
+	left := p.width
+	for n := len(spans); n > 0; n-- {
+		if spans[n-1].text = strings.TrimRight(spans[n-1].text, " "); spans[n-1].text != "" {
+			break
+		}
+	}
+	for _, s := range spans {
+		t := p.clean(s.text)
+		if p.width > 0 {
+			t = p.cut(t, left)
+			left -= utf8.RuneCountInString(t)
+		}
+		if p.color && s.color != plain && t != "" {
+			t = "\x1b[" + string(s.color) + "m" + t + "\x1b[0m"
+		}
+		p.w.WriteString(t) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	}
+	p.w.WriteByte('\n') //nolint:errcheck // as above
+}
+
+// clean makes foreign text safe for a terminal, and ASCII where that is all that it has.
+func (p *page) clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		case r > unicode.MaxASCII && !p.utf8:
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// cut shortens a text to a number of columns; the last says that something is missing.
+func (p *page) cut(s string, columns int) string {
+	if utf8.RuneCountInString(s) <= columns {
+		return s
+	}
+	if columns <= 0 {
+		return ""
+	}
+	return string([]rune(s)[:columns-1]) + p.ellipsis()
+}
+
+// cell cuts and fills a text to a number of columns; with 0 it is as long as it is.
+func (p *page) cell(s string, columns int) string {
+	if columns == 0 {
+		return s
+	}
+	s = p.cut(p.clean(s), columns)
+	return s + strings.Repeat(" ", columns-utf8.RuneCountInString(s))
+}
+
+// right is cell with the text at the right.
+func (p *page) right(s string, columns int) string {
+	s = p.cut(p.clean(s), columns)
+	return strings.Repeat(" ", max(0, columns-utf8.RuneCountInString(s))) + s
+}
+
+func (p *page) ellipsis() string {
+	if p.utf8 {
+		return "…"
+	}
+	return "~"
+}
+
+// para writes a text in as many lines as it takes, the first after a mark, the others below its text. A word longer than
+// a line (a path, a UUID) is not cut but broken.
+func (p *page) para(mark string, c color, s string) {
+	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
+	for _, l := range wrap(p.clean(s), p.width-len(indent)) {
+		p.line(span{mark, c}, span{l, c})
+		mark = indent
+	}
+}
+
+// wrap breaks a text at spaces; 0 or less is no limit.
+func wrap(s string, width int) []string {
+	if width <= 0 {
+		return []string{s}
+	}
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(s) {
+		for utf8.RuneCountInString(word) > width {
+			if line != "" {
+				lines, line = append(lines, line), ""
+			}
+			r := []rune(word)
+			lines, word = append(lines, string(r[:width])), string(r[width:])
+		}
+		switch {
+		case line == "":
+			line = word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width:
+			line += " " + word
+		default:
+			lines, line = append(lines, line), word
+		}
+	}
+	return append(lines, line)
+}

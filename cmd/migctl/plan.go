@@ -1,0 +1,283 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// plan shows what a change would do.
+func (s *session) plan(ctx context.Context) error {
+	request, err := s.request()
+	if err != nil {
+		return err
+	}
+	var data json.RawMessage
+	if err := s.client.send(ctx, http.MethodPost, "/plans", request, "", &data); err != nil {
+		return err
+	}
+	if s.opts.Output != formText {
+		return s.printDocument(data)
+	}
+	var plan api.Plan
+	if err := s.client.decode(data, &plan); err != nil {
+		return err
+	}
+	writePlan(s.page, &plan)
+	if len(plan.Steps) > 0 {
+		s.page.line()
+		s.page.line(text("To do this: ").in(cyan), text("migctl apply --plan %s \\", plan.ID))
+		s.page.para("              --hash ", plain, plan.Hash)
+	}
+	return nil
+}
+
+// writePlan shows a plan: each GPU before and after, what goes, comes and stays, and what it costs.
+func writePlan(p *page, plan *api.Plan) {
+	p.line(text("Plan ").in(dim), text("%s", plan.ID).in(bold), text(" for node %s", orUnknown(plan.Node)).in(dim))
+	for i := range plan.GPUs {
+		p.line()
+		writePlanGPU(p, &plan.GPUs[i])
+	}
+	p.line()
+	if len(plan.Steps) == 0 {
+		p.line(text("Nothing to do: the node has this layout already.").in(green))
+	} else {
+		writeCost(p, plan)
+	}
+	for _, o := range plan.Owners {
+		p.para("! ", yellow, "managed by another owner: "+o)
+	}
+	if plan.TakeOver && len(plan.Owners) > 0 {
+		p.para("! ", yellow, "--take-over: it is changed nevertheless")
+	}
+	for _, w := range plan.Warnings {
+		p.para("! ", yellow, w)
+	}
+}
+
+func writePlanGPU(p *page, g *api.PlanGPU) {
+	p.line(text("GPU %d  %s  %s", g.Index, shortName(g.Name), g.UUID).in(bold))
+	before, after := planSlots(g.Before), planSlots(g.After)
+	if changes(g) {
+		p.line(text("  before").in(dim))
+		p.drawAxis(g.AxisUnits, withRoom(g.AxisUnits, before, nil))
+		p.line(text("  after").in(dim))
+	}
+	p.drawAxis(g.AxisUnits, withRoom(g.AxisUnits, after, nil))
+	for i := range g.Before {
+		if g.Before[i].Fate == api.Destroy {
+			writeInstance(p, "-", red, &g.Before[i], g.Before[i].Compute)
+		}
+	}
+	for i := range g.After {
+		inst := &g.After[i]
+		if inst.Fate == api.Create {
+			writeInstance(p, "+", green, inst, inst.Compute)
+			continue
+		}
+		writeKept(p, inst, standing(g.Before, inst.Placement))
+	}
+	if len(g.Before)+len(g.After) == 0 {
+		p.line(text("  no instances").in(dim))
+	}
+	if g.Left != "" {
+		p.line(text("  room left for ").in(dim), text("%s", g.Left))
+	} else {
+		p.line(text("  no room left").in(dim))
+	}
+}
+
+func changes(g *api.PlanGPU) bool {
+	differs := func(i api.Instance) bool {
+		return i.Fate != api.Keep || slices.ContainsFunc(i.Compute, func(c api.Compute) bool { return c.Fate != api.Keep })
+	}
+	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
+}
+
+// planSlots marks fates by sign and colour, so that they are told without colours, too.
+func planSlots(instances []api.Instance) []slot {
+	var slots []slot
+	for i := range instances {
+		inst := &instances[i]
+		s := slot{Placement: inst.Placement, label: inst.Profile, note: "keep"}
+		switch inst.Fate {
+		case api.Destroy:
+			s.note, s.color = "- destroy", red
+		case api.Create:
+			s.note, s.color = "+ create", green
+		}
+		slots = append(slots, s)
+	}
+	return slots
+}
+
+func standing(before []api.Instance, at gpu.Placement) *api.Instance {
+	if i := slices.IndexFunc(before, func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
+		return &before[i]
+	}
+	return &api.Instance{}
+}
+
+// writeInstance tells of a GPU instance that goes or comes, with its compute instances.
+func writeInstance(p *page, sign string, c color, inst *api.Instance, computes []api.Compute) {
+	t := fmt.Sprintf("%s %s at %s", sign, inst.Profile, inst.Placement)
+	if id, ok := inst.ID.Get(); ok {
+		t += fmt.Sprintf(", GPU instance %d", id)
+	}
+	if n, ok := inst.Need.Get(); ok {
+		t += fmt.Sprintf(", for demand %d", n+1)
+	}
+	if len(computes) == 1 && computes[0].UUID != "" {
+		t += ", " + string(computes[0].UUID)
+	}
+	p.line(span{"  " + t, c})
+	if len(computes) > 1 || len(computes) == 0 {
+		writeComputes(p, sign, c, computes)
+	}
+	writeHolds(p, "      ", holdsOf(inst, computes))
+}
+
+// writeKept tells of a GPU instance that stays, and of compute instances in it that do not.
+func writeKept(p *page, inst, before *api.Instance) {
+	t := fmt.Sprintf("  = %s at %s", inst.Profile, inst.Placement)
+	if id, ok := inst.ID.Get(); ok {
+		t += fmt.Sprintf(", GPU instance %d", id)
+	}
+	if len(inst.Compute) == 1 && inst.Compute[0].UUID != "" {
+		t += ", " + string(inst.Compute[0].UUID)
+	}
+	p.line(span{t, dim})
+	for _, side := range []struct {
+		sign string
+		c    color
+		fate api.Fate
+		list []api.Compute
+	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute}} {
+		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.Compute) bool { return c.Fate != side.fate })
+		if len(changed) == 0 {
+			continue
+		}
+		writeComputes(p, side.sign, side.c, changed)
+		if side.fate == api.Destroy {
+			writeHolds(p, "      ", holdsOf(&api.Instance{}, changed))
+		}
+	}
+}
+
+func writeComputes(p *page, sign string, c color, computes []api.Compute) {
+	if len(computes) == 0 {
+		p.line(span{"      without compute instances", dim})
+	}
+	for i := range computes {
+		ci := &computes[i]
+		t := fmt.Sprintf("    %s compute instance of %s at %s", sign, plural(ci.Placement.Size, "slice", "slices"), ci.Placement)
+		if ci.UUID != "" {
+			t += ", " + string(ci.UUID)
+		}
+		p.line(span{t, c})
+	}
+}
+
+// holdsOf are all holders of a GPU instance and of compute instances of it, each once.
+func holdsOf(inst *api.Instance, computes []api.Compute) []api.Hold {
+	holds := slices.Clone(inst.Holders)
+	for i := range computes {
+		for _, h := range computes[i].Holders {
+			if !slices.Contains(holds, h) {
+				holds = append(holds, h)
+			}
+		}
+	}
+	return holds
+}
+
+func writeHolds(p *page, indent string, holds []api.Hold) {
+	for _, h := range holds {
+		p.para(indent+"in use: ", yellow, holdText(h))
+	}
+}
+
+func holdText(h api.Hold) string {
+	pid := ""
+	if h.PID != 0 {
+		pid = fmt.Sprintf(" (process %d)", h.PID)
+	}
+	switch h.Kind {
+	case api.HoldProcess:
+		return fmt.Sprintf("process %d, %s, runs on it", h.PID, h.What)
+	case api.HoldHandle:
+		return fmt.Sprintf("process %d, %s, has it open", h.PID, h.What)
+	case api.HoldActivity:
+		return "it has been active lately: " + h.What
+	case api.HoldPod:
+		return "pod " + h.What + pid
+	case api.HoldJob:
+		return "batch " + strings.TrimPrefix(h.What, "batch ") + pid
+	case api.HoldUnknown:
+		return "it could not be checked, which counts as in use: " + h.What
+	}
+	return h.What + pid
+}
+
+// writeCost says in a few lines what the plan does to whom.
+func writeCost(p *page, plan *api.Plan) {
+	ops := map[mig.StepOp]int{}
+	for i := range plan.Steps {
+		ops[plan.Steps[i].Op]++
+	}
+	touched := 0
+	var affected []string
+	for i := range plan.GPUs {
+		g := &plan.GPUs[i]
+		if changes(g) {
+			touched++
+		}
+		for j := range g.Before {
+			affected = append(affected, losers(&g.Before[j])...)
+		}
+	}
+	p.line(text("Destroys ").in(dim), text("%s", counts(ops[mig.DestroyInstance], ops[mig.DestroyCompute])),
+		text(", creates ").in(dim), text("%s", counts(ops[mig.CreateInstance], ops[mig.CreateCompute])))
+	p.line(text("Takes    ").in(dim), text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
+	if len(affected) == 0 {
+		p.line(text("Affects  ").in(dim), text("nobody: nothing that is in use is destroyed").in(green))
+	}
+	slices.Sort(affected)
+	for _, who := range slices.Compact(affected) {
+		p.para("Affects  ", red, who)
+	}
+	for _, f := range plan.Forced {
+		p.para("Forced   ", red, f)
+	}
+}
+
+// losers are those who hold what goes.
+func losers(inst *api.Instance) []string {
+	var all []string
+	add := func(holds []api.Hold) {
+		for _, h := range holds {
+			all = append(all, holdText(h))
+		}
+	}
+	if inst.Fate == api.Destroy {
+		add(inst.Holders)
+	}
+	for i := range inst.Compute {
+		if inst.Fate == api.Destroy || inst.Compute[i].Fate == api.Destroy {
+			add(inst.Compute[i].Holders)
+		}
+	}
+	return all
+}
+
+func counts(instances, computes int) string {
+	return plural(instances, "GPU instance", "GPU instances") + " and " + plural(computes, "compute instance", "compute instances")
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// report tells an error and what to do next on standard error, and returns the exit code.
+func (s *session) report(err error) int {
+	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), speaksUTF8(s.lookup))
+	defer p.flush() //nolint:errcheck // where an error cannot be written, nobody can be told
+	var usage usageError
+	var problem *api.Problem
+	var ended *operationError
+	var nobody *unreachable
+	switch {
+	case errors.Is(err, errDeclined):
+		p.line(text("Nothing was done."))
+		return exitFailed
+	case errors.As(err, &usage):
+		p.para("migctl: ", red, usage.text)
+		p.line(text("migctl --help, migctl help COMMAND and migctl man tell more."))
+		return exitUsage
+	case errors.As(err, &ended): // its end has been shown
+		return ended.code
+	case errors.As(err, &problem):
+		reportProblem(p, problem, &s.opts)
+		return problemCode(problem)
+	case errors.As(err, &nobody):
+		p.para("migctl: ", red, nobody.Error())
+		hint(p, reachHint(nobody))
+		return exitUnreachable
+	case errors.Is(err, context.Canceled):
+		p.line(text("migctl: interrupted."))
+		return exitInterrupted
+	}
+	p.para("migctl: ", red, err.Error())
+	return exitFailed
+}
+
+func hint(p *page, s string) {
+	if s != "" {
+		p.para("What to do: ", cyan, s)
+	}
+}
+
+func reportProblem(p *page, problem *api.Problem, o *options) {
+	p.para("migctl: ", red, problem.Error())
+	for i := range problem.Blocking {
+		b := &problem.Blocking[i]
+		p.para("  in the way: ", yellow, fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU))
+		writeHolds(p, "    ", b.Holders)
+	}
+	if len(problem.Profiles) > 0 {
+		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
+	}
+	hint(p, problemHint(problem, o))
+}
+
+// problemCode is the exit code of a refusal.
+func problemCode(p *api.Problem) int {
+	switch p.Type {
+	case api.DegradedNode, api.StuckNode:
+		return exitDegraded
+	case api.BadSpec, api.UnknownProfile:
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// problemHint says what to do about a refusal; Detail has what is particular.
+func problemHint(p *api.Problem, o *options) string {
+	operation := p.Operation
+	if operation == "" {
+		operation = "OPERATION"
+	}
+	switch p.Type {
+	case api.Unauthenticated:
+		return "show who you are: --token-file, or --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
+	case api.Forbidden:
+		return "ask the node's administrator for the right that is missing; read, plan, apply, mode and force are separate."
+	case api.PlanOnly:
+		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
+	case api.NotFound:
+		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are kept in memory only: make a new one."
+	case api.StalePlan:
+		return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
+	case api.InProgress:
+		return fmt.Sprintf("wait for the other operation: migctl operations --follow %s", operation)
+	case api.DegradedNode:
+		return fmt.Sprintf("see what failed with migctl operations %s, mend the cause, then try again: migctl rollback %s", operation, operation)
+	case api.StuckNode:
+		return "a driver call hangs. Metrics go on, changes wait. See the runbook for stuck: dmesg for XIDs, then the process that holds the GPU; a reboot as the last resort."
+	case api.KeyReused:
+		return "try again: migctl takes a new key for each attempt."
+	case api.RateLimited:
+		return "wait a moment and try again."
+	case api.Unavailable:
+		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
+	case api.ReadOnly:
+		return "the journal of operations cannot be written or read: see mig-exporter's log, and free or repair the disk of --control.state-dir."
+	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
+		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
+	case api.NotBuilt:
+		return "this version of mig-exporter does not offer it."
+	case api.DriverFailed:
+		return fmt.Sprintf("migctl operations %s shows the step that failed and what the driver said.", operation)
+	}
+	return wantHint(p, o)
+}
+
+// wantHint is about what was wanted: a spec that cannot be done as it is.
+func wantHint(p *api.Problem, o *options) string {
+	switch p.Type {
+	case api.Infeasible, api.Busy:
+		if len(p.Blocking) > 0 {
+			return fmt.Sprintf("end the work of the holders, or move it to another node (kubectl drain), and plan again. To destroy it on purpose: --force %s", p.Blocking[0].Instance)
+		}
+		if o.Command == commandMode {
+			return "destroy the GPU's instances first (migctl apply --gpus GPU --devices none), and end whatever has it open."
+		}
+		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
+	case api.UnknownProfile:
+		return "migctl profiles lists what each GPU offers."
+	case api.ModeDiffers:
+		return "switch the mode first: migctl mode on GPU, or migctl mode off GPU."
+	case api.BadSpec:
+		return "correct the spec: migctl profiles, migctl layouts and migctl get tell the names that it may use."
+	case api.ForeignOwner:
+		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be at work on one GPU."
+	}
+	return ""
+}
+
+// reachHint says why a server may not answer.
+func reachHint(e *unreachable) string {
+	socket := !strings.HasPrefix(e.address, "https:")
+	var dns *net.DNSError
+	switch {
+	case errors.Is(e, errForeign):
+		return "check --address: control is not on the port of the metrics."
+	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):
+		if socket {
+			return "is mig-exporter running on this node, with --control.enabled? Its --control.socket must be --address (or MIGCTL_ADDRESS)."
+		}
+		return "is mig-exporter running there, with --control.enabled and --control.listen-address?"
+	case errors.Is(e, fs.ErrPermission):
+		return "the socket is for root, and for members of the group of --control.allow-gid: use sudo, or join that group."
+	case errors.Is(e, os.ErrDeadlineExceeded):
+		return "the node may be overloaded or a driver call may hang: see mig-exporter's log, or wait longer with --timeout."
+	case errors.As(e, &dns):
+		return "check the host name in --address."
+	case strings.Contains(e.Error(), "tls:"), strings.Contains(e.Error(), "x509:"):
+		return "check --ca-file (who signed the server's certificate), the host name in --address, and --cert-file with --key-file."
+	}
+	return "check --address, and mig-exporter's log."
+}

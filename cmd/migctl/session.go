@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// session is what one command line runs with.
+type session struct {
+	in                                   io.Reader
+	out, errOut                          io.Writer
+	inTerminal, outTerminal, errTerminal bool
+	lookup                               func(string) (string, bool) // environment
+	retry                                time.Duration               // between attempts to follow an operation again
+
+	opts   options
+	client *client
+	page   *page
+}
+
+// execute runs one command line to its end and returns the exit code.
+func execute(ctx context.Context, args []string, s *session) int {
+	if len(args) > 0 && args[0] == completeCommand {
+		s.complete(ctx, args[1:])
+		return exitOK
+	}
+	done, err := s.parse(args)
+	if done {
+		return exitOK
+	}
+	s.page = newPage(s.out, wantsColor(s.opts.Color, s.outTerminal, s.lookup), speaksUTF8(s.lookup))
+	if err == nil {
+		err = s.dispatch(ctx)
+	}
+	if flushed := s.page.flush(); err == nil {
+		err = flushed
+	}
+	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader, head for instance, has seen enough
+		return exitOK
+	}
+	return s.report(err)
+}
+
+// dispatch runs the command.
+func (s *session) dispatch(ctx context.Context) error {
+	o := &s.opts
+	switch o.Command {
+	case commandCompletion:
+		return s.printCompletion()
+	case commandMan:
+		return s.printMan()
+	}
+	var err error
+	if s.client, err = newClient(o); err != nil {
+		return err
+	}
+	defer s.client.close()
+	switch o.Command {
+	case commandGet:
+		return s.get(ctx)
+	case commandPlan:
+		return s.plan(ctx)
+	case commandApply:
+		return s.apply(ctx)
+	case commandRollback:
+		return s.rollback(ctx)
+	case commandMode:
+		return s.mode(ctx)
+	case commandProfiles:
+		return s.profiles(ctx)
+	case commandOperations:
+		return s.operations(ctx)
+	case commandLayouts:
+		return s.layouts(ctx)
+	}
+	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
+}
+
+// ask puts a question to the operator. Without a terminal nobody can answer, and --yes is required.
+func (s *session) ask(question string) error {
+	if s.opts.Yes {
+		return nil
+	}
+	if !s.inTerminal {
+		return usageError{"nobody can be asked, since standard input is no terminal: look at the plan, then give --yes"}
+	}
+	if err := s.page.flush(); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(s.out, "%s [y/N] ", question); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(s.in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errDeclined
+}
+
+// errDeclined: the operator said no.
+var errDeclined = errors.New("nothing was done")

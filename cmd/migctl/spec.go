@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+)
+
+func (o *specOptions) isEmpty() bool {
+	return o.File == "" && o.Layout == "" && len(o.GPUs) == 0 && len(o.Devices) == 0 && len(o.Demand) == 0
+}
+
+// maxSpec bounds a spec; the server takes no more either.
+const maxSpec = 1 << 20
+
+// request is the question for a plan that the command line asks. What is wrong with it is told here, before the server is
+// asked.
+func (s *session) request() (api.PlanRequest, error) {
+	o := &s.opts.Spec
+	r := api.PlanRequest{Force: o.Force, TakeOver: s.opts.TakeOver}
+	data, err := o.document(s.in)
+	if err != nil {
+		return r, err
+	}
+	if r.Spec, err = spec.Decode(data); err != nil {
+		from := "the spec of the command line"
+		if o.File != "" {
+			from = o.File
+		}
+		return r, usageError{fmt.Sprintf("%s: %v", from, err)}
+	}
+	return r, nil
+}
+
+// document is the spec as a document: the file's, or one of the flags.
+func (o *specOptions) document(in io.Reader) ([]byte, error) {
+	flags := len(o.GPUs) + len(o.Devices) + len(o.Demand)
+	switch {
+	case o.File != "" && flags > 0:
+		return nil, usageError{"-f has the whole spec: give no --gpus, --devices or --demand beside it"}
+	case o.File != "":
+		data, err := readSpec(o.File, in)
+		if err != nil || o.Layout == "" {
+			return data, err
+		}
+		return chooseLayout(data, o.Layout)
+	case o.Layout != "" && flags > 0, len(o.Demand) > 0 && flags > len(o.Demand):
+		return nil, usageError{"--layout, --gpus with --devices, and --demand are three ways to say it: choose one"}
+	case o.Layout != "":
+		return json.Marshal(map[string]string{"layout": o.Layout})
+	case len(o.Demand) > 0:
+		needs, err := needsOf(o.Demand)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(map[string]any{"demand": needs})
+	case len(o.GPUs) == 0:
+		return nil, usageError{"--devices needs --gpus: the GPUs to give this layout, or all"}
+	case len(o.Devices) == 0:
+		return nil, usageError{"--gpus needs --devices: PROFILE=COUNT,..., or none for no instances"}
+	}
+	devices, err := devicesOf(o.Devices)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(map[string]any{"gpus": commas(o.GPUs), "devices": devices})
+}
+
+func readSpec(name string, in io.Reader) ([]byte, error) {
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, usageError{fmt.Sprintf("-f: %v", err)}
+		}
+		defer f.Close() //nolint:errcheck // only read from
+		in = f
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxSpec+1))
+	if err != nil {
+		return nil, usageError{fmt.Sprintf("-f %s: %v", name, err)}
+	}
+	if len(data) > maxSpec {
+		return nil, usageError{fmt.Sprintf("-f %s: longer than %d bytes", name, maxSpec)}
+	}
+	return data, nil
+}
+
+// chooseLayout says in a file of layouts which one is wanted.
+func chooseLayout(data []byte, layout string) ([]byte, error) {
+	var tree yaml.Node
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		return nil, usageError{fmt.Sprintf("-f: %v", err)}
+	}
+	if len(tree.Content) != 1 || tree.Content[0].Kind != yaml.MappingNode {
+		return nil, usageError{"-f: expected a spec or a file of layouts"}
+	}
+	root := tree.Content[0]
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		if root.Content[i].Value == "layout" {
+			root.Content[i+1] = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: layout}
+			return yaml.Marshal(&tree)
+		}
+	}
+	root.Content = append(root.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "layout"},
+		&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: layout})
+	return yaml.Marshal(&tree)
+}
+
+// devicesOf reads PROFILE=COUNT,...; none is no instances.
+func devicesOf(words []string) (map[string]int, error) {
+	devices := map[string]int{}
+	all := commas(words)
+	if len(all) == 1 && all[0] == "none" {
+		return devices, nil
+	}
+	for _, w := range all {
+		profile, count, ok := strings.Cut(w, "=")
+		n, err := strconv.Atoi(count)
+		if _, twice := devices[profile]; !ok || profile == "" || err != nil || n < 1 || twice {
+			return nil, usageError{fmt.Sprintf("--devices %q: expected each profile once, with a count: 1g.10gb=4,3g.40gb=1; or none", w)}
+		}
+		devices[profile] = n
+	}
+	return devices, nil
+}
+
+// needsOf reads memory=SIZE,sms=N,count=N, one need each.
+func needsOf(words []string) ([]map[string]any, error) {
+	var needs []map[string]any
+	for _, w := range words {
+		need := map[string]any{"count": 1}
+		for _, part := range strings.Split(w, ",") {
+			key, value, _ := strings.Cut(part, "=")
+			n, err := strconv.Atoi(value)
+			switch {
+			case key == "memory" && value != "" && err != nil:
+				need[key] = value
+			case (key == "memory" || key == "sms" || key == "count") && err == nil && n >= 0:
+				need[key] = n
+			default:
+				return nil, usageError{fmt.Sprintf("--demand %q: %q is not one of memory=12GiB, sms=20, count=3", w, part)}
+			}
+		}
+		needs = append(needs, need)
+	}
+	return needs, nil
+}
+
+// commas splits words at commas, too.
+func commas(words []string) []string {
+	var all []string
+	for _, w := range words {
+		for _, part := range strings.Split(w, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				all = append(all, part)
+			}
+		}
+	}
+	return all
+}

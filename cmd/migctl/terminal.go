@@ -1,0 +1,41 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+// isTerminal tells whether a file is a terminal. /dev/null is a character device, too, but has no terminal attributes.
+func isTerminal(f *os.File) bool {
+	var attributes syscall.Termios
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&attributes)))
+	return errno == 0
+}
+
+// speaksUTF8 tells whether the locale's character set is UTF-8: the first of the three variables that is set decides, as
+// setlocale(3) has it.
+func speaksUTF8(lookup func(string) (string, bool)) bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if v, _ := lookup(name); v != "" {
+			v = strings.ToLower(v)
+			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
+		}
+	}
+	return false
+}
+
+// wantsColor decides over colours: always and never are obeyed, auto is a terminal without NO_COLOR (no-color.org) that is
+// not dumb.
+func wantsColor(when string, terminal bool, lookup func(string) (string, bool)) bool {
+	switch when {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+	noColor, _ := lookup("NO_COLOR")
+	term, _ := lookup("TERM")
+	return terminal && noColor == "" && term != "dumb"
+}
