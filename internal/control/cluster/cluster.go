@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
@@ -47,6 +48,8 @@ type Cluster struct {
 	mu    sync.Mutex
 	known map[tokenHash]identified
 }
+
+var _ control.Cluster = (*Cluster)(nil)
 
 // New asks nothing yet.
 func New(opts Options) (*Cluster, error) {

@@ -37,6 +37,8 @@ type Finder struct {
 	proc string
 }
 
+var _ control.Handles = (*Finder)(nil)
+
 // New takes the path of the host's /proc.
 func New(proc string) *Finder { return &Finder{proc: proc} }
 

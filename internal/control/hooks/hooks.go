@@ -91,13 +91,16 @@ func (r *Runner) run(ctx context.Context, h control.Hook, env []string, out *tai
 	if err := cmd.Start(); err != nil {
 		return -1, fmt.Errorf("cannot start: %w", reason(err))
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		err = cmd.Wait()
+	}()
 	timeout := time.NewTimer(h.Timeout)
 	defer timeout.Stop()
 	var stopped error
 	select {
-	case err = <-ended:
+	case <-ended:
 	case <-timeout.C:
 		stopped = fmt.Errorf("stopped after %v: %w", h.Timeout, gpu.ErrTimeout)
 	case <-ctx.Done():
@@ -118,21 +121,17 @@ func (r *Runner) run(ctx context.Context, h control.Hook, env []string, out *tai
 }
 
 // stop ends the process group of a hook and waits until the hook has ended.
-func (r *Runner) stop(group int, ended <-chan error) {
+func (r *Runner) stop(group int, ended <-chan struct{}) {
 	// That nobody is left to be signalled is what is wanted.
 	_ = syscall.Kill(-group, syscall.SIGTERM)
 	patience := time.NewTimer(r.grace)
 	defer patience.Stop()
-	waiting := ended
 	select {
-	case <-waiting:
-		waiting = nil
+	case <-ended:
 	case <-patience.C:
 	}
 	_ = syscall.Kill(-group, syscall.SIGKILL) // also those who outlive the hook
-	if waiting != nil {
-		<-waiting
-	}
+	<-ended
 }
 
 // reason is why a program cannot be started, without its path.

@@ -8,8 +8,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
+
+var _ control.Cluster = (*Node)(nil)
 
 const gpuA gpu.UUID = "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c"
 

@@ -1,0 +1,62 @@
+package podres
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+	"google.golang.org/protobuf/proto"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func TestAllocatable(t *testing.T) {
+	var out bytes.Buffer
+	r := newTestReader(Options{Logger: log.NewLogfmtLogger(&out)})
+	got := r.allocatable(&podresources.AllocatableResourcesResponse{Devices: slices.Concat(
+		devices("nvidia.com/gpu.shared", gpuB+"::1", gpuB+"::0"),
+		devices("nvidia.com/mig-3g.20gb", migA, "MIG-"+gpuA+"/2/1"),
+		devices("nvidia.com/gpu", "nvidia7/gi2/vgpu0", "nvidia7/gi2/vgpu1", gpuA+"-9", gpuA+"-8", "garbage", "garbage"),
+		devices("mellanox.com/rdma", "mlx5_0"),
+	)})
+	want := []gpu.DeviceRef{
+		{MIG: migA},
+		{Minor: gpu.Some(7), Instance: gpu.Some(gpu.InstanceID(2))},
+		{GPU: gpuB},
+		{GPU: gpuA},
+		{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(1))},
+	}
+	slices.SortFunc(want, func(a, b gpu.DeviceRef) int { return compareDevices(&a, &b) })
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if n := strings.Count(out.String(), "not understood"); n != 1 {
+		t.Errorf("garbage is logged %d times: %s", n, out.String())
+	}
+}
+
+// TestAllocatableIsBoundedAsListIs: the decoder's limits hold for this reply too.
+func TestAllocatableIsBoundedAsListIs(t *testing.T) {
+	in := &podresources.AllocatableResourcesResponse{Devices: devices("nvidia.com/gpu", "XXXX", gpuA)}
+	encoded, err := proto.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	garbled := bytes.Replace(encoded, []byte("XXXX"), []byte("a\xff\xfeb"), 1)
+	ask := func(answer []byte) ([]gpu.DeviceRef, error) {
+		c := New(Options{Socket: serveRaw(t, "kubelet.sock", answer), Now: time.Now, Logger: log.NewNopLogger()})
+		defer c.Close()
+		return c.Allocatable(t.Context())
+	}
+	if got, err := ask(garbled); err != nil || fmt.Sprint(got) != fmt.Sprint([]gpu.DeviceRef{{GPU: gpuA}}) {
+		t.Errorf("with an id that is no UTF-8: %+v, %v", got, err)
+	}
+	if got, err := ask(make([]byte, maxReply+1)); err == nil {
+		t.Errorf("a reply over 16 MiB gives %+v", got)
+	}
+}
