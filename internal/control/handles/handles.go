@@ -49,9 +49,12 @@ func New(proc string) *Finder { return &Finder{proc: proc} }
 // the right is lacking to see all processes of the host (root with CAP_SYS_PTRACE, in the host's PID namespace),
 // gpu.ErrNotFound where the driver does not tell which files are those of the GPU, gpu.ErrTimeout where ctx ended.
 func (f *Finder) Open(ctx context.Context, g mig.NodeGPU) ([]control.Handle, error) {
-	_, err := os.Stat(filepath.Join(f.proc, "driver", "nvidia"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+	_, err := os.Stat(f.proc) // to be wrong about the path is not to have no driver
+	if err == nil {
+		_, err = os.Stat(filepath.Join(f.proc, "driver", "nvidia"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, known(err))

@@ -157,6 +157,9 @@ func TestOpenWithoutADriver(t *testing.T) {
 	if got, err := New(p.dir).Open(t.Context(), twoInstances()); err != nil || got != nil {
 		t.Errorf("got %q, %v, want nothing", text(got), err)
 	}
+	if got, err := New(filepath.Join(p.dir, "elsewhere")).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
+		t.Errorf("at another path: got %q, %v, want %v", text(got), err, gpu.ErrNotFound)
+	}
 }
 
 func TestOpenReadsSingleCapabilities(t *testing.T) {
