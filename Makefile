@@ -13,6 +13,7 @@ GO_MIN        := 1.26
 LINT_VERSION  := 2.15.0
 LINT          := $(CURDIR)/.bin/golangci-lint
 PROMTEST      := internal/promtest
+APITEST       := internal/apitest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 TEST_TIMEOUT  ?= 15m
@@ -58,7 +59,7 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	exec bin/mig-exporter $(ARGS)
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-e2e test-growth test-docs test-promql ## check everything, as CI does
+test: toolchain fmt-check vet lint test-unit test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
@@ -71,12 +72,14 @@ vet: toolchain
 	@echo "==> go vet"
 	go vet ./...
 	cd $(PROMTEST) && go vet ./...
+	cd $(APITEST) && go vet ./...
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, installing the version that the project uses into .bin
 	@echo "==> golangci-lint"
 	$(LINT) run ./... || { echo "fix these, or say on the line why not: //nolint:NAME // REASON"; exit 1; }
 	cd $(PROMTEST) && $(LINT) run ./...
+	cd $(APITEST) && $(LINT) run ./...
 
 .PHONY: test-unit
 test-unit: toolchain
@@ -107,6 +110,11 @@ test-docs: toolchain
 test-promql: toolchain
 	@echo "==> joins and sums in a real PromQL engine, on testdata/golden"
 	cd $(PROMTEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: test-openapi
+test-openapi: toolchain
+	@echo "==> the HTTP API of partition control against its OpenAPI document"
+	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: golden
 golden: toolchain ## rewrite testdata/golden with what the program serves now

@@ -1,0 +1,261 @@
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+const (
+	gpu0 = gpu.UUID("GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d40")
+	mig0 = gpu.MIGUUID("MIG-0f6a3f5e-3f0c-5d8a-9f86-0b7d5c1f2a34")
+)
+
+// engine answers with documents that have every field.
+type engine struct{}
+
+func steps() []mig.Step {
+	place := gpu.Placement{Start: 4, Size: 4}
+	return []mig.Step{
+		{Op: mig.DestroyCompute, GPU: gpu0, ProfileID: 9, Profile: "3g.20gb", Placement: place, UUID: mig0,
+			Compute: gpu.Some(gpu.Placement{Start: -1, Size: 3}), Instance: gpu.Some(gpu.InstanceID(2)), ComputeID: gpu.Some(gpu.ComputeID(0))},
+		{Op: mig.CreateInstance, GPU: gpu0, ProfileID: 14, Profile: "2g.10gb", Placement: gpu.Placement{Start: 4, Size: 2}},
+	}
+}
+
+func (engine) plan(id string, force []string) *api.Plan {
+	hold := []api.Hold{{Kind: api.HoldPod, What: "ml/train-0 (main)"}, {Kind: api.HoldProcess, PID: 42, What: "python3"}}
+	return &api.Plan{
+		APIVersion: api.Version, ID: id, Hash: "h", Created: time.Unix(1, 5), Node: "node-1", Steps: steps(), Forced: force,
+		Owners: []string{"mig-manager"}, TakeOver: true, Warnings: []string{"fragmented"},
+		GPUs: []api.PlanGPU{{
+			UUID: gpu0, Name: "NVIDIA A100-SXM4-40GB", AxisUnits: 8, Left: "3g.20gb",
+			Before: []api.Instance{{
+				ID: gpu.Some(gpu.InstanceID(2)), Profile: "3g.20gb", ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Fate: api.Destroy, Holders: hold,
+				Compute: []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: mig0, Placement: gpu.Placement{Start: 0, Size: 3}, Fate: api.Destroy, Holders: hold}},
+			}},
+			After: []api.Instance{{
+				Profile: "2g.10gb", ProfileID: 14, Placement: gpu.Placement{Start: 4, Size: 2}, Fate: api.Create, Need: gpu.Some(0),
+				Compute: []api.Compute{{Placement: gpu.Placement{Start: 0, Size: 2}, Fate: api.Create}},
+			}},
+		}},
+	}
+}
+
+func operation(id string) *api.Operation {
+	s := steps()
+	return &api.Operation{
+		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", By: "uid:0", State: api.RolledBack, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
+		Steps: []api.OperationStep{
+			{Step: s[0], State: "undone", Done: &mig.Done{Instance: 2, ComputeID: gpu.Some(gpu.ComputeID(0)), UUID: mig0}},
+			{Step: s[1], State: "failed", Error: "insufficient resources"},
+		},
+		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, Warnings: []string{"w"},
+		Hooks: []api.HookResult{{Argv: []string{"restart"}, Seconds: 0.5, Error: "exit status 1", ExitCode: 1}},
+		Mode:  &api.ModeResult{GPU: gpu0, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 7, What: "dcgm"}}},
+	}
+}
+
+func busy() *api.Problem {
+	return &api.Problem{
+		Type: api.Busy, Title: "In use", Status: 409, Detail: "Stop it.", Operation: "op-0", Profiles: []string{"1g.5gb"},
+		Blocking: []api.Blocker{{GPU: gpu0, Instance: string(mig0), Profile: "3g.20gb", Placement: gpu.Placement{Start: 4, Size: 4}, Holders: []api.Hold{}}},
+	}
+}
+
+func (e engine) Plan(_ context.Context, _ control.Actor, r api.PlanRequest) (*api.Plan, error) {
+	return e.plan("plan-1", r.Force), nil
+}
+
+func (e engine) PlanByID(id string) (*api.Plan, error) {
+	if id != "plan-1" {
+		return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
+	}
+	return e.plan(id, nil), nil
+}
+
+func (engine) Layouts(context.Context) (*api.Layouts, error) {
+	return &api.Layouts{APIVersion: api.Version, Layouts: []api.Layout{{
+		Name: "half", Applies: []gpu.UUID{gpu0}, Rules: []api.LayoutRule{
+			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B210DE"}, MIGEnabled: true, MIGDevices: map[string]int{"1g.5gb": 2}},
+			{Devices: api.DeviceList{Indexes: []int{0}}, DeviceFilter: api.Strings{"a", "b"}},
+		},
+	}}}, nil
+}
+
+func (engine) Start(_ context.Context, _ control.Actor, r api.OperationRequest) (*api.Operation, error) {
+	if r.Hash != "h" {
+		return nil, &api.Problem{Type: api.StalePlan, Title: "The node has changed", Status: 409}
+	}
+	return operation("op-1"), nil
+}
+
+func (engine) Rollback(_ context.Context, _ control.Actor, id string) (*api.Operation, error) {
+	if id == "busy" {
+		return nil, busy()
+	}
+	return operation("op-2"), nil
+}
+
+func (engine) SetMode(context.Context, control.Actor, gpu.UUID, api.ModeRequest) (*api.Operation, error) {
+	return operation("op-3"), nil
+}
+
+func (engine) Operation(id string) (*api.Operation, error) { return operation(id), nil }
+
+func (engine) Operations() *api.Operations {
+	return &api.Operations{APIVersion: api.Version, Operations: []api.Operation{*operation("op-1")}}
+}
+
+func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
+	events := make(chan api.Event, 2)
+	events <- api.Event{Seq: 1, Time: time.Unix(1, 0), Kind: "state", State: api.Running, Text: "running"}
+	events <- api.Event{Seq: 2, Time: time.Unix(1, 0), Kind: "step", State: api.Running, Step: gpu.Some(0), Text: "done"}
+	close(events)
+	return events, nil
+}
+
+// serve starts the server on a socket and returns a client of it.
+func serve(t *testing.T) *http.Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "control.sock")
+	ready, ended := make(chan []net.Addr, 1), make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		ended <- server.Serve(ctx, server.Options{
+			Socket: path, AllowGID: -1, Audit: io.Discard, ShutdownTimeout: 5 * time.Second, Ready: func(a []net.Addr) { ready <- a },
+			Node: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				_, _ = io.WriteString(w, `{"apiVersion":"mig-exporter/v1","gpus":[]}`)
+			}),
+			Current: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
+		}, engine{}, log.NewNopLogger())
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		cancel()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+type exchange struct {
+	method, path, body string
+	status             int
+}
+
+func exchanges() []exchange {
+	plan := func(spec string) string { return `{"spec":` + spec + `}` }
+	return []exchange{
+		{"GET", "/node", "", 200},
+		{"GET", "/layouts", "", 200},
+		{"GET", "/recommendations", "", 501},
+		{"GET", "/openapi.yaml", "", 200},
+		{"GET", "/plans/plan-1", "", 200},
+		{"GET", "/plans/other", "", 404},
+		{"GET", "/operations", "", 200},
+		{"GET", "/operations/op-1", "", 200},
+		{"GET", "/operations/op-1/events", "", 200},
+		{"POST", "/operations", `{"plan":"plan-1","hash":"h"}`, 202},
+		{"POST", "/operations", `{"plan":"plan-1","hash":"stale"}`, 409},
+		{"POST", "/operations/op-1/rollback", "", 202},
+		{"POST", "/operations/op-1/rollback", "{}", 202},
+		{"POST", "/operations/busy/rollback", "", 409},
+		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
+		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
+		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},
+		{"POST", "/plans", plan(`{"gpus":[0],"devices":{}}`), 201},
+		{"POST", "/plans", plan(`{"demand":[{"memory":"12GiB","sms":20,"count":3},{"memory":1024,"count":1}]}`), 201},
+		{"POST", "/plans", plan(`{"layout":"half"}`), 201},
+		{"POST", "/plans", plan(`{"layout":"x","version":"v1","mig-configs":{"x":[{"devices":[0],"mig-enabled":true,"mig-devices":{"1g.5gb":1}}]}}`), 201},
+		{"POST", "/plans", `{"spec":{"layout":"half"},"force":["` + string(mig0) + `"],"takeOver":false}`, 201},
+
+		// What the document forbids, the server refuses.
+		{"POST", "/operations", "", 415},
+		{"POST", "/operations", `{"plan":"plan-1"}`, 400},
+		{"POST", "/operations", `{"plan":"plan-1","hash":"h","x":1}`, 400},
+		{"POST", "/operations", `{"plan":1,"hash":"h"}`, 400},
+		{"POST", "/operations", `[]`, 400},
+		{"POST", "/operations/op-1/rollback", `{"x":1}`, 400},
+		{"PUT", "/gpus/0/mig-mode", `{}`, 400},
+		{"PUT", "/gpus/0/mig-mode", `{"enabled":"yes"}`, 400},
+		{"POST", "/plans", `{}`, 400},
+		{"POST", "/plans", `{"spec":{"layout":"half"},"force":"all"}`, 400},
+		{"POST", "/plans", plan(`{}`), 422},
+		{"POST", "/plans", plan(`{"layout":"half","demand":[{"count":1}]}`), 422},
+		{"POST", "/plans", plan(`{"gpus":[0],"devices":{"1g.5gb":-1}}`), 422},
+		{"POST", "/plans", plan(`{"demand":[{"count":1,"memory":"much"}]}`), 422},
+		{"POST", "/plans", plan(`{"demand":[{"count":1,"cores":1}]}`), 422},
+		{"POST", "/plans", plan(`{"demand":[]}`), 422},
+		{"DELETE", "/operations", "", 405},
+		{"GET", "/nothing", "", 404},
+	}
+}
+
+// TestExchanges holds requests and responses against the document. A request that the server takes is valid in it, and one
+// that is not valid there the server refuses.
+func TestExchanges(t *testing.T) {
+	d, client := load(t), serve(t)
+	for _, e := range exchanges() {
+		request, err := http.NewRequestWithContext(t.Context(), e.method, "http://control/api/v1"+e.path, strings.NewReader(e.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.body != "" {
+			request.Header.Set("Content-Type", "application/json")
+		}
+		valid := d.checkRequest(request, []byte(e.body))
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := readAll(t, response.Body)
+		if response.StatusCode != e.status {
+			t.Errorf("%s %s %s: %d %s, want %d", e.method, e.path, e.body, response.StatusCode, body, e.status)
+		}
+		refused := bytes.Contains([]byte(" 400 405 415 422 "), []byte(" "+response.Status[:3]+" "))
+		if e.path != "/nothing" && refused != (valid != nil) {
+			t.Errorf("%s %s %s: %d %s, in the document: %v", e.method, e.path, e.body, response.StatusCode, body, valid)
+		}
+		if err := d.checkResponse(response, body); err != nil {
+			t.Errorf("%s %s %s: %d %s: %v", e.method, e.path, e.body, response.StatusCode, body, err)
+		}
+	}
+	for path, item := range d.root["paths"].(map[string]any) {
+		for method, operation := range item.(map[string]any) {
+			if method == "parameters" {
+				continue
+			}
+			for status := range operation.(map[string]any)["responses"].(map[string]any) {
+				if name := strings.ToUpper(method) + " " + path + " " + status; status != "default" && !d.seen[name] {
+					t.Errorf("%s is in the document and never was an answer", name)
+				}
+			}
+		}
+	}
+}
