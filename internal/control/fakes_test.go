@@ -207,7 +207,9 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 		g.Instances = slices.Delete(g.Instances, at, at+1)
 		return mig.Done{}, nil
 	case mig.CreateCompute:
-		if slices.ContainsFunc(i.Computes, func(c mig.NodeCompute) bool { return c.Placement.Or(gpu.Placement{}).Overlaps(s.Compute.Or(gpu.Placement{})) }) {
+		if slices.ContainsFunc(i.Computes, func(c mig.NodeCompute) bool {
+			return c.Placement.Or(gpu.Placement{}).Overlaps(s.Compute.Or(gpu.Placement{}))
+		}) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
 		c := mig.NodeCompute{ID: gpu.ComputeID(len(i.Computes)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
@@ -260,7 +262,7 @@ func (w *world) Poll(context.Context, func() error) error {
 // ledger is the journal of a world.
 type ledger struct{ *world }
 
-func (l ledger) Append(record []byte) error {
+func (l *ledger) Append(record []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.point() {
@@ -280,9 +282,9 @@ func (l ledger) Append(record []byte) error {
 	return nil
 }
 
-func (l ledger) Records() ([][]byte, error) { return slices.Clone(l.records), l.corrupt }
+func (l *ledger) Records() ([][]byte, error) { return slices.Clone(l.records), l.corrupt }
 
-func (l ledger) Reset(records [][]byte) error {
+func (l *ledger) Reset(records [][]byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead {
@@ -319,9 +321,9 @@ func (k kubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
 
 type cluster struct{ *world }
 
-func (c cluster) Owners(context.Context) (map[gpu.UUID][]string, error) { return c.owners, nil }
+func (c *cluster) Owners(context.Context) (map[gpu.UUID][]string, error) { return c.owners, nil }
 
-func (c cluster) Cordon(context.Context) (bool, error) {
+func (c *cluster) Cordon(context.Context) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead {
@@ -334,7 +336,7 @@ func (c cluster) Cordon(context.Context) (bool, error) {
 	return true, nil
 }
 
-func (c cluster) Uncordon(context.Context) error {
+func (c *cluster) Uncordon(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.dead {
@@ -357,15 +359,15 @@ func (f files) Open(_ context.Context, g mig.NodeGPU) ([]Handle, error) {
 
 type profiling struct{ *world }
 
-func (p profiling) Release(context.Context) (func(), error) {
+func (p *profiling) Release(context.Context) (func(), error) {
 	p.released++
 	return func() { p.resumed++ }, nil
 }
 
 type observer struct{ *world }
 
-func (o observer) Operation(api.Verb, string, time.Duration) {}
-func (o observer) State(s string)                            { o.states = append(o.states, s) }
+func (o *observer) Operation(api.Verb, string, time.Duration) {}
+func (o *observer) State(s string)                            { o.states = append(o.states, s) }
 
 var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
 
@@ -373,7 +375,7 @@ var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, App
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
 	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Node: w, Assignments: kubelet{w}, Handles: files{w},
-		Cluster: cluster{w}, Profiling: profiling{w}, Journal: ledger{w}, Observer: observer{w}, CallTimeout: 10 * time.Second,
+		Cluster: &cluster{w}, Profiling: &profiling{w}, Journal: &ledger{w}, Observer: &observer{w}, CallTimeout: 10 * time.Second,
 		IdleFor: time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
 			w.hooks = append(w.hooks, env)
