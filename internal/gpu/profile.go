@@ -36,7 +36,11 @@ const maxAxis = 64
 
 // Engines counts the fixed-function engines of an instance.
 type Engines struct {
-	Copy, Decoder, Encoder, JPEG, OFA int
+	Copy    int `json:"copy"`
+	Decoder int `json:"decoder"`
+	Encoder int `json:"encoder"`
+	JPEG    int `json:"jpeg"`
+	OFA     int `json:"ofa"`
 }
 
 // Profile is one kind of GPU instance that a GPU offers, as its driver describes it.
@@ -56,7 +60,7 @@ type Profile struct {
 	MaxInstances int `json:"maxInstances"`
 	// Placements are all possible ones, occupied or not; nil where the driver withholds them.
 	Placements []Placement  `json:"placements,omitempty"`
-	Engines    Opt[Engines] `json:"-"`
+	Engines    Opt[Engines] `json:"engines,omitzero"`
 }
 
 // SliceCount splits slices of one kind; the three add up to the GPU's total.
