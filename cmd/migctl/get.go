@@ -74,7 +74,7 @@ func tableColumns(wide bool) columns {
 	if wide {
 		return columns{name: 28, uuid: 40, use: 0, profile: 16, migUUID: 52, full: true}
 	}
-	return columns{name: 15, uuid: 12, use: 18, profile: 11, migUUID: 12}
+	return columns{name: 14, uuid: 12, use: 19, profile: 11, migUUID: 12}
 }
 
 func (c columns) id(uuid string) string {
@@ -150,7 +150,7 @@ func drawGPU(p *page, g *nodeGPU, now time.Time, c columns) {
 	slots := g.slots()
 	p.drawAxis(g.axis(), slots)
 	if slots == nil && len(g.Instances) > 0 {
-		p.line(text("  (where instances lie is not known: the driver tells it to privileged processes)").in(dim))
+		p.para("  ", dim, "Where the instances lie is not known: the driver tells it to privileged processes only.")
 	}
 	if len(g.Instances) == 0 {
 		return
@@ -180,7 +180,7 @@ func headGPU(p *page, g *nodeGPU, c columns) {
 		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
 		span{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
 		span{fmt.Sprintf("MIG %-4s ", modeText(g.Mode)), modeColor(g.Mode)},
-		span{p.right(memoryText(g.Memory)+" GiB", 15) + p.right(wattsText(g.Power.Watts), 6) + "  ", plain},
+		span{p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ", plain},
 		span{use, useColor},
 	)
 }
@@ -218,9 +218,10 @@ func (g *nodeGPU) slots() []slot {
 		if !ok || at.Size < 1 {
 			return nil
 		}
-		s := slot{Placement: at, label: orUnknown(inst.Profile), note: inst.use(), color: useColorOf(&inst.nodeUse)}
-		if all := inst.texts(); len(inst.Holders) > 0 && len(all) > 0 {
-			s.note = inst.Holders[0].Pod
+		use := inst.whole()
+		s := slot{Placement: at, label: orUnknown(inst.Profile), note: use.use(), color: useColorOf(&use)}
+		if len(use.Holders) > 0 {
+			s.note = use.pods()
 		}
 		if !inst.Up {
 			s.note, s.color = "not answering", red
@@ -249,11 +250,12 @@ func drawInstance(p *page, inst *nodeInstance, c columns) {
 	switch {
 	case whole:
 		cells[3], cells[4] = strconv.Itoa(int(inst.Computes[0].ID)), c.id(string(inst.Computes[0].UUID))
-		if !inst.inUse() && inst.Computes[0].inUse() {
-			cells[7] = inst.Computes[0].use()
-		}
+		use := inst.whole()
+		cells[7] = use.use()
 	case len(inst.Computes) == 0:
 		cells[7] = "no compute instance"
+	default:
+		cells[7] = plural(len(inst.Computes), "compute instance", "compute instances")
 	}
 	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(inst)})
 	if !inst.Up {
@@ -279,7 +281,7 @@ func instanceColor(inst *nodeInstance) color {
 	if !inst.Up {
 		return red
 	}
-	if inst.inUse() {
+	if use := inst.whole(); use.inUse() {
 		return plain
 	}
 	return dim

@@ -142,6 +142,34 @@ func (u *nodeUse) use() string {
 	return "unknown"
 }
 
+// pods names the pods without their namespaces.
+func (u *nodeUse) pods() string {
+	var all []string
+	for _, h := range u.Holders {
+		if !slices.Contains(all, h.Pod) {
+			all = append(all, h.Pod)
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// whole is who has a GPU instance or a part of it.
+func (i *nodeInstance) whole() nodeUse {
+	use := i.nodeUse
+	use.Holders = slices.Clone(use.Holders)
+	for j := range i.Computes {
+		c := &i.Computes[j]
+		use.Holders = append(use.Holders, c.Holders...)
+		if c.Allocated.Or(false) {
+			use.Allocated = c.Allocated
+		}
+		if c.Processes.Or(0) > use.Processes.Or(0) {
+			use.Processes = c.Processes
+		}
+	}
+	return use
+}
+
 func (u *nodeUse) inUse() bool { return len(u.texts()) > 0 || u.Allocated.Or(false) }
 
 // isMIG tells whether the GPU is in MIG mode, or still has instances.

@@ -149,12 +149,12 @@ func writeComputeProfiles(p *page, g *nodeGPU) {
 	}
 }
 
-// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices can have: NVML has
-// profiles of 1, 2, 3, 4, 6, 7 and 8 slices.
+// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices can have: all of them, or
+// 1, 2, 3, 4 or 7.
 func computeSizes(slices int) []int {
 	var sizes []int
-	for _, n := range []int{1, 2, 3, 4, 6, 7, 8} {
-		if n <= slices {
+	for n := 1; n <= slices; n++ {
+		if n <= 4 || n == 7 || n == slices {
 			sizes = append(sizes, n)
 		}
 	}
