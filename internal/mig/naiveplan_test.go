@@ -99,10 +99,11 @@ func (g *naiveGPU) naiveBest(standing []naiveStanding, wants []naiveWant, mindin
 	for _, w := range wants {
 		counts[w.profile]++
 	}
+	kept := map[[2]int]naiveKept{}
 	for _, layout := range g.withCounts(counts) {
 		left := g.naiveLeft(layout)
 		naiveAssignments(layout, wants, func(given []int) {
-			c, allowed := g.naiveCostOf(standing, layout, wants, given, minding)
+			c, allowed := g.naiveCostOf(standing, layout, wants, given, minding, kept)
 			c[3] = -left
 			if allowed && (!ok || c.less(best)) {
 				best, ok = c, true
@@ -148,6 +149,10 @@ func (g *naiveGPU) naiveLeft(layout []naiveInstance) int {
 
 // naiveAssignments gives the wants to the instances of a layout in every way: given[i] is the want of the i-th instance.
 func naiveAssignments(layout []naiveInstance, wants []naiveWant, visit func(given []int)) {
+	var keys []string
+	for _, w := range wants {
+		keys = append(keys, fmt.Sprint(w))
+	}
 	var assign func(given []int)
 	assign = func(given []int) {
 		if len(given) == len(layout) {
@@ -156,8 +161,8 @@ func naiveAssignments(layout []naiveInstance, wants []naiveWant, visit func(give
 		}
 		tried := map[string]bool{}
 		for k, w := range wants {
-			if key := fmt.Sprint(w); w.profile == layout[len(given)].profile && !slices.Contains(given, k) && !tried[key] {
-				tried[key] = true
+			if w.profile == layout[len(given)].profile && !slices.Contains(given, k) && !tried[keys[k]] {
+				tried[keys[k]] = true
 				assign(append(given[:len(given):len(given)], k))
 			}
 		}
@@ -165,18 +170,32 @@ func naiveAssignments(layout []naiveInstance, wants []naiveWant, visit func(give
 	assign(nil)
 }
 
-func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance, wants []naiveWant, given []int, minding bool) (naiveCost, bool) {
+// naiveKept is what naiveKeep said.
+type naiveKept struct {
+	gone int
+	ok   bool
+}
+
+func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance, wants []naiveWant, given []int, minding bool,
+	known map[[2]int]naiveKept,
+) (naiveCost, bool) {
 	var c naiveCost
 	kept, computesKept, computesWanted := 0, 0, 0
 	for _, w := range wants {
 		computesWanted += len(w.sizes)
 	}
-	for _, s := range standing {
+	for i, s := range standing {
 		if k := slices.Index(layout, s.naiveInstance); k >= 0 {
-			if gone, ok := naiveKeep(g.profiles[s.profile].ComputeSlices, s, wants[given[k]].sizes, minding); ok {
-				c[1] += gone
+			key := [2]int{i, given[k]}
+			keep, said := known[key]
+			if !said {
+				keep.gone, keep.ok = naiveKeep(g.profiles[s.profile].ComputeSlices, s, wants[given[k]].sizes, minding)
+				known[key] = keep
+			}
+			if keep.ok {
+				c[1] += keep.gone
 				kept++
-				computesKept += len(s.computes) - gone
+				computesKept += len(s.computes) - keep.gone
 				continue
 			}
 		}

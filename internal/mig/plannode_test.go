@@ -122,7 +122,7 @@ func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 			plans, feasible := 0, 0
 			for n := range max(len(g.reachable), len(requests)) {
 				layout := g.reachable[n%len(g.reachable)]
-				for k := range 3 {
+				for k := range 2 {
 					request := requests[(n+k*(1+rng.IntN(len(requests))))%len(requests)]
 					plans++
 					if g.comparePlan(t, rng, g.randomStanding(rng, layout, false), g.whole(request)) {
@@ -131,7 +131,7 @@ func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 				}
 			}
 			t.Logf("%d layouts, %d requests: %d plans, %d feasible", len(g.reachable), len(requests), plans, feasible)
-			if feasible < plans/12 || feasible > plans*9/10 {
+			if feasible < plans/15 || feasible > plans*9/10 {
 				t.Errorf("only %d of %d requests can be met", feasible, plans)
 			}
 		})
@@ -164,7 +164,7 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 			g := newNaiveGPU(m)
 			rng := rand.New(rand.NewPCG(3, uint64(len(m.Name))))
 			feasible := 0
-			const rounds = 1500
+			const rounds = 800
 			for range rounds {
 				standing := g.randomStanding(rng, g.reachable[rng.IntN(len(g.reachable))], true)
 				target := g.reachable[rng.IntN(len(g.reachable))]

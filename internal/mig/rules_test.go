@@ -199,7 +199,7 @@ func TestPlansOfSeveralGPUsAreAsGoodAsBruteForce(t *testing.T) {
 	g := newNaiveGPU(model(t, "A30-24GB"))
 	rng := rand.New(rand.NewPCG(17, 4))
 	feasible := 0
-	for range 500 {
+	for range 300 {
 		var gpus []NodeGPU
 		var layouts [][]naiveStanding
 		var want naiveCost
@@ -234,7 +234,7 @@ func TestPlansOfSeveralGPUsAreAsGoodAsBruteForce(t *testing.T) {
 			t.Fatalf("%+v on %+v: %v, brute force %v; again %+v", rules, layouts, got, want, again)
 		}
 	}
-	if feasible < 30 {
+	if feasible < 20 {
 		t.Errorf("only %d can be met", feasible)
 	}
 }
