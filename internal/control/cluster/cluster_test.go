@@ -199,7 +199,32 @@ func TestCordonFails(t *testing.T) {
 	}
 }
 
-func TestOwners(t *testing.T) {
+// ownerCase is a cluster, and who owns GPUs of node-1 in it.
+type ownerCase struct {
+	name string
+	make func(*apiServer)
+	want map[gpu.UUID][]string
+}
+
+func wantOwners(t *testing.T, cases []ownerCase) {
+	t.Helper()
+	for _, tc := range cases {
+		s := newAPIServer()
+		tc.make(s)
+		c, _ := testCluster(t, s)
+		got, err := c.Owners(t.Context())
+		if want := fmt.Sprint(tc.want); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%s: got %v, %v, want %s", tc.name, got, err, want)
+		}
+		for _, selector := range s.selectors {
+			if !strings.Contains(selector, "node-1") {
+				t.Errorf("%s: all nodes' objects are asked for: %q", tc.name, selector)
+			}
+		}
+	}
+}
+
+func TestOwnersByMarksOfTheNode(t *testing.T) {
 	labels := func(pairs ...string) func(*apiServer) {
 		return func(s *apiServer) {
 			m := map[string]any{}
@@ -214,19 +239,7 @@ func TestOwners(t *testing.T) {
 			s.metadata()["annotations"] = map[string]any{"hami.io/node-nvidia-register": register}
 		}
 	}
-	list := func(group, version, path, answer string) func(*apiServer) {
-		return func(s *apiServer) {
-			s.groups[group] = version
-			s.lists[path] = answer
-		}
-	}
-	dra := "DRA (ResourceSlice of gpu.nvidia.com with MIG devices)"
-	slice := `{"spec": {"driver": "gpu.nvidia.com", "nodeName": "node-1", "devices": [%s]}}`
-	for _, tc := range []struct {
-		name string
-		make func(*apiServer)
-		want map[gpu.UUID][]string
-	}{
+	wantOwners(t, []ownerCase{
 		{"nobody", labels("nvidia.com/mig.strategy", "mixed", "nvidia.com/gpu.product", "A100"), nil},
 		{"mig-manager", labels("nvidia.com/mig.config", "all-balanced", "nvidia.com/mig.config.state", "success"),
 			map[gpu.UUID][]string{"": {"mig-manager (label nvidia.com/mig.config=all-balanced, state success)"}}},
@@ -242,6 +255,19 @@ func TestOwners(t *testing.T) {
 			map[gpu.UUID][]string{gpuA: {"HAMi (annotation hami.io/node-nvidia-register, mode mig)"}}},
 		{"HAMi without a UUID", hami(`[{"id": "?", "mode": "mig"}]`), map[gpu.UUID][]string{"": {"HAMi (annotation hami.io/node-nvidia-register, mode mig)"}}},
 		{"HAMi's first form", hami(string(gpuA) + ",10,40960,100,NVIDIA-A100,0,true:"), nil},
+	})
+}
+
+func TestOwnersByObjects(t *testing.T) {
+	list := func(group, version, path, answer string) func(*apiServer) {
+		return func(s *apiServer) {
+			s.groups[group] = version
+			s.lists[path] = answer
+		}
+	}
+	dra := "DRA (ResourceSlice of gpu.nvidia.com with MIG devices)"
+	slice := `{"spec": {"driver": "gpu.nvidia.com", "nodeName": "node-1", "devices": [%s]}}`
+	wantOwners(t, []ownerCase{
 		{"DRA", list("resource.k8s.io", "v1", "/apis/resource.k8s.io/v1/resourceslices", `{"items": [`+fmt.Sprintf(slice,
 			`{"name": "gpu-0", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": "`+string(gpuB)+`"}}},
 			{"name": "gpu-1-mig-1g5gb-19-0", "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": "`+string(gpuA)+`"}, "sms": {"int": 14}}},
@@ -257,20 +283,7 @@ func TestOwners(t *testing.T) {
 			map[gpu.UUID][]string{gpuA: {"InstaSlice (instaslices.inference.redhat.com node-1)"}}},
 		{"InstaSlice's later form", list("inference.redhat.com", "v1alpha1", "/apis/inference.redhat.com/v1alpha1/nodeaccelerators", `{"items": [{"metadata": {"name": "node-1"}}]}`),
 			map[gpu.UUID][]string{"": {"InstaSlice (nodeaccelerators.inference.redhat.com node-1)"}}},
-	} {
-		s := newAPIServer()
-		tc.make(s)
-		c, _ := testCluster(t, s)
-		got, err := c.Owners(t.Context())
-		if want := fmt.Sprint(tc.want); err != nil || fmt.Sprint(got) != want {
-			t.Errorf("%s: got %v, %v, want %s", tc.name, got, err, want)
-		}
-		for _, selector := range s.selectors {
-			if !strings.Contains(selector, "node-1") {
-				t.Errorf("%s: all nodes' objects are asked for: %q", tc.name, selector)
-			}
-		}
-	}
+	})
 }
 
 // TestOwnersDoesNotGuess: what cannot be asked may be an owner; what is known is told nevertheless.
