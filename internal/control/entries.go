@@ -26,13 +26,15 @@ const (
 
 // entry is one record of the journal.
 type entry struct {
-	Kind    string             `json:"kind"`
-	Op      string             `json:"op,omitempty"`
-	Begin   *begun             `json:"begin,omitempty"`
-	Step    *mig.Step          `json:"step,omitempty"`
-	Number  int                `json:"number,omitempty"` // of the step of the operation; -1 of one of its roll-back
-	Done    *mig.Done          `json:"done,omitempty"`
-	Error   string             `json:"error,omitempty"`
+	Kind   string    `json:"kind"`
+	Op     string    `json:"op,omitempty"`
+	Begin  *begun    `json:"begin,omitempty"`
+	Step   *mig.Step `json:"step,omitempty"`
+	Number int       `json:"number,omitempty"` // of the step of the operation; -1 of one of its roll-back
+	Done   *mig.Done `json:"done,omitempty"`
+	Error  string    `json:"error,omitempty"`
+	// Taken says that a creation failed because something stands there: what it is, it is not the operation's.
+	Taken   bool               `json:"taken,omitempty"`
 	Phase   api.OperationState `json:"phase,omitempty"`
 	End     *api.Operation     `json:"end,omitempty"`
 	Layouts []layout           `json:"layouts,omitempty"`

@@ -90,6 +90,9 @@ func (e *Engine) do(ctx context.Context, op *operation, n int) error {
 	outcome := entry{Kind: entryOutcome, Number: n, Done: &done}
 	if err != nil {
 		outcome.Done, outcome.Error = nil, err.Error()
+		if outcome.Taken = creates(s) && errors.Is(err, gpu.ErrInsufficientResources); outcome.Taken {
+			delete(op.made, placeOf(s))
+		}
 		e.updateStep(op, n, "failed", failureText(err), func(o *api.OperationStep) { o.Error = failureText(err) })
 	} else {
 		e.updateStep(op, n, "done", "done", func(o *api.OperationStep) { o.Done = &done })

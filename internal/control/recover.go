@@ -124,6 +124,9 @@ func (op *operation) fold(at entry) error {
 		op.doc.Steps[at.Number].State = "running"
 	case own && at.Error != "":
 		op.doc.Steps[at.Number].State, op.doc.Steps[at.Number].Error = "failed", "it failed"
+		if at.Taken {
+			delete(op.made, placeOf(op.doc.Steps[at.Number].Step))
+		}
 	case own:
 		op.doc.Steps[at.Number].State, op.doc.Steps[at.Number].Done = "done", at.Done
 	}

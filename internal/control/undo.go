@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func (e *Engine) undoRound(ctx context.Context, op *operation) (int, error) {
 	for _, l := range op.begun.Before {
 		g, err := findGPU(gpus, unreadable, l.GPU)
 		if err != nil {
-			failed = err
+			failed = cmp.Or(failed, err)
 			continue
 		}
 		n, err := e.undoGPU(ctx, op, cut{live: g, want: l})
@@ -79,9 +80,7 @@ func (e *Engine) undoRound(ctx context.Context, op *operation) (int, error) {
 		if unfinished(err) {
 			return did, err
 		}
-		if err != nil {
-			failed = err
-		}
+		failed = cmp.Or(failed, err)
 	}
 	return did, failed
 }

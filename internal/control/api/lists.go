@@ -155,13 +155,32 @@ func (d *DeviceRequest) UnmarshalJSON(data []byte) error {
 	}
 	type plain DeviceRequest
 	request := plain{Count: 1}
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&request); err != nil {
+	if err := strictly(data, &request); err != nil {
 		return err
 	}
 	*d = DeviceRequest(request)
 	return nil
+}
+
+// UnmarshalJSON reads a need; without a count it is of one.
+func (n *Need) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '{' {
+		return errors.New(`expected a need such as {"memory": "12GiB", "sms": 20, "count": 3}`)
+	}
+	type plain Need
+	need := plain{Count: 1}
+	if err := strictly(data, &need); err != nil {
+		return err
+	}
+	*n = Need(need)
+	return nil
+}
+
+// strictly refuses unknown keys, which a decoder that was told to does not see to within what reads itself.
+func strictly(data []byte, into any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(into)
 }
 
 // MarshalJSON writes a number where there are no compute instances to tell of.

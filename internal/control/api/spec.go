@@ -26,7 +26,7 @@ type LayoutRule struct {
 	MIGDevices   map[string]int `json:"mig-devices,omitzero"`
 }
 
-// Need asks for a number of further instances of at least so much memory and so many SMs.
+// Need asks for a number of further instances of at least so much memory and so many SMs; without a count for one.
 type Need struct {
 	Memory Bytes `json:"memory,omitempty"`
 	SMs    int   `json:"sms,omitempty"`
@@ -34,7 +34,7 @@ type Need struct {
 }
 
 // DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each. Without compute there
-// is one of all slices.
+// is one of all slices, with an empty list none; without a count it is 1.
 type DeviceRequest struct {
 	Count   int      `json:"count"`
 	Compute []string `json:"compute,omitempty"`

@@ -30,6 +30,7 @@ type auditEntry struct {
 	Status  int             `json:"status,omitempty"`
 	Problem api.ProblemType `json:"problem,omitempty"`
 	Seconds float64         `json:"durationSeconds,omitempty"`
+	Calls   int             `json:"calls,omitempty"` // that were refused by a limit since the last such line, this one included
 }
 
 // auditLog writes whole lines.

@@ -26,6 +26,8 @@ type call struct {
 	who   identity
 	body  []byte
 	entry auditEntry
+	// untold calls have no line of their own in the audit log.
+	untold bool
 }
 
 // recorder notes what is answered, and keeps it where an Idempotency-Key wants it kept.
@@ -64,7 +66,11 @@ func (s *server) handler(d door) http.Handler {
 		c.w.Header().Set("Cache-Control", "no-store")
 		c.w.Header().Set("X-Content-Type-Options", "nosniff")
 		defer c.end(begun)
-		defer c.recover()
+		defer func() {
+			if broken := recover(); broken != nil {
+				c.broke(broken)
+			}
+		}()
 		if err := c.answer(d); err != nil {
 			c.fail(err)
 		}
@@ -102,7 +108,7 @@ func (c *call) answer(d door) error {
 func (c *call) admit(d door) error {
 	remote := c.entry.From
 	if wait, ok := c.s.fails.peek(remote); !ok {
-		return c.tooMany(wait, "Too many failed authentications from there.")
+		return c.tooMany(c.s.fails, remote, wait, "Too many failed authentications from there.")
 	}
 	who, err := d.identify(c.r)
 	switch {
@@ -122,13 +128,19 @@ func (c *call) admit(d door) error {
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
 		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
 	}
-	if wait, ok := c.s.actors.take(who.method + " " + who.name); !ok {
-		return c.tooMany(wait, "Too many calls.")
+	actor := who.method + " " + who.name
+	if wait, ok := c.s.actors.take(actor); !ok {
+		return c.tooMany(c.s.actors, actor, wait, "Too many calls.")
 	}
 	return nil
 }
 
-func (c *call) tooMany(wait int, why string) error {
+// tooMany refuses a call. The audit log has one line a minute for each who is refused so, and how many calls it stands for: a
+// flood must not fill the disk.
+func (c *call) tooMany(of *buckets, key string, wait int, why string) error {
+	if c.entry.Calls = of.refused(key); c.entry.Calls == 0 {
+		c.untold = true
+	}
 	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
 	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
 }
@@ -193,6 +205,9 @@ func (c *call) begin() error {
 
 // end writes down how the call was answered.
 func (c *call) end(begun time.Time) {
+	if c.untold {
+		return
+	}
 	e := c.entry
 	e.Phase, e.Time = "end", c.s.o.Now()
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
@@ -213,12 +228,8 @@ func (c *call) fail(err error) {
 	}
 }
 
-// recover makes a problem of a panic.
-func (c *call) recover() {
-	broken := recover()
-	if broken == nil {
-		return
-	}
+// broke makes a problem of a panic.
+func (c *call) broke(broken any) {
 	_ = level.Error(c.s.logger).Log("msg", "Call of partition control panicked", "request", c.entry.Request,
 		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
 	answered := c.w.status != 0

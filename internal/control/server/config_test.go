@@ -74,7 +74,7 @@ func TestConfigIsReadAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := &tlsDoor{config: f, now: time.Now}
+	d := &tlsDoor{config: f}
 	knows := func(token string) string {
 		c, err := f.current()
 		if err != nil {

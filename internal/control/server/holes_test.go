@@ -201,9 +201,24 @@ func TestCallsAreLimited(t *testing.T) {
 	if w.Header().Get("Retry-After") != "2" {
 		t.Errorf("Retry-After: %q", w.Header().Get("Retry-After"))
 	}
+	for range 9 {
+		r.do(all, "GET", "/api/v1/operations", "")
+	}
 	*r.clock = r.clock.Add(2 * time.Second)
 	if w := r.do(all, "GET", "/api/v1/operations", ""); w.Code != 200 {
 		t.Errorf("after waiting: %d", w.Code)
+	}
+	*r.clock = r.clock.Add(tellEvery)
+	for range 3 {
+		r.do(all, "GET", "/api/v1/operations", "")
+	}
+	refused := 0
+	entries := r.audit.entries(t)
+	for _, e := range entries {
+		refused += e.Calls
+	}
+	if len(entries) != 7 || refused != 11 {
+		t.Errorf("%d lines for 5 answers and %d refusals; want 7 and 11", len(entries), refused)
 	}
 }
 

@@ -18,9 +18,14 @@ type buckets struct {
 }
 
 type bucket struct {
-	left float64
-	at   time.Time
+	left   float64
+	at     time.Time
+	untold int // refusals that nobody was told of
+	told   time.Time
 }
+
+// tellEvery is how often refusals of one key are told of.
+const tellEvery = time.Minute
 
 func newBuckets(rate, burst float64, now func() time.Time) *buckets {
 	return &buckets{rate: rate, burst: burst, now: now, byKey: make(map[string]bucket)}
@@ -45,6 +50,20 @@ func (b *buckets) peek(key string) (wait int, ok bool) {
 	defer b.mu.Unlock()
 	current := b.filled(key)
 	return b.wait(current), current.left >= 1
+}
+
+// refused counts a refusal, and returns how many there were if it is time to tell, else 0.
+func (b *buckets) refused(key string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	current := b.filled(key)
+	current.untold++
+	count := 0
+	if current.told.IsZero() || current.at.Sub(current.told) >= tellEvery {
+		count, current.untold, current.told = current.untold, 0, current.at
+	}
+	b.put(key, current)
+	return count
 }
 
 func (b *buckets) wait(current bucket) int {

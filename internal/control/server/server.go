@@ -187,7 +187,7 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 	}
 	e := entrance{
 		listener: limitConns(l, s.limits.conns),
-		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer, now: s.o.Now})),
+		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer})),
 	}
 	e.server.TLSConfig = config.tls()
 	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }

@@ -144,7 +144,7 @@ tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
 kubernetes: true
 `)
 	r := newRig(t, func(o *Options, _ *limits) {
-		o.ListenAddress, o.ConfigFile, o.Reviewer, o.Now = "127.0.0.1:0", path, fakeReviewer{}, time.Now
+		o.ListenAddress, o.ConfigFile, o.Reviewer = "127.0.0.1:0", path, fakeReviewer{}
 	})
 	url := "https://" + r.start(t)[0].String() + "/api/v1/operations"
 	pair := func(by *authority, cn string, usage x509.ExtKeyUsage) tls.Certificate {

@@ -82,6 +82,8 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *Error) {
 			return nil, wrong(join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
 		case !l.MIGEnabled && len(l.MIGDevices) > 0:
 			return nil, wrong(join(at, "mig-devices"), "has instances where mig-enabled is false")
+		case !l.Devices.All && l.Devices.Indexes == nil:
+			return nil, wrong(join(at, "devices"), "is missing")
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:
 			return nil, wrong(at, "has more than %d devices or device filters", maxList)
 		}

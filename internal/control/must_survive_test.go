@@ -1,0 +1,407 @@
+package control
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// survives applies the mixed layout to a world that was made difficult, and wants this end of it.
+func survives(t *testing.T, state api.OperationState, make func(w *world)) (w *world, e *Engine, op *api.Operation) {
+	t.Helper()
+	w = newWorld(t)
+	e = w.engine(t, nil)
+	make(w)
+	op = e.applied(t, mixed())
+	if op.State != state {
+		t.Fatalf("operation is %s (%v), want %s", op.State, op.Error, state)
+	}
+	return w, e, op
+}
+
+// first has a step fail the first time that it is called.
+func first(op mig.StepOp, id gpu.UUID, err error) func(int, mig.Step) error {
+	failed := false
+	return func(_ int, s mig.Step) error {
+		if failed || s.Op != op || s.GPU != id {
+			return nil
+		}
+		failed = true
+		return err
+	}
+}
+
+func always(op mig.StepOp, id gpu.UUID, err error) func(int, mig.Step) error {
+	return func(_ int, s mig.Step) error {
+		if s.Op == op && s.GPU == id {
+			return err
+		}
+		return nil
+	}
+}
+
+func TestComputeInstanceGoneAndInstanceStillInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, _ := survives(t, api.Succeeded, func(w *world) { w.before = first(mig.DestroyInstance, gpu1, gpu.ErrInUse) })
+		w.sound(t, e, mixedBefore, mixedAfter)
+		w, e, op := survives(t, api.RolledBack, func(w *world) { w.before = always(mig.DestroyInstance, gpu1, gpu.ErrInUse) })
+		w.sound(t, e, mixedBefore, mixedBefore)
+		if op.Error == nil || op.Error.Type != api.DriverFailed {
+			t.Errorf("error %v", op.Error)
+		}
+	})
+}
+
+func TestDestroySaysOKAndTheInstanceRemains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, step := range []mig.StepOp{mig.DestroyCompute, mig.DestroyInstance, mig.CreateInstance, mig.CreateCompute} {
+			w, e, _ := survives(t, api.RolledBack, func(w *world) { w.before = first(step, gpu1, errLie) })
+			w.sound(t, e, mixedBefore, mixedBefore)
+		}
+	})
+}
+
+func TestChangedInstanceIDs(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	plan, err := e.Plan(t.Context(), everything, mixed())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.gpu(gpu1).Instances[0].ID = 99 // destroyed and created again, with the same UUIDs
+	_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+	p := isProblem(t, err, api.StalePlan)
+	if !strings.Contains(p.Detail, "no longer: GPU instance 3 (7g.40gb at 0:8)") || !strings.Contains(p.Detail, "now: GPU instance 99") {
+		t.Errorf("detail %q does not say what has changed", p.Detail)
+	}
+	w.look()
+	op, err := e.start(t, mixed())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.gpu(gpu1).Instances[0].ID = 100 // after the start
+	synctest.Test(t, func(t *testing.T) { e.drive(t) })
+	if got := e.now(t, op.ID); got.State != api.Failed && got.State != api.RolledBack || w.gpu(gpu1).Instances[0].ID != 100 {
+		t.Errorf("operation is %s, instance %+v", got.State, w.gpu(gpu1).Instances[0])
+	}
+}
+
+func TestOccupiedPlacementIsSomebodyElseAtWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, op := survives(t, api.RolledBack, func(w *world) {
+			stood := false
+			w.before = func(_ int, s mig.Step) error {
+				if s.Op == mig.CreateInstance && s.GPU == gpu0 && s.Placement.Start == 6 && !stood {
+					stood = true
+					w.stand(gpu0, "1g.5gb", 6)
+					i := &w.gpu(gpu0).Instances[2]
+					i.Computes = nil // even one that could be the operation's own is not
+				}
+				if stood && s.Op == mig.DestroyInstance && s.Placement.Start == 6 {
+					t.Error("what somebody else made was destroyed")
+				}
+				return nil
+			}
+			w.after = func(_ int, s mig.Step) error {
+				if stood && s.Op == mig.DestroyInstance { // the human is done before the roll-back ends
+					g := w.gpu(gpu0)
+					g.Instances = slices.DeleteFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement.Start == 6 })
+				}
+				return nil
+			}
+		})
+		if !strings.Contains(op.Error.Detail, "somebody else") {
+			t.Errorf("detail %q", op.Error.Detail)
+		}
+		w.sound(t, e, mixedBefore, mixedBefore)
+	})
+}
+
+func TestForeignInstanceIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, _ := survives(t, api.Degraded, func(w *world) {
+			w.before = func(n int, s mig.Step) error {
+				if s.Op == mig.CreateInstance && s.GPU == gpu1 && s.Profile == "3g.20gb" && s.Placement.Start == 0 {
+					if len(w.gpu(gpu1).Instances) == 0 {
+						w.stand(gpu1, "1g.5gb", 0)
+					}
+				}
+				return nil
+			}
+		})
+		if !strings.Contains(w.cutting(), "1: 1g.5gb@0:1[0:1]\n") || e.State() != degraded {
+			t.Errorf("state %s\n%s", e.State(), w.cutting())
+		}
+		w.before = nil
+		w.gpu(gpu1).Instances = nil // the human has gone
+		w.afterFailure(t, e, mixedBefore, mixedBefore)
+	})
+}
+
+func TestProcessThatStartsBetweenCheckAndDestroy(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := func(w *world) {
+				w.processes[gpu1] = []gpu.Process{{PID: 77, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}}
+			}
+			w := newWorld(t)
+			e := w.engine(t, nil)
+			op, err := e.start(t, mixed())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if late { // after the engine's own check
+				w.before = func(_ int, s mig.Step) error {
+					if s.GPU == gpu1 {
+						begin(w)
+					}
+					return nil
+				}
+			} else {
+				begin(w)
+			}
+			e.drive(t)
+			got := e.now(t, op.ID)
+			if got.State != api.RolledBack || got.Error.Type != api.Busy || len(got.Error.Blocking) != 1 || got.Error.Blocking[0].Holders[0].PID != 77 {
+				t.Errorf("operation is %s: %+v", got.State, got.Error)
+			}
+			if w.gpu(gpu1).Instances[0].ID != 3 {
+				t.Error("what came into use was destroyed")
+			}
+			w.sound(t, e, mixedBefore, mixedBefore)
+		})
+	}
+}
+
+func TestProcessOnWhatWasMadeIsNotDestroyedByTheRollBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, op := survives(t, api.Degraded, func(w *world) {
+			w.before = func(_ int, s mig.Step) error {
+				if s.Op != mig.CreateCompute || s.GPU != gpu1 {
+					return nil
+				}
+				for _, i := range w.gpu(gpu0).Instances {
+					if i.Profile == "2g.10gb" {
+						w.processes[gpu0] = append(w.processes[gpu0], gpu.Process{PID: 5, Instance: gpu.Some(i.ID)})
+					}
+				}
+				return gpu.ErrDriver
+			}
+		})
+		if !strings.Contains(w.cutting(), "2g.10gb@4:2[0:2]") {
+			t.Errorf("what is busy was destroyed:\n%s", w.cutting())
+		}
+		if op.Error.Type != api.Busy {
+			t.Errorf("error %v", op.Error)
+		}
+		w.processes[gpu0] = w.processes[gpu0][:1]
+		w.before = nil
+		w.afterFailure(t, e, mixedBefore, mixedBefore)
+	})
+}
+
+func TestHangInMidOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, op := survives(t, api.Stuck, func(w *world) {
+			w.before = func(_ int, s mig.Step) error {
+				if s.Op == mig.DestroyInstance && s.GPU == gpu1 {
+					w.reading = func() error { return gpu.ErrTimeout }
+					return gpu.ErrTimeout
+				}
+				return nil
+			}
+		})
+		if e.State() != stuck {
+			t.Errorf("state %s", e.State())
+		}
+		_, err := e.Rollback(t.Context(), everything, op.ID)
+		isProblem(t, err, api.StuckNode)
+		_, err = e.Plan(t.Context(), everything, mixed())
+		isProblem(t, err, api.StuckNode)
+		next := w.engine(t, nil) // nor does a restart hang, or forget
+		if next.State() != stuck {
+			t.Errorf("state after a restart %s", next.State())
+		}
+		w.before, w.reading = nil, nil
+		if p := e.take(nil); p == nil || p.Type != api.StuckNode || p.Operation != op.ID {
+			t.Errorf("a new operation gets %v", p)
+		}
+		w.afterFailure(t, next, mixedBefore, mixedBefore)
+	})
+}
+
+func TestGPULostInMidOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, _ := survives(t, api.Degraded, func(w *world) {
+			w.before = func(_ int, s mig.Step) error {
+				if s.Op == mig.CreateInstance && s.GPU == gpu1 {
+					w.reading = func() error { return gpu.ErrLost }
+					return gpu.ErrLost
+				}
+				return nil
+			}
+		})
+		w.before, w.reading = nil, nil
+		w.afterFailure(t, e, mixedBefore, mixedBefore)
+	})
+}
+
+func TestNoPermissionInMidOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, op := survives(t, api.Degraded, func(w *world) {
+			w.before = func(n int, _ mig.Step) error {
+				if n >= 3 {
+					return gpu.ErrNoPermission
+				}
+				return nil
+			}
+		})
+		if !strings.Contains(op.Error.Detail, "no permission") {
+			t.Errorf("detail %q", op.Error.Detail)
+		}
+		w.before = nil
+		w.afterFailure(t, e, mixedBefore, mixedBefore)
+	})
+}
+
+func TestFailingRollBack(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { failingRollBack(t, restart) })
+	}
+}
+
+func failingRollBack(t *testing.T, restart bool) {
+	w, e, op := survives(t, api.Degraded, func(w *world) {
+		w.before = func(n int, _ mig.Step) error {
+			if n >= 4 {
+				return gpu.ErrDriver
+			}
+			return nil
+		}
+	})
+	if _, err := e.Rollback(t.Context(), everything, op.ID); err != nil {
+		t.Fatal(err)
+	}
+	e.drive(t) // it fails again, and can be tried again
+	if e.State() != degraded {
+		t.Errorf("state %s", e.State())
+	}
+	if p := e.take(nil); p == nil || p.Type != api.DegradedNode || p.Operation != op.ID {
+		t.Errorf("a new operation gets %v", p)
+	}
+	w.before = nil
+	if restart {
+		e = w.engine(t, nil)
+	}
+	w.afterFailure(t, e, mixedBefore, mixedBefore)
+}
+
+func TestNamesThatChangeWithADriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, e, op := survives(t, api.Succeeded, func(*world) {})
+		for n := range w.gpus {
+			for m := range w.gpus[n].Instances {
+				w.gpus[n].Instances[m].Profile += "+gfx"
+			}
+		}
+		next, err := e.Rollback(t.Context(), everything, op.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.drive(t)
+		if got := e.now(t, next.ID); got.State != api.Succeeded || !strings.Contains(w.cutting(), "1: 7g.40gb@0:8[0:7]") {
+			t.Errorf("operation is %s\n%s", got.State, w.cutting())
+		}
+	})
+}
+
+func TestKubeletUnavailableIsBusy(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	w.podsErr = gpu.ErrUnavailable
+	_, err := e.Plan(t.Context(), everything, mixed())
+	p := isProblem(t, err, api.Infeasible)
+	if len(p.Blocking) == 0 || !slices.ContainsFunc(p.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == api.HoldUnknown && h.What == "kubelet: unavailable" }) {
+		t.Errorf("blocking %+v", p.Blocking)
+	}
+	w.podsErr = nil
+	op, err := e.start(t, mixed())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.podsErr = gpu.ErrUnavailable // between the check and the destruction
+	synctest.Test(t, func(t *testing.T) { e.drive(t) })
+	if got := e.now(t, op.ID); got.State != api.Failed || got.Error.Type != api.Busy || w.cutting() != mixedBefore {
+		t.Errorf("operation is %s: %v", got.State, got.Error)
+	}
+}
+
+func TestFragmentationReportsTheBlocker(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	_, err := e.Plan(t.Context(), everything, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}}})
+	p := isProblem(t, err, api.Infeasible)
+	if len(p.Blocking) != 1 || p.Blocking[0].Instance != "MIG-0-0:4-0:3-e0" || p.Blocking[0].Holders[0].PID != 42 {
+		t.Errorf("blocking %+v", p.Blocking)
+	}
+}
+
+func TestCorruptJournal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := survives(t, api.Succeeded, func(*world) {})
+		for name, spoil := range map[string]func(){
+			"unreadable": func() { w.corrupt = errors.New("journal is corrupt at record 3: its checksum does not match") },
+			"senseless":  func() { w.corrupt, w.records = nil, append(w.records, []byte(`{"kind":"intent","op":"nobody"}`)) },
+			"later": func() {
+				w.records = append(w.records[:len(w.records)-1:len(w.records)-1], []byte(`{"kind":"sharding"}`))
+			},
+		} {
+			spoil()
+			records := slices.Clone(w.records)
+			e := w.engine(t, nil)
+			if e.State() != readOnly {
+				t.Errorf("%s: state %s", name, e.State())
+			}
+			e.mend()
+			p := e.take(nil)
+			if p == nil || p.Type != api.ReadOnly || !strings.Contains(p.Detail, "corrupt at record") {
+				t.Errorf("%s: a new operation gets %v", name, p)
+			}
+			if !slices.EqualFunc(w.records, records, slices.Equal) {
+				t.Errorf("%s: the journal was changed", name)
+			}
+			w.records = records[:len(records)-1]
+		}
+	})
+}
+
+func TestRebootInMidOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		if _, err := e.start(t, mixed()); err != nil {
+			t.Fatal(err)
+		}
+		w.points, w.dieAt = 0, 12
+		e.drive(t)
+		w.revive()
+		for n := range w.gpus {
+			w.gpus[n].Instances = nil
+		}
+		w.stand(gpu1, "1g.5gb", 0) // by a human, after the reboot
+		next := w.engine(t, func(o *Options) { o.BootID = "boot-2" })
+		op := next.Operations().Operations[0]
+		if op.State != api.Failed || !strings.Contains(op.Error.Detail, "rebooted") || next.State() != idle || w.cordonedBy != "" {
+			t.Errorf("operation is %s: %v; state %s", op.State, op.Error, next.State())
+		}
+		if w.cutting() != "0:\n1: 1g.5gb@0:1[0:1]\n" {
+			t.Errorf("something was touched:\n%s", w.cutting())
+		}
+	})
+}
