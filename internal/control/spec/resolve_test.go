@@ -55,6 +55,7 @@ func TestResolve(t *testing.T) {
 // TestResolveChecksWhatDidNotComeFromAFile: a client's JSON goes past Decode.
 func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 	all := []api.Selector{"all"}
+	everywhere := api.DeviceList{All: true}
 	rule := func(r api.LayoutRule) api.Spec {
 		return api.Spec{Version: "v1", MIGConfigs: map[string][]api.LayoutRule{"x": {r}}}
 	}
