@@ -252,7 +252,7 @@ func TestExchanges(t *testing.T) {
 				continue
 			}
 			for status := range operation.(map[string]any)["responses"].(map[string]any) {
-				if name := strings.ToUpper(method) + " " + path + " " + status; status != "default" && !d.seen[name] {
+				if name := strings.ToUpper(method) + " " + path + " " + status; status != "default" && status != "304" && !d.seen[name] { // 304 is the exporter's own
 					t.Errorf("%s is in the document and never was an answer", name)
 				}
 			}

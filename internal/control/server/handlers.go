@@ -15,6 +15,9 @@ import (
 )
 
 func (c *call) node() error {
+	if c.s.o.Current() == nil {
+		return c.unread()
+	}
 	c.s.o.Node.ServeHTTP(c.w, c.r)
 	return nil
 }
@@ -171,11 +174,16 @@ func (c *call) change(do func() (*api.Operation, error)) error {
 	return c.respond(http.StatusAccepted, operation)
 }
 
+func (c *call) unread() error {
+	c.w.Header().Set("Retry-After", "1")
+	return problem(api.Unavailable, http.StatusServiceUnavailable, "The GPUs have not been read yet. Try again.")
+}
+
 // gpu finds a GPU by index, UUID or PCI bus id.
 func (c *call) gpu(selector string) (gpu.UUID, error) {
 	snap := c.s.o.Current()
 	if snap == nil {
-		return "", problem(api.Unavailable, http.StatusServiceUnavailable, "The GPUs have not been read yet. Try again.")
+		return "", c.unread()
 	}
 	var have []string
 	for i := range snap.GPUs {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 const start = `{"plan":"plan-1","hash":"h"}`
@@ -138,6 +139,13 @@ func TestGPUsAreFoundByEveryName(t *testing.T) {
 	for _, name := range []string{"1", "00", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
 		wantProblem(t, newRig(t).do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`), 404, api.NotFound)
 	}
+}
+
+func TestNothingIsReadYet(t *testing.T) {
+	r := newRig(t, func(o *Options, _ *limits) { o.Current = func() *gpu.Snapshot { return nil } })
+	all := someone(allRights())
+	wantProblem(t, r.do(all, "GET", "/api/v1/node", ""), 503, api.Unavailable)
+	wantProblem(t, r.do(all, "PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`), 503, api.Unavailable)
 }
 
 func TestEngineProblemsGoThrough(t *testing.T) {
