@@ -71,7 +71,8 @@ func (s *session) rollback(ctx context.Context) error {
 	}
 	writeOperation(s.page, &op)
 	s.page.line()
-	question := "Lead back to the layout before this operation? Instances that it created are destroyed."
+	s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by now is not, and then nothing is changed.")
+	question := "Lead back to the layout before it?"
 	if op.State == api.Degraded || op.State == api.Stuck {
 		question = "Try again to roll it back?"
 	}
@@ -94,8 +95,12 @@ func (s *session) start(ctx context.Context, method, path string, request any) e
 // follow shows an operation's news as they come, and its end.
 func (s *session) follow(ctx context.Context, op *api.Operation) error {
 	seen, failures := 0, 0
+	var leave context.CancelFunc
 	show := func(e api.Event) {
 		failures = 0
+		if e.State == api.Stuck { // it may be so for long: the operator is told now, if it still is
+			leave()
+		}
 		writeEvent(s.page, op, &e)
 		s.page.flush() //nolint:errcheck // the page keeps the error, and the operation goes on anyway
 	}
@@ -103,22 +108,20 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 		if err := s.page.flush(); err != nil {
 			return err
 		}
-		last, err := s.client.events(ctx, op.ID, seen, show)
+		var streaming context.Context
+		streaming, leave = context.WithCancel(ctx)
+		last, err := s.client.events(streaming, op.ID, seen, show)
+		leave()
 		seen = last
-		var ended api.Operation
-		if ctx.Err() == nil && (err == nil || errors.As(err, new(*unreachable))) {
-			if err2 := s.client.fetch(ctx, operationPath(op.ID), &ended); err2 == nil && atEnd(ended.State) {
-				writeEnd(s.page, &ended)
-				return endError(&ended)
-			} else if err == nil {
-				err = err2
-			}
-		}
-		if ctx.Err() != nil {
+		switch ended := s.ended(ctx, op.ID, err); {
+		case ended != nil:
+			writeEnd(s.page, ended)
+			return endError(ended)
+		case ctx.Err() != nil:
 			s.sayGoesOn(op.ID, "Interrupted.")
 			return ctx.Err()
-		}
-		if err != nil && !errors.As(err, new(*unreachable)) {
+		case mayComeBack(err):
+		default:
 			return err
 		}
 		if failures++; failures > followAttempts {
@@ -130,6 +133,23 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// mayComeBack tells whether it is worth asking again after an error, or after the end of a stream: the server may be
+// restarting, or have let go of a slow reader.
+func mayComeBack(err error) bool {
+	var p *api.Problem
+	return err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(*unreachable)) ||
+		errors.As(err, &p) && (p.Type == api.RateLimited || p.Type == api.Unavailable)
+}
+
+// ended finds an operation where it has come to its end; else nil.
+func (s *session) ended(ctx context.Context, id string, streamErr error) *api.Operation {
+	var op api.Operation
+	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil || !atEnd(op.State) {
+		return nil
+	}
+	return &op
 }
 
 func (s *session) sayGoesOn(id, why string) {
@@ -180,7 +200,11 @@ func writeEvent(p *page, op *api.Operation, e *api.Event) {
 // writeEnd shows what came of an operation and what to do next.
 func writeEnd(p *page, op *api.Operation) {
 	p.line()
-	p.line(stateSpan(op.State), text(" after %s", op.Ended.Sub(op.Started).Round(100*time.Millisecond)))
+	after := ""
+	if !op.Ended.IsZero() {
+		after = fmt.Sprintf(" after %s", op.Ended.Sub(op.Started).Round(100*time.Millisecond))
+	}
+	p.line(stateSpan(op.State), text("%s", after))
 	if op.Error != nil {
 		p.para("  ", red, op.Error.Error())
 		for i := range op.Error.Blocking {

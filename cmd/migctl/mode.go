@@ -37,11 +37,13 @@ func (s *session) mode(ctx context.Context) error {
 		case g.UUID == "":
 			return usageError{fmt.Sprintf("GPU %d does not answer: it has no UUID now", g.Index)}
 		case g.Mode.Current == wanted && (g.Mode.Pending == "" || g.Mode.Pending == wanted):
-			s.page.line(text("%s  MIG mode is %s already", name, s.opts.State).in(green))
+			s.page.line(text("%s", name).in(bold))
+			s.page.line(text("  MIG mode is %s already", s.opts.State).in(green))
 			continue
 		}
 		todo = append(todo, *g)
-		s.page.line(text("%s  MIG mode %s, to be %s", name, modeText(g.Mode), s.opts.State))
+		s.page.line(text("%s", name).in(bold))
+		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.Mode), s.opts.State))
 		if n := len(g.Instances); n > 0 {
 			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
 		}
@@ -56,7 +58,7 @@ func (s *session) mode(ctx context.Context) error {
 	s.page.line()
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
-	if err := s.ask(fmt.Sprintf("Switch MIG mode %s on %s?", s.opts.State, plural(len(todo), "GPU", "GPUs"))); err != nil {
+	if err := s.ask(fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(todo), "GPU", "GPUs"), s.opts.State)); err != nil {
 		return err
 	}
 	return s.switchModes(ctx, todo)

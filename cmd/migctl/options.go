@@ -101,10 +101,24 @@ func (s *session) parse(args []string) (done bool, err error) {
 			err = usageError{"a command is missing, see above"}
 		}
 	}()
-	if s.opts.Command, err = app.Parse(args); err != nil {
+	if s.opts.Command, err = app.Parse(joinDash(args)); err != nil {
 		return false, usageError{err.Error()}
 	}
 	return false, s.opts.check()
+}
+
+// joinDash makes one word of "-f -": kingpin does not take a lone dash for a flag's value.
+func joinDash(args []string) []string {
+	var joined []string
+	for i := 0; i < len(args); i++ {
+		if (args[i] == "-f" || args[i] == "--file") && i+1 < len(args) && args[i+1] == "-" {
+			joined = append(joined, "--file=-")
+			i++
+			continue
+		}
+		joined = append(joined, args[i])
+	}
+	return joined
 }
 
 func asksForHelp(arg string) bool {

@@ -33,8 +33,9 @@ func (s *session) plan(ctx context.Context) error {
 	writePlan(s.page, &plan)
 	if len(plan.Steps) > 0 {
 		s.page.line()
-		s.page.line(text("To do this: ").in(cyan), text("migctl apply --plan %s \\", plan.ID))
-		s.page.para("              --hash ", plain, plan.Hash)
+		s.page.line(text("To do this:").in(cyan))
+		s.page.line(text("  migctl apply --plan %s --hash \\", plan.ID))
+		s.page.line(text("    %s", plan.Hash))
 	}
 	return nil
 }
@@ -178,7 +179,7 @@ func writeComputes(p *page, sign string, c color, computes []api.Compute) {
 	}
 	for i := range computes {
 		ci := &computes[i]
-		t := fmt.Sprintf("    %s compute instance of %s at %s", sign, plural(ci.Placement.Size, "slice", "slices"), ci.Placement)
+		t := fmt.Sprintf("    %s compute instance %dc at %s", sign, ci.Placement.Size, ci.Placement)
 		if ci.UUID != "" {
 			t += ", " + string(ci.UUID)
 		}
@@ -244,8 +245,8 @@ func writeCost(p *page, plan *api.Plan) {
 			affected = append(affected, losers(&g.Before[j])...)
 		}
 	}
-	p.line(text("Destroys ").in(dim), text("%s", counts(ops[mig.DestroyInstance], ops[mig.DestroyCompute])),
-		text(", creates ").in(dim), text("%s", counts(ops[mig.CreateInstance], ops[mig.CreateCompute])))
+	p.line(text("Destroys ").in(dim), text("%s", counts(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
+	p.line(text("Creates  ").in(dim), text("%s", counts(ops[mig.CreateInstance], ops[mig.CreateCompute])))
 	p.line(text("Takes    ").in(dim), text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
 	if len(affected) == 0 {
 		p.line(text("Affects  ").in(dim), text("nobody: nothing that is in use is destroyed").in(green))

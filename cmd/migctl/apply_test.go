@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
+	f, address := serve(t, applied())
+	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address,
+		"apply", "--gpus", "2", "--devices", "2g.10gb=1,1g.5gb=1")
+	if got.code != exitOK || got.err != "" {
+		t.Fatalf("exit code %d: %s", got.code, got.err)
+	}
+	fits(t, got.out)
+	golden(t, "apply.txt", got.out)
+	started := f.requests("POST /operations")
+	if len(started) != 1 || len(started[0].key) < 20 {
+		t.Fatalf("started %+v", started)
+	}
+	var body api.OperationRequest
+	if err := json.Unmarshal([]byte(started[0].body), &body); err != nil || body.Plan != recut().ID || body.Hash != recut().Hash {
+		t.Errorf("body %s", started[0].body)
+	}
+}
+
+func TestApplyWithoutAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		runner runner
+		code   int
+		says   string
+	}{
+		"no":            {runner{terminal: true, in: "n\n"}, exitFailed, "Nothing was done."},
+		"enter":         {runner{terminal: true, in: "\n"}, exitFailed, "Nothing was done."},
+		"end of file":   {runner{terminal: true}, exitFailed, "Nothing was done."},
+		"no terminal":   {runner{in: "y\n"}, exitUsage, "--yes"},
+		"anything else": {runner{terminal: true, in: "sure\n"}, exitFailed, "Nothing was done."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, address := serve(t, applied())
+			got := c.runner.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
+			if got.code != c.code || !strings.Contains(got.err, c.says) || len(f.requests("POST /operations")) > 0 {
+				t.Errorf("exit code %d, asked %v: %s", got.code, f.requests(""), got.err)
+			}
+		})
+	}
+}
+
+func TestApplyOfAPlanSeenBefore(t *testing.T) {
+	f, address := serve(t, applied())
+	got := runner{}.run(t, address, "apply", "--plan=plan-7c31e0", "--hash=what-was-seen", "--yes")
+	started := f.requests("POST /operations")
+	if got.code != exitOK || len(started) != 1 || !strings.Contains(started[0].body, `"hash":"what-was-seen"`) {
+		t.Errorf("exit code %d, started %+v", got.code, started)
+	}
+	if got := (runner{}).run(t, address, "apply", "--plan=plan-7c31e0", "--yes"); got.code != exitUsage {
+		t.Errorf("without a hash: exit code %d", got.code)
+	}
+}
+
+func TestFollowReconnects(t *testing.T) {
+	routes := applied()
+	all := news()
+	const events = "GET /operations/op-20260304-1/events"
+	routes[events] = inTurn(stream(true, all[:2]...), stream(true), stream(false, append(all[1:2:2], all[2:]...)...))
+	routes["GET /operations/op-20260304-1"] = inTurn(answer(operation(api.Running)), answer(operation(api.Running)), answer(operation(api.Succeeded)))
+	f, address := serve(t, routes)
+	got := runner{}.run(t, address, "apply", "--layout=x", "--yes")
+	if got.code != exitOK {
+		t.Fatalf("exit code %d: %s%s", got.code, got.out, got.err)
+	}
+	var last []string
+	for _, r := range f.requests(events) {
+		last = append(last, r.last)
+	}
+	if want := ",2,2"; strings.Join(last, ",") != want {
+		t.Errorf("Last-Event-ID %q, want %q", strings.Join(last, ","), want)
+	}
+	for _, e := range all[1:] {
+		if n := strings.Count(strings.Join(strings.Fields(got.out), " "), e.Text); e.Text != "succeeded" && n != 1 {
+			t.Errorf("%q was told %d times:\n%s", e.Text, n, got.out)
+		}
+	}
+}
+
+func TestEnds(t *testing.T) {
+	for state, code := range map[api.OperationState]int{
+		api.RolledBack: exitFailed, api.Failed: exitFailed, api.Degraded: exitDegraded, api.Stuck: exitDegraded,
+	} {
+		t.Run(string(state), func(t *testing.T) {
+			routes := applied()
+			routes["GET /operations/op-20260304-1"] = answer(operation(state))
+			_, address := serve(t, routes)
+			got := runner{}.run(t, address, "operations", "--follow", "op-20260304-1")
+			if got.code != code || got.err != "" {
+				t.Errorf("exit code %d: %s", got.code, got.err)
+			}
+			fits(t, got.out)
+			golden(t, "end-"+string(state)+".txt", got.out)
+		})
+	}
+}
+
+func TestInterruptedTheOperationGoesOn(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	routes := applied()
+	routes["GET /operations/op-20260304-1/events"] = func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.(http.Flusher).Flush()
+		interrupt()
+		<-r.Context().Done()
+	}
+	_, address := serve(t, routes)
+	got := runner{ctx: ctx}.run(t, address, "apply", "--layout=x", "--yes")
+	if got.code != exitInterrupted || !strings.Contains(got.out, "goes on") ||
+		!strings.Contains(got.out, "migctl operations --follow op-20260304-1") {
+		t.Errorf("exit code %d: %s", got.code, got.out)
+	}
+}
+
+func TestRollback(t *testing.T) {
+	f, address := serve(t, applied())
+	got := runner{terminal: true, in: "yes\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address, "rollback", "op-20260304-1")
+	asked := f.requests("POST /operations/op-20260304-1/rollback")
+	if got.code != exitOK || len(asked) != 1 || asked[0].key == "" || asked[0].body != "" {
+		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
+	}
+	fits(t, got.out)
+	golden(t, "rollback.txt", got.out)
+}
+
+func TestMode(t *testing.T) {
+	routes := applied()
+	routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
+	const put = "PUT /gpus/GPU-5f65f8d5-"
+	op := operation(api.Succeeded)
+	op.Verb, op.Steps, op.Hooks = api.VerbMode, nil, nil
+	op.Mode = &api.ModeResult{GPU: "GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a", Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 812, What: "nvidia-persistenced"}}}
+	routes["GET /operations/op-20260304-1"] = answer(op)
+	f, address := serve(t, routes)
+	var uuid string
+	for _, g := range mustNode(t, "node-dgx-a100-mixed.json").GPUs {
+		if g.Index == 0 {
+			uuid = string(g.UUID)
+		}
+	}
+	f.routes["PUT /gpus/"+uuid+"/mig-mode"] = answer(operation(api.Pending))
+	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address, "mode", "on", "0", "2")
+	asked := f.requests(put)
+	if got.code != exitOK || len(asked) != 1 || asked[0].body != `{"enabled":true}` || asked[0].key == "" {
+		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
+	}
+	fits(t, got.out)
+	golden(t, "mode.txt", got.out)
+}
+
+func mustNode(t *testing.T, name string) nodeState {
+	t.Helper()
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, name)})
+	c, err := newClient(&options{Address: address, Timeout: 1e9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var node nodeState
+	if err := c.fetch(t.Context(), "/node", &node); err != nil {
+		t.Fatal(err)
+	}
+	return node
+}
