@@ -210,7 +210,8 @@ func golden(t *testing.T, name, got string) {
 // fits holds that no line is wider than a terminal.
 func fits(t *testing.T, out string) {
 	t.Helper()
-	for _, line := range strings.Split(strings.ReplaceAll(out, "[y/N] ", "[y/N] \n"), "\n") // the terminal echoes the answer {
+	out = strings.ReplaceAll(out, "[y/N] ", "[y/N] \n") // a terminal echoes the answer
+	for _, line := range strings.Split(out, "\n") {
 		if n := utf8.RuneCountInString(line); n > tableWidth {
 			t.Errorf("%d columns: %s", n, line)
 		}
