@@ -81,6 +81,7 @@ type Config struct {
 
 	Disabled map[string]bool // collectors that are switched off
 
+	Control ControlConfig
 	Capture CaptureConfig
 }
 
@@ -111,12 +112,13 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
 		}
 	}
+	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
 	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it", c.DCGMAddress)
 	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff, "--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
 		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Control.validate())...)
 }
 
 // minInterval keeps a slip of the pen from asking the driver all the time.

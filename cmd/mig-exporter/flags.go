@@ -76,6 +76,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 	metricsFlags(app, cfg)
 	webFlags(app, cfg)
 	kubernetesFlags(app, cfg)
+	controlFlags(app, &cfg.Control)
 	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &logs.Level,
 		"debug", "info", "warn", "error")
 	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format, "logfmt", "json")

@@ -87,5 +87,8 @@ func (c *ControlConfig) validate() error {
 	} {
 		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)
 	}
+	if _, err := c.hooks(); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }

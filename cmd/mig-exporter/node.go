@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
@@ -32,6 +35,13 @@ type node struct {
 	containers poll.Containers // nil with it
 	profiler   poll.Profiler   // nil: DCGM is not asked
 	jobs       poll.Jobs       // nil: there are no batch jobs
+
+	// What partition control asks and needs; each may be nil.
+	devices  control.Assignments
+	handles  control.Handles
+	cluster  control.Cluster
+	releaser control.Profiling
+	reviewer server.Reviewer
 
 	profilerCalls func() uint64 // nil with it
 	simulated     *sim.Node     // nil for this machine and a replay
@@ -172,7 +182,8 @@ func (n *node) startKubelet(cfg *Config) error {
 	}
 	n.closers = append(n.closers, server.Close)
 	n.askKubelet(cfg, server.Socket(), simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames})
-	n.pods = faultyKubelet{Pods: n.pods, node: n.simulated, server: server}
+	faulty := faultyKubelet{devices: n.devices, node: n.simulated, server: server}
+	n.pods, n.devices = faulty, faulty
 	n.containers = podres.NewContainers(podres.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})
@@ -185,6 +196,7 @@ func (n *node) askKubelet(cfg *Config, socket string, metadata podres.Metadata) 
 	})
 	n.onClose(client.Close)
 	n.pods = client
+	n.devices = optionalKubelet{devices: client, dir: filepath.Dir(socket)}
 }
 
 // onClose notes what has nothing to say when it is closed.

@@ -41,14 +41,18 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		return err
 	}
 	defer x.close()
-	return serve(ctx, x.poller, func(ctx context.Context) error {
+	parts := []func(context.Context) error{x.poller.Run, func(ctx context.Context) error {
 		return web.Serve(ctx, web.ServerOptions{
 			Addresses:       cfg.Addresses,
 			ConfigFile:      cfg.WebConfigFile,
 			SystemdSocket:   cfg.SystemdSocket,
 			ShutdownTimeout: shutdownTimeout,
 		}, x.handler, logger)
-	})
+	}}
+	if x.control != nil {
+		parts = append(parts, x.control.run)
+	}
+	return sideBySide(ctx, parts)
 }
 
 // exporter is the program without its command line and its sockets. Nothing in it runs by itself yet.
@@ -59,6 +63,7 @@ type exporter struct {
 	fresh   *prometheus.Registry
 	poller  *poll.Poller
 	handler http.Handler
+	control *controller // nil where it is off
 	logger  log.Logger
 }
 
@@ -88,6 +93,12 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 			node.polled()
 		}
 	}))
+	if cfg.Control.Enabled {
+		if x.control, err = openControl(cfg, x); err != nil {
+			x.close()
+			return nil, err
+		}
+	}
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	return x, nil
 }
@@ -132,22 +143,29 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 
 // close ends the driver before the node that it belongs to.
 func (x *exporter) close() {
+	if x.control != nil {
+		x.control.close()
+	}
 	closeSource(x.source, x.logger)
 	x.node.close()
 }
 
-// serve runs the loop and the server side by side; the first that fails ends both.
-func serve(ctx context.Context, poller *poll.Poller, server func(context.Context) error) error {
+// sideBySide runs the parts of the program; the first that ends, ends all.
+func sideBySide(ctx context.Context, parts []func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	ends := make(chan error, 2)
-	for _, part := range []func(context.Context) error{server, poller.Run} {
+	ends := make(chan error, len(parts))
+	for _, part := range parts {
 		go func() {
 			defer cancel()
 			ends <- part(ctx)
 		}()
 	}
-	return errors.Join(<-ends, <-ends)
+	var errs []error
+	for range parts {
+		errs = append(errs, <-ends)
+	}
+	return errors.Join(errs...)
 }
 
 func pollOptions(cfg *Config, node *node, logger log.Logger, observe func(*gpu.Snapshot, time.Duration)) poll.Options {

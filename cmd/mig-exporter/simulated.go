@@ -44,7 +44,7 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string) (gpu.PodMetadata, 
 
 // faultyKubelet asks a simulated kubelet after the node's faults have had their way with it.
 type faultyKubelet struct {
-	poll.Pods
+	devices
 	node   *sim.Node
 	server *kubelet.Server
 }
@@ -54,7 +54,15 @@ func (k faultyKubelet) List(ctx context.Context) (gpu.Assignments, error) {
 	if err := k.server.Follow(k.node.Kubelet()); err != nil {
 		return gpu.Assignments{}, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
 	}
-	return k.Pods.List(ctx)
+	return k.devices.List(ctx)
+}
+
+// Allocatable asks which devices it can give out.
+func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+	if err := k.server.Follow(k.node.Kubelet()); err != nil {
+		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
+	}
+	return k.devices.Allocatable(ctx)
 }
 
 // stepper is the loop that is asked for a Snapshot after the clock moved.

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/hooks"
+	"github.com/mig-exporter/mig-exporter/internal/control/journal"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
+	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/web"
+)
+
+// auditFile is the name of the audit log in the state folder.
+const auditFile = "audit.jsonl"
+
+// controller is partition control without its sockets. Nothing in it runs by itself yet.
+type controller struct {
+	engine  *control.Engine
+	server  server.Options
+	metrics *collector.Control
+	closers []func() error
+	logger  log.Logger
+}
+
+// openControl opens the journal and the audit log, and makes the engine over the exporter's parts.
+func openControl(cfg *Config, x *exporter) (c *controller, err error) {
+	c = &controller{logger: log.With(x.logger, "component", "control")}
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	if x.node.clock != nil && x.node.simulated == nil {
+		return nil, errors.New("--control.enabled: a recording cannot be re-cut; expected a scenario or this node's driver")
+	}
+	if err := x.node.openNeighbours(cfg); err != nil {
+		return nil, err
+	}
+	opts, err := c.engineOptions(cfg, x)
+	if err != nil {
+		return nil, err
+	}
+	file, err := journal.Open(cfg.Control.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
+	}
+	c.closers = append(c.closers, file.Close)
+	opts.Journal = file
+	if c.engine, err = control.New(opts); err != nil {
+		return nil, err
+	}
+	audit, err := server.OpenAudit(filepath.Join(cfg.Control.StateDir, auditFile))
+	if err != nil {
+		return nil, fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
+	}
+	c.closers = append(c.closers, audit.Close)
+	c.server = server.Options{
+		Socket:          cfg.Control.Socket,
+		AllowGID:        cfg.Control.AllowGID,
+		ListenAddress:   cfg.Control.ListenAddress,
+		ConfigFile:      cfg.Control.ConfigFile,
+		Reviewer:        x.node.reviewer,
+		Node:            web.NewStateHandler(x.poller, c.logger),
+		Current:         x.poller.Current,
+		Audit:           audit,
+		ShutdownTimeout: shutdownTimeout,
+		Now:             time.Now,
+		Ready: func(at []net.Addr) {
+			level.Info(c.logger).Log("msg", "Partition control is listening", "addresses", fmt.Sprint(at), "mode", cfg.Control.Mode)
+		},
+	}
+	return c, nil
+}
+
+func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, error) {
+	var layouts map[string][]api.LayoutRule
+	var err error
+	if cfg.Control.LayoutsFile != "" {
+		if layouts, err = spec.LoadLayouts(cfg.Control.LayoutsFile); err != nil {
+			return control.Options{}, fmt.Errorf("--control.layouts: %w", err)
+		}
+	}
+	programs, err := cfg.Control.hooks()
+	if err != nil {
+		return control.Options{}, err
+	}
+	boot, err := x.node.bootID()
+	if err != nil {
+		return control.Options{}, err
+	}
+	c.metrics = newControlMetrics()
+	if err := x.fresh.Register(c.metrics); err != nil {
+		return control.Options{}, err
+	}
+	opts := control.Options{
+		Hostname:      x.node.hostname,
+		BootID:        boot,
+		Apply:         cfg.Control.Mode == controlApply,
+		Restore:       cfg.Control.Restore,
+		Layouts:       layouts,
+		Actuator:      x.source.Actuator(),
+		Node:          x.poller,
+		Assignments:   x.node.devices,
+		Handles:       x.node.handles,
+		Cluster:       x.node.cluster,
+		Profiling:     x.node.releaser,
+		Observer:      observer{c.metrics},
+		CallTimeout:   cfg.Control.CallTimeout,
+		IdleFor:       cfg.Control.IdleFor,
+		SettleTimeout: cfg.Control.SettleTimeout,
+		RunHook:       hooks.New(c.logger).Run,
+		Hooks:         programs,
+		Now:           x.node.now,
+		Logger:        c.logger,
+	}
+	return opts, nil
+}
+
+// hooks reads the programs to run after a change.
+func (c *ControlConfig) hooks() ([]control.Hook, error) {
+	var list []control.Hook
+	for _, text := range c.Hooks {
+		h, err := hooks.Parse(text, c.HookTimeout)
+		if err != nil {
+			return nil, fmt.Errorf("--control.hook: %w", err)
+		}
+		list = append(list, h)
+	}
+	return list, nil
+}
+
+// run finishes what a crash has left, and serves until ctx ends.
+func (c *controller) run(ctx context.Context) error {
+	if err := c.engine.Recover(ctx); err != nil {
+		return fmt.Errorf("partition control: %w", err)
+	}
+	return sideBySide(ctx, []func(context.Context) error{c.engine.Run, func(ctx context.Context) error {
+		return server.Serve(ctx, c.server, c.engine, c.logger)
+	}})
+}
+
+func (c *controller) close() {
+	for i := len(c.closers) - 1; i >= 0; i-- {
+		if err := c.closers[i](); err != nil {
+			level.Warn(c.logger).Log("msg", "Closing", "err", err)
+		}
+	}
+}
+
+// observer counts the engine's operations in metrics.
+type observer struct{ metrics *collector.Control }
+
+func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
+	o.metrics.Ended(string(verb), result, took, result != string(api.Succeeded))
+}
+
+func (o observer) State(state string) { o.metrics.SetState(state) }
+
+func newControlMetrics() *collector.Control {
+	return collector.NewControl(collector.ControlOptions{
+		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore)},
+		Results: []string{
+			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Degraded), string(api.Stuck),
+		},
+		States: []string{"idle", "running", "degraded", "stuck", "read-only"},
+		Now:    time.Now,
+	})
+}
+
+// bootID tells one boot of the node from another: GPU instances do not outlive it.
+func (n *node) bootID() (string, error) {
+	if n.simulated != nil {
+		return n.simulated.BootID(), nil
+	}
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("boot id: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// devices is what partition control asks of a kubelet.
+type devices interface {
+	List(ctx context.Context) (gpu.Assignments, error)
+	Allocatable(ctx context.Context) ([]gpu.DeviceRef, error)
+}
+
+// optionalKubelet is a kubelet that need not be there: on a node without even a folder for its socket, nobody holds anything
+// through it and it shows no devices. One that should be there and does not answer is an error.
+type optionalKubelet struct {
+	devices
+	dir string // of its socket
+}
+
+// List implements control.Assignments.
+func (k optionalKubelet) List(ctx context.Context) (gpu.Assignments, error) {
+	list, err := k.devices.List(ctx)
+	if errors.Is(err, gpu.ErrNotFound) && !exists(k.dir) {
+		return gpu.Assignments{}, nil
+	}
+	return list, err
+}
+
+// Allocatable implements control.Assignments: gpu.ErrNotSupported where there is no kubelet to wait for.
+func (k optionalKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+	list, err := k.devices.Allocatable(ctx)
+	if errors.Is(err, gpu.ErrNotFound) && !exists(k.dir) {
+		return nil, fmt.Errorf("no kubelet: %w", gpu.ErrNotSupported)
+	}
+	return list, err
+}
+
+// exists is true for what cannot be looked at, too.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, os.ErrNotExist)
+}

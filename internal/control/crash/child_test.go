@@ -1,0 +1,196 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/journal"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
+)
+
+// The roles of a child process.
+const (
+	roleOperate = "operate" // recover, then do the operation of the file "operation.json"
+	roleRecover = "recover" // recover alone
+)
+
+// task is what a child is to do: one of a spec and a mode.
+type task struct {
+	Spec api.Spec  `json:"spec"`
+	Mode *modeTask `json:"mode,omitempty"`
+}
+
+type modeTask struct {
+	GPU     int  `json:"gpu"` // by index
+	Enabled bool `json:"enabled"`
+}
+
+// report is what a child says at its end.
+type report struct {
+	Points     []string        `json:"points"` // all that it has passed
+	Changes    int             `json:"changes"`
+	State      string          `json:"state"`
+	Operations []api.Operation `json:"operations"`
+}
+
+// killer counts the points of a process, and kills it at one.
+type killer struct {
+	at     int
+	points []string
+}
+
+func (k *killer) pass(point string) {
+	k.points = append(k.points, point)
+	if len(k.points) == k.at {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {} // the signal is on its way
+	}
+}
+
+// killedJournal and killedActuator have a point before and one after everything that lasts.
+type killedJournal struct {
+	*journal.File
+	killer *killer
+}
+
+func (j killedJournal) Append(record []byte) error {
+	j.killer.pass("before append")
+	defer j.killer.pass("after append")
+	return j.File.Append(record)
+}
+
+func (j killedJournal) Reset(records [][]byte) error {
+	j.killer.pass("before reset")
+	defer j.killer.pass("after reset")
+	return j.File.Reset(records)
+}
+
+type killedActuator struct {
+	control.Actuator
+	killer  *killer
+	changes *int
+}
+
+func (a killedActuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
+	a.killer.pass("before " + string(s.Op))
+	defer a.killer.pass("after " + string(s.Op))
+	*a.changes++
+	return a.Actuator.Do(ctx, s)
+}
+
+func (a killedActuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (control.ModeChange, error) {
+	a.killer.pass("before mode")
+	defer a.killer.pass("after mode")
+	*a.changes++
+	return a.Actuator.SetMIGMode(ctx, id, on)
+}
+
+// play is a process of partition control on the simulated driver, from its start to the end of its role.
+func play(role string) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	dir := os.Getenv(dirVariable)
+	at, err := strconv.Atoi(os.Getenv(pointVariable))
+	if err != nil {
+		return err
+	}
+	kill := &killer{at: at}
+	logger := log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
+	source := nvmlsrc.New(nvmlsrc.Open(filepath.Join(dir, "libnvidia-ml.so.1")), nvmlsrc.Options{Now: time.Now, Logger: logger})
+	poller := poll.New(source, poll.Options{
+		Hostname: "crash", Grace: patience, Timeout: patience, StaleAfter: patience, Now: time.Now, Logger: logger,
+	})
+	file, err := journal.Open(filepath.Join(dir, "state"))
+	if err != nil {
+		return err
+	}
+	var r report
+	engine, err := control.New(control.Options{
+		Hostname: "crash", BootID: os.Getenv(bootVariable), Apply: true,
+		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Node: poller, Journal: killedJournal{file, kill},
+		CallTimeout: patience, Now: time.Now, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 2)
+	go func() { ended <- poller.Run(ctx) }()
+	if err := poller.Poll(ctx, nil); err != nil {
+		return err
+	}
+	if err := engine.Recover(ctx); err != nil {
+		return err
+	}
+	go func() { ended <- engine.Run(ctx) }()
+	if role == roleOperate {
+		if err := operate(ctx, engine, poller.Current(), filepath.Join(dir, "operation.json")); err != nil {
+			return err
+		}
+	}
+	for _, op := range engine.Operations().Operations {
+		if err := waitFor(ctx, engine, op.ID); err != nil {
+			return err
+		}
+	}
+	r.State, r.Operations = engine.State(), engine.Operations().Operations
+	stop()
+	if err := errors.Join(<-ended, <-ended, source.Close(context.Background()), file.Close()); err != nil {
+		return err
+	}
+	r.Points = kill.points
+	return json.NewEncoder(os.Stdout).Encode(r)
+}
+
+// operate does what the file says and waits for its end, however that is.
+func operate(ctx context.Context, engine *control.Engine, snapshot *gpu.Snapshot, path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var todo task
+	if err := json.Unmarshal(data, &todo); err != nil {
+		return err
+	}
+	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+	var op *api.Operation
+	if todo.Mode != nil {
+		op, err = engine.SetMode(ctx, root, snapshot.GPUs[todo.Mode.GPU].UUID, api.ModeRequest{Enabled: todo.Mode.Enabled})
+	} else {
+		var plan *api.Plan
+		if plan, err = engine.Plan(ctx, root, api.PlanRequest{Spec: todo.Spec}); err != nil {
+			return fmt.Errorf("plan: %w", err)
+		}
+		op, err = engine.Start(ctx, root, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+	}
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return waitFor(ctx, engine, op.ID)
+}
+
+// waitFor waits for the end of an operation.
+func waitFor(ctx context.Context, engine *control.Engine, id string) error {
+	events, err := engine.Events(ctx, id, 0)
+	if err != nil {
+		return err
+	}
+	for range events {
+	}
+	return ctx.Err()
+}
