@@ -1,0 +1,307 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+func TestEventsAreReplayedAndEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- e.Run(ctx) }()
+		op, err := e.start(t, mixed())
+		if err != nil {
+			t.Fatal(err)
+		}
+		slow, err := e.Events(ctx, op.ID, 0) // nobody reads it until the operation is over
+		if err != nil {
+			t.Fatal(err)
+		}
+		quick, err := e.Events(ctx, op.ID, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []api.Event
+		for ev := range quick {
+			list = append(list, ev)
+		}
+		if n := len(list); n < 10 || list[0].Seq != 1 || list[n-1].State != api.Succeeded || list[n-1].Seq != n {
+			t.Errorf("events %+v", list)
+		}
+		synctest.Wait()
+		var late []api.Event
+		for ev := range slow {
+			late = append(late, ev)
+		}
+		rest, err := e.Events(ctx, op.ID, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ev := range rest {
+			if ev.Seq <= 3 {
+				t.Errorf("event %d again", ev.Seq)
+			}
+		}
+		if !slices.Equal(list, late) {
+			t.Errorf("the slow reader got %d events, want %d", len(late), len(list))
+		}
+		if _, err := e.Events(ctx, "nobody", 0); err == nil {
+			t.Error("events of no operation")
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestStopInMidOperation has Run end while an operation is under way: it is brought to its end.
+func TestStopInMidOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.kubeletLags = true
+		e := w.engine(t, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.after = func(int, mig.Step) error { cancel(); return nil }
+		op, err := e.start(t, mixed())
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := e.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := e.now(t, op.ID); got.State != api.Succeeded || time.Since(begun) > 2*time.Second || len(w.hooks) != 1 {
+			t.Errorf("operation is %s after %s, hooks %v", got.State, time.Since(begun), w.hooks)
+		}
+	})
+}
+
+func TestSettling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.kubeletLags, w.hookFails = true, true
+		e := w.engine(t, nil)
+		begun := time.Now()
+		op := e.applied(t, mixed())
+		if op.State != api.Succeeded || time.Since(begun) < 20*time.Second || !slices.ContainsFunc(op.Warnings, func(s string) bool {
+			return strings.Contains(s, "kubelet does not offer MIG-0-4:2-0:2-e0, ")
+		}) {
+			t.Errorf("operation is %s after %s: %v", op.State, time.Since(begun), op.Warnings)
+		}
+		if len(op.Hooks) != 1 || op.Hooks[0].OK {
+			t.Errorf("hooks %+v", op.Hooks)
+		}
+		if !slices.Contains(w.hooks[0], "MIG_CONTROL_OLD_UUIDS=MIG-0-0:4-0:3-e0,MIG-0-4:4-0:3-e0,"+sevenG) ||
+			!slices.Contains(w.hooks[0], "MIG_CONTROL_RESULT=succeeded") {
+			t.Errorf("environment %v", w.hooks[0])
+		}
+		if s := w.snapshot; len(s.GPUs[1].Instances) != 2 {
+			t.Error("the Snapshot has not followed")
+		}
+		if len(w.hooks) != 1 || !slices.Equal(w.states, []string{idle, running, idle}) {
+			t.Errorf("states %v", w.states)
+		}
+	})
+}
+
+func TestCordon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, by := range []string{"", "other"} {
+			w := newWorld(t)
+			w.cordonedBy = by
+			during := ""
+			w.before = func(int, mig.Step) error { during = w.cordonedBy; return nil }
+			w.engine(t, nil).applied(t, mixed())
+			if w.cordonedBy != by || by == "" && during != "me" {
+				t.Errorf("cordoned by %q before, %q during, %q after", by, during, w.cordonedBy)
+			}
+		}
+	})
+}
+
+func TestRollbackOfWhatHasSucceeded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		op := e.applied(t, mixed())
+		e = w.engine(t, nil) // it is known after a restart, too
+		made := w.gpu(gpu1).Instances[1]
+		w.processes[gpu1] = []gpu.Process{{PID: 8, Instance: gpu.Some(made.ID)}}
+		_, err := e.Rollback(t.Context(), everything, op.ID)
+		if p := isProblem(t, err, api.Busy); p.Blocking[0].Holders[0].PID != 8 {
+			t.Errorf("blocking %+v", p.Blocking)
+		}
+		w.processes[gpu1] = nil
+		next, err := e.Rollback(t.Context(), everything, op.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.drive(t)
+		if got := e.now(t, next.ID); got.State != api.Succeeded || got.Verb != api.VerbRollback || w.cutting() != mixedBefore {
+			t.Errorf("operation is %s\n%s", got.State, w.cutting())
+		}
+	})
+}
+
+func TestRollbackLeavesWhatCameLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		op := e.applied(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
+		start := 4
+		if w.gpu(gpu1).Instances[0].Placement.Start == 4 {
+			start = 0
+		}
+		w.stand(gpu1, "1g.5gb", start)
+		w.look()
+		_, err := e.Rollback(t.Context(), everything, op.ID)
+		if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail, "came to stand after") {
+			t.Errorf("detail %q", p.Detail)
+		}
+		_, err = e.Rollback(t.Context(), everything, "nobody")
+		isProblem(t, err, api.NotFound)
+	})
+}
+
+func TestRenamedDevicesAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		w.epoch = 1
+		w.before = first(mig.CreateInstance, gpu1, gpu.ErrDriver)
+		op := e.applied(t, mixed())
+		if op.State != api.RolledBack || op.Renamed[sevenG] != "MIG-1-0:8-0:7-e1" || len(op.Renamed) != 2 {
+			t.Errorf("operation is %s, renamed %v", op.State, op.Renamed)
+		}
+		if len(w.hooks) != 1 || !slices.Contains(w.hooks[0], "MIG_CONTROL_RESULT=rolled-back") {
+			t.Errorf("hooks %v", w.hooks)
+		}
+	})
+}
+
+// TestCompaction has many operations: the journal stays short, and the last ones are known after a restart.
+func TestCompaction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		var last *api.Operation
+		for n := range 100 {
+			count := 1 + n%2
+			last = e.applied(t, second(map[string]api.DeviceRequest{"3g.20gb": {Count: count}}))
+			if last.State != api.Succeeded {
+				t.Fatalf("operation %d is %s: %v", n, last.State, last.Error)
+			}
+			if len(w.records) > crowded+32 {
+				t.Fatalf("the journal has %d records", len(w.records))
+			}
+		}
+		e = w.engine(t, nil)
+		list := e.Operations().Operations
+		if len(list) != kept || list[0].ID != last.ID || len(list[0].Steps) != len(last.Steps) {
+			t.Errorf("%d operations are known", len(list))
+		}
+		if _, err := e.Rollback(t.Context(), everything, last.ID); err != nil {
+			t.Errorf("roll back after a restart: %v", err)
+		}
+	})
+}
+
+func TestRestoreAfterReboot(t *testing.T) {
+	reboot := func(o *Options) { o.Restore, o.BootID = true, "boot-2" }
+	for name, c := range map[string]struct {
+		change  func(w *world)
+		options func(o *Options)
+		want    string
+	}{
+		"both GPUs":        {nil, reboot, mixedAfter},
+		"not asked for":    {nil, func(o *Options) { o.BootID = "boot-2" }, "0:\n1:\n"},
+		"same boot":        {nil, func(o *Options) { o.Restore = true }, "0:\n1:\n"},
+		"plans only":       {nil, func(o *Options) { reboot(o); o.Apply = false }, "0:\n1:\n"},
+		"instances exist":  {func(w *world) { w.stand(gpu0, "1g.5gb", 0) }, reboot, "0: 1g.5gb@0:1[0:1]\n" + strings.SplitAfter(mixedAfter, "\n")[1]},
+		"mode off":         {func(w *world) { w.gpu(gpu1).MIG = gpu.Some(false) }, reboot, strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
+		"foreign":          {func(w *world) { w.owners = map[gpu.UUID][]string{gpu1: {"slurm"}} }, reboot, strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
+		"driver refuses":   {func(w *world) { w.before = always(mig.CreateCompute, gpu1, gpu.ErrDriver) }, reboot, "0:\n1:\n"},
+		"driver says less": {func(w *world) { w.before = first(mig.CreateInstance, gpu1, errLie) }, reboot, "0:\n1:\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.engine(t, nil).applied(t, mixed())
+				w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+				if c.change != nil {
+					c.change(w)
+				}
+				e := w.engine(t, c.options)
+				if w.cutting() != c.want || e.State() != idle {
+					t.Errorf("state %s, layout\n%s want\n%s", e.State(), w.cutting(), c.want)
+				}
+				w.before = nil
+				w.gpu(gpu0).Instances = nil
+				if e = w.engine(t, c.options); strings.HasPrefix(w.cutting(), "0: ") {
+					t.Error("it was restored a second time in the same boot")
+				}
+			})
+		})
+	}
+}
+
+func TestRestoreWaitsForTheDriver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.engine(t, nil).applied(t, mixed())
+		w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+		w.reading = func() error { return gpu.ErrNoDriver }
+		e := w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "boot-2" })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(15*time.Second, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.reading = nil
+		})
+		if err := e.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if w.cutting() != mixedAfter || e.Operations().Operations[0].Verb != api.VerbRestore || e.Operations().Operations[0].State != api.Succeeded {
+			t.Errorf("layout\n%s operations %+v", w.cutting(), e.Operations().Operations[0])
+		}
+	})
+}
+
+func TestCrashDuringRestore(t *testing.T) {
+	for n := 0; ; n++ {
+		died := true
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			w.engine(t, nil).applied(t, mixed())
+			w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+			reboot := func(o *Options) { o.Restore, o.BootID = true, "boot-2" }
+			w.points, w.dieAt = 0, n
+			w.engine(t, reboot)
+			died = w.dead
+			w.revive()
+			e := w.engine(t, reboot)
+			if w.cutting() != mixedAfter || e.State() != idle || w.cordonedBy != "" {
+				t.Errorf("state %s, cordoned %q, layout\n%s", e.State(), w.cordonedBy, w.cutting())
+			}
+		})
+		if t.Failed() {
+			t.Fatalf("crash point %d", n)
+		}
+		if !died {
+			return
+		}
+	}
+}
