@@ -111,6 +111,7 @@ func pick(first bool, a, b string) string {
 // of a unit whether some instance could still be created there; nil is all of them.
 func withRoom(units int, slots []slot, usable []bool) []slot {
 	slots = slices.Clone(slots)
+	known := len(usable) == units
 	slices.SortFunc(slots, func(a, b slot) int { return a.Start - b.Start })
 	var all []slot
 	at := 0
@@ -119,7 +120,7 @@ func withRoom(units int, slots []slot, usable []bool) []slot {
 			return nil
 		}
 		for ; at < s.Start; at++ {
-			all = addRoom(all, at, usable != nil && !usable[at])
+			all = addRoom(all, at, known && !usable[at])
 		}
 		if s.Size > 0 {
 			all = append(all, s)

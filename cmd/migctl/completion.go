@@ -1,9 +1,6 @@
 package main
 
-import (
-	"embed"
-	"io"
-)
+import "embed"
 
 // The completion scripts ask migctl __complete, so that they know what the program knows.
 //
@@ -15,6 +12,6 @@ func (s *session) printCompletion() error {
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(s.out, string(script))
+	_, err = s.out.Write(script)
 	return err
 }

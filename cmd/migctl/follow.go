@@ -102,7 +102,7 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 			leave()
 		}
 		writeEvent(s.page, op, &e)
-		s.page.flush() //nolint:errcheck // the page keeps the error, and the operation goes on anyway
+		s.page.flush() // the page keeps the error, and the operation goes on anyway
 	}
 	for {
 		if err := s.page.flush(); err != nil {

@@ -131,6 +131,9 @@ func sourceTrouble(src *nodeSource) string {
 	return t
 }
 
+// staleAfter is the age, at the time of the document, from which readings of a GPU are called old.
+const staleAfter = 10 * time.Second
+
 func drawGPU(p *page, g *nodeGPU, now time.Time, c columns) {
 	headGPU(p, g, c)
 	if !g.Up {
@@ -139,6 +142,9 @@ func drawGPU(p *page, g *nodeGPU, now time.Time, c columns) {
 			t += fmt.Sprintf(", last read %s before", now.Sub(g.LastRead).Round(time.Second))
 		}
 		p.para("  ! ", red, t)
+	}
+	if age := now.Sub(g.LastRead); g.Up && !g.LastRead.IsZero() && age > staleAfter {
+		p.para("  ! ", yellow, fmt.Sprintf("what is shown is old: last read %s before", age.Round(time.Second)))
 	}
 	if m := g.Mode; m.Pending != "" && m.Pending != m.Current {
 		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current, m.Pending))

@@ -129,7 +129,7 @@ func inTurn(handlers ...http.HandlerFunc) http.HandlerFunc {
 // serve starts a fake on a unix socket and returns it with its address.
 func serve(t *testing.T, routes map[string]http.HandlerFunc) (*fake, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "migctl") // t.TempDir's may be too long for a socket
+	dir, err := os.MkdirTemp("", "migctl") //nolint:usetesting // t.TempDir's path may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,24 +168,25 @@ func utf8Env() map[string]string { return map[string]string{"LANG": "C.UTF-8"} }
 func (r runner) run(t *testing.T, address string, args ...string) outcome {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	if r.env == nil {
-		r.env = utf8Env()
+	env, ctx := r.env, r.ctx
+	if env == nil {
+		env = utf8Env()
 	}
-	if r.ctx == nil {
-		r.ctx = t.Context()
+	if ctx == nil {
+		ctx = t.Context()
 	}
-	r.env["MIGCTL_ADDRESS"] = address
+	env["MIGCTL_ADDRESS"] = address
 	s := &session{
 		in: strings.NewReader(r.in), out: &out, errOut: &errOut,
 		inTerminal: r.terminal, outTerminal: r.terminal, errTerminal: r.terminal,
-		lookup: func(name string) (string, bool) { v, ok := r.env[name]; return v, ok },
+		lookup: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		retry:  time.Millisecond,
 	}
 	if r.out != nil {
 		s.out = r.out
 	}
 	t.Setenv("MIGCTL_ADDRESS", address) // kingpin reads the process's own environment
-	code := execute(r.ctx, args, s)
+	code := execute(ctx, args, s)
 	return outcome{code: code, out: out.String(), err: errOut.String()}
 }
 

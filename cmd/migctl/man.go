@@ -93,6 +93,9 @@ func manFlags(put func(string, ...any), flags []*kingpin.FlagModel) {
 
 func manArg(a *kingpin.ArgModel) string {
 	arg := `\fI` + roff(a.Name) + `\fR`
+	if a.Name == "gpu" {
+		arg += "..."
+	}
 	if !a.Required {
 		arg = "[" + arg + "]"
 	}

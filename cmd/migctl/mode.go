@@ -32,7 +32,7 @@ func (s *session) mode(ctx context.Context) error {
 	var todo []nodeGPU
 	for i := range gpus {
 		g := &gpus[i]
-		name := fmt.Sprintf("GPU %d  %s  %s", g.Index, shortName(g.Name), g.UUID)
+		name := gpuTitle(s.page, g.Index, g.Name, g.UUID)
 		switch {
 		case g.UUID == "":
 			return usageError{fmt.Sprintf("GPU %d does not answer: it has no UUID now", g.Index)}

@@ -65,7 +65,7 @@ func writePlan(p *page, plan *api.Plan) {
 }
 
 func writePlanGPU(p *page, g *api.PlanGPU) {
-	p.line(text("GPU %d  %s  %s", g.Index, shortName(g.Name), g.UUID).in(bold))
+	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 	before, after := planSlots(g.Before), planSlots(g.After)
 	if changes(g) {
 		p.line(text("  before").in(dim))

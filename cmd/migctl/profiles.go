@@ -39,7 +39,7 @@ func (s *session) profiles(ctx context.Context) error {
 	var seen []string
 	for i := range gpus {
 		g := &gpus[i]
-		s.page.line(text("GPU %d  %s  %s", g.Index, shortName(g.Name), g.UUID).in(bold))
+		s.page.line(span{gpuTitle(s.page, g.Index, g.Name, g.UUID), bold})
 		if len(g.Profiles) == 0 {
 			s.page.line(text("  offers no profiles: it has no MIG, or does not answer").in(dim))
 			continue
@@ -131,6 +131,7 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 // writeComputeProfiles lists the compute instance profiles of each GPU instance profile: sizes of up to all its compute
 // slices, of which each has its share of the SMs.
 func writeComputeProfiles(p *page, g *nodeGPU) {
+	p.para("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
 	p.line()
 	p.para("  ", dim, "Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, one of all its slices:")
 	p.line(text("  %-15s %-10s %s", "GPU INSTANCE", "COMPUTE", "ALL  SMs").in(dim))

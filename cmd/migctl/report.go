@@ -16,7 +16,7 @@ import (
 // report tells an error and what to do next on standard error, and returns the exit code.
 func (s *session) report(err error) int {
 	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), speaksUTF8(s.lookup))
-	defer p.flush() //nolint:errcheck // where an error cannot be written, nobody can be told
+	defer p.flush() // where an error cannot be written, nobody can be told
 	var usage usageError
 	var problem *api.Problem
 	var ended *operationError

@@ -80,7 +80,7 @@ func readSpec(name string, in io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, usageError{fmt.Sprintf("-f: %v", err)}
 		}
-		defer f.Close() //nolint:errcheck // only read from
+		defer f.Close()
 		in = f
 	}
 	data, err := io.ReadAll(io.LimitReader(in, maxSpec+1))

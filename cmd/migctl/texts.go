@@ -77,6 +77,11 @@ func shortUUID(uuid string) string {
 	return kind + "-" + first
 }
 
+// gpuTitle names a GPU with its whole UUID, in one line.
+func gpuTitle(p *page, index int, name string, uuid gpu.UUID) string {
+	return fmt.Sprintf("GPU %d  %s  %s", index, p.cut(p.clean(orUnknown(shortName(name))), 28), orUnknown(string(uuid)))
+}
+
 func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") }
 
 func orUnknown(s string) string {
