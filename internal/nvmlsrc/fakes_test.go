@@ -25,6 +25,7 @@ type spy struct {
 	returns map[string]nvml.Return // what a call returns instead of being made
 	before  map[string]func()      // what happens before a call is made
 	devices map[int]spyDevice
+	sets    map[*spySet]bool // not freed yet
 	loadErr error
 	fallen  nvmlsrc.Device
 	every   func()                       // happens before every call of a Read
@@ -43,6 +44,7 @@ type spy struct {
 func newSpy(lib nvmlsrc.Library) *spy {
 	return &spy{
 		Library: lib, calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){}, devices: map[int]spyDevice{},
+		sets: map[*spySet]bool{},
 	}
 }
 
@@ -141,7 +143,11 @@ func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
 
 func (s *spy) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 	set, ret := via(s, "EventSetCreate", s.Library.EventSetCreate)
-	return &spySet{EventSet: set, spy: s, members: map[nvmlsrc.Device]bool{}}, ret
+	made := &spySet{EventSet: set, spy: s, members: map[nvmlsrc.Device]bool{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sets[made] = true
+	return made, ret
 }
 
 // fall makes a GPU one that has fallen off the bus for the sets that it is in, nil none.
@@ -180,6 +186,9 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
 
 func (e *spySet) Free() nvml.Return {
 	e.spy.passes("Free")
+	e.spy.mu.Lock()
+	delete(e.spy.sets, e)
+	e.spy.mu.Unlock()
 	return e.EventSet.Free()
 }
 
