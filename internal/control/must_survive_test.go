@@ -13,11 +13,11 @@ import (
 )
 
 // survives applies the mixed layout to a world that was made difficult, and wants this end of it.
-func survives(t *testing.T, state api.OperationState, make func(w *world)) (w *world, e *Engine, op *api.Operation) {
+func survives(t *testing.T, state api.OperationState, change func(w *world)) (w *world, e *Engine, op *api.Operation) {
 	t.Helper()
 	w = newWorld(t)
 	e = w.engine(t, nil)
-	make(w)
+	change(w)
 	op = e.applied(t, mixed())
 	if op.State != state {
 		t.Fatalf("operation is %s (%v), want %s", op.State, op.Error, state)

@@ -144,12 +144,14 @@ func TestRollbackOfWhatHasSucceeded(t *testing.T) {
 			t.Errorf("blocking %+v", p.Blocking)
 		}
 		w.processes[gpu1] = nil
+		w.epoch = 1
 		next, err := e.Rollback(t.Context(), everything, op.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		e.drive(t)
-		if got := e.now(t, next.ID); got.State != api.Succeeded || got.Verb != api.VerbRollback || w.cutting() != mixedBefore {
+		if got := e.now(t, next.ID); got.State != api.Succeeded || got.Verb != api.VerbRollback || w.cutting() != mixedBefore ||
+			got.Renamed[sevenG] != "MIG-1-0:8-0:7-e1" {
 			t.Errorf("operation is %s\n%s", got.State, w.cutting())
 		}
 	})
@@ -249,7 +251,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				}
 				w.before = nil
 				w.gpu(gpu0).Instances = nil
-				if e = w.engine(t, c.options); strings.HasPrefix(w.cutting(), "0: ") {
+				if w.engine(t, c.options); strings.HasPrefix(w.cutting(), "0: ") {
 					t.Error("it was restored a second time in the same boot")
 				}
 			})

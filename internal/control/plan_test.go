@@ -64,13 +64,16 @@ func TestPlansAreBounded(t *testing.T) {
 	isProblem(t, err, api.NotFound)
 }
 
-// TestBusy has each way in which an instance is in use, or cannot be checked, keep it from being destroyed.
-func TestBusy(t *testing.T) {
+// use makes an instance busy, or impossible to check.
+type use struct {
+	make func(w *world)
+	kind api.HoldKind
+}
+
+// uses are all ways in which the 7g can be in use.
+func uses() map[string]use {
 	seen := func(w *world) *gpu.GPUInstance { return &w.snapshot.GPUs[1].Instances[0] }
-	for name, c := range map[string]struct {
-		make func(w *world)
-		kind api.HoldKind
-	}{
+	return map[string]use{
 		"process on the compute instance": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}}
 		}, api.HoldProcess},
@@ -113,7 +116,12 @@ func TestBusy(t *testing.T) {
 		"pod by placement":      {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}) }, api.HoldPod},
 		"garbled device id":     {func(w *world) { w.pods.Garbled = 1 }, api.HoldUnknown},
 		"kubelet not available": {func(w *world) { w.podsErr = gpu.ErrUnavailable }, api.HoldUnknown},
-	} {
+	}
+}
+
+// TestBusy has each way in which an instance is in use, or cannot be checked, keep it from being destroyed.
+func TestBusy(t *testing.T) {
+	for name, c := range uses() {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			e := w.engine(t, nil)

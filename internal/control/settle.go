@@ -17,6 +17,12 @@ func (e *Engine) settle(ctx context.Context, op *operation) {
 	safe := context.WithoutCancel(ctx)
 	e.update(op, "state", "settling", func(d *api.Operation) { d.State = api.Settling })
 	e.poll(ctx, op)
+	if gpus, _, err := e.read(safe); err == nil { // a roll-back's layout after had UUIDs once
+		names := renamed(op.begun.After, gpus)
+		e.mu.Lock()
+		op.doc.Renamed = names
+		e.mu.Unlock()
+	}
 	e.hooks(safe, op, api.Succeeded)
 	e.awaitKubelet(ctx, op)
 	e.open(safe, op)
