@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ func TestLayouts(t *testing.T) {
 	n := newNode(t, "", cutBoard+"\n  - {model: H100-80GB}")
 	ids := n.discover()
 	g := n.layout(0)
-	if g.UUID != ids[0] || g.Index != 0 || g.PCIBusID != "00000000:07:00.0" || g.PCIDevice != 0x20B010DE || g.Name != "NVIDIA A100-SXM4-40GB" ||
+	if g.UUID != ids[0] || g.Index != 0 || g.PCIBusID != "00000000:07:00.0" || g.PCIDevice != 0x20B010DE || g.Minor != gpu.Some(0) || g.Name != "NVIDIA A100-SXM4-40GB" ||
 		g.MIG != gpu.Some(true) || g.Pending != gpu.Some(true) || len(g.Profiles) < 5 || len(g.Profiles[0].Placements) != 7 {
 		t.Errorf("%+v", g)
 	}
@@ -286,10 +287,10 @@ func TestTornLayouts(t *testing.T) {
 			t.Errorf("%s: %+v", name, g.Instances)
 		}
 	}
-	toggle := false
+	var toggle atomic.Int64
 	n.spy.mu.Lock()
 	n.spy.every = func() {
-		if toggle = !toggle; toggle {
+		if toggle.Add(1)%2 == 1 {
 			_ = n.Reset(0)
 		} else {
 			_, _ = n.CreateGPUInstance(0, 9, gpu.Some(4))

@@ -202,12 +202,12 @@ func (c *changing) destroyInstance() (mig.Done, error) {
 		return mig.Done{}, fmt.Errorf("destroyed, as the driver says; to look whether it is so: %w", err)
 	}
 	if after.node(c.stands) != nil {
-		return mig.Done{}, errStillThere
+		return mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
 	}
 	return mig.Done{Instance: n.ID}, nil
 }
 
-var errStillThere = fmt.Errorf("%w: the driver said that it was destroyed, but it is still there", gpu.ErrDriver)
+var errStillThere = errors.New("the driver said that it was destroyed, but it is still there")
 
 func (c *changing) destroyCompute() (mig.Done, error) {
 	r, n, err := c.instance()
@@ -235,7 +235,7 @@ func (c *changing) destroyCompute() (mig.Done, error) {
 	}
 	if n := after.node(c.stands); n != nil {
 		if _, err := c.compute(n); err == nil {
-			return mig.Done{}, errStillThere
+			return mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
 		}
 	}
 	return mig.Done{Instance: n.ID, ComputeID: gpu.Some(compute.ID), UUID: compute.UUID}, nil

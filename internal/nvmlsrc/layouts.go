@@ -150,7 +150,7 @@ func (r *round) node(is func(*instanceNode) bool) *instanceNode {
 func (r *round) nodeGPU() mig.NodeGPU {
 	b := r.board
 	g := mig.NodeGPU{
-		UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: b.facts.PCIBusID, Name: b.facts.Name,
+		UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: b.facts.PCIBusID, Name: b.facts.Name, Minor: b.facts.Minor,
 		MIG: b.mode.enabled, Pending: b.mode.pending, Profiles: b.facts.Profiles,
 	}
 	pci, ret := r.dev.GetPciInfo()
