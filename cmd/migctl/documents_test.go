@@ -81,7 +81,7 @@ func operation(state api.OperationState) *api.Operation {
 	for _, s := range recut().Steps {
 		op.Steps = append(op.Steps, api.OperationStep{Step: s, State: "pending"})
 	}
-	op.Steps[0].UUID = trainer
+	op.Steps[0].UUID, op.Steps[0].Compute = trainer, gpu.Some(at(0, 3))
 	if !atEnd(state) {
 		return op
 	}
@@ -114,8 +114,8 @@ func news() []api.Event {
 	none := gpu.None[int]()
 	return []api.Event{
 		e(1, "state", 0, api.Running, none, ""),
-		e(2, "step", 210, api.Running, gpu.Some(0), "destroyed compute instance "+string(trainer)),
-		e(3, "step", 400, api.Running, gpu.Some(4), "created compute instance "+string(created)),
+		e(2, "step", 210, api.Running, gpu.Some(0), "destroy-ci compute 0:3 in 3g.20gb at 0:4 of "+string(gpu2)+": begun"),
+		e(3, "step", 400, api.Running, gpu.Some(0), "destroy-ci compute 0:3 in 3g.20gb at 0:4 of "+string(gpu2)+": done"),
 		e(4, "note", 900, api.Settling, none, "waiting for the kubelet to show the new devices"),
 		e(5, "state", 2300, api.Succeeded, none, "succeeded"),
 	}

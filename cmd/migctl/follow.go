@@ -95,13 +95,14 @@ func (s *session) start(ctx context.Context, method, path string, request any) e
 // follow shows an operation's news as they come, and its end.
 func (s *session) follow(ctx context.Context, op *api.Operation) error {
 	seen, failures := 0, 0
+	shown := progress{page: s.page, op: op, open: -1}
 	var leave context.CancelFunc
 	show := func(e api.Event) {
 		failures = 0
 		if e.State == api.Stuck { // it may be so for long: the operator is told now, if it still is
 			leave()
 		}
-		writeEvent(s.page, op, &e)
+		shown.event(&e)
 		s.page.flush() // the page keeps the error, and the operation goes on anyway
 	}
 	for {
@@ -113,6 +114,7 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 		last, err := s.client.events(streaming, op.ID, seen, show)
 		leave()
 		seen = last
+		shown.close()
 		switch ended := s.ended(ctx, op.ID, err); {
 		case ended != nil:
 			writeEnd(s.page, ended)
@@ -174,27 +176,6 @@ func endError(op *api.Operation) error {
 		return &operationError{exitDegraded, op.State}
 	}
 	return &operationError{exitFailed, op.State}
-}
-
-// writeEvent is one line of progress: the time since the start, and what happened.
-func writeEvent(p *page, op *api.Operation, e *api.Event) {
-	c := plain
-	switch {
-	case e.State == api.RollingBack || e.State == api.RolledBack || e.Kind == "note":
-		c = yellow
-	case e.State == api.Failed || e.State == api.Degraded || e.State == api.Stuck:
-		c = red
-	}
-	step := ""
-	if n, ok := e.Step.Get(); ok {
-		step = fmt.Sprintf("[%d/%d] ", n+1, max(n+1, len(op.Steps)))
-	}
-	elapsed := max(0, e.Time.Sub(op.Started)).Seconds()
-	t := e.Text
-	if t == "" {
-		t = string(e.State)
-	}
-	p.para(fmt.Sprintf("%7.1fs  ", elapsed), c, step+t)
 }
 
 // writeEnd shows what came of an operation and what to do next.

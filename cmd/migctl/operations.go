@@ -113,17 +113,16 @@ func stepMark(state string) (string, color) {
 
 func stepText(st *mig.Step) string {
 	what := map[mig.StepOp]string{
-		mig.DestroyCompute: "destroy compute instance", mig.DestroyInstance: "destroy GPU instance",
-		mig.CreateInstance: "create GPU instance", mig.CreateCompute: "create compute instance",
+		mig.DestroyCompute: "destroy CI", mig.DestroyInstance: "destroy GI",
+		mig.CreateInstance: "create GI", mig.CreateCompute: "create CI",
 	}[st.Op]
 	if what == "" {
 		what = string(st.Op)
 	}
-	at := st.Placement.String()
 	if c, ok := st.Compute.Get(); ok {
-		at += ", slices " + c.String()
+		what += " " + c.String() + " of"
 	}
-	return fmt.Sprintf("%s %s at %s on %s", what, st.Profile, at, shortUUID(string(st.GPU)))
+	return fmt.Sprintf("%s %s at %s on %s", what, st.Profile, st.Placement, shortUUID(string(st.GPU)))
 }
 
 // layouts lists the named layouts that the node knows.

@@ -52,6 +52,12 @@ func (p *page) flush() error { return p.w.Flush() }
 // line writes spans, cut to the width, without spaces at the end. What came from the server cannot move the cursor:
 // control characters are dropped.
 func (p *page) line(spans ...span) {
+	p.part(spans...)
+	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+}
+
+// part writes a line that is not ended yet.
+func (p *page) part(spans ...span) {
 	left := p.width
 	for n := len(spans); n > 0; n-- {
 		if spans[n-1].text = strings.TrimRight(spans[n-1].text, " "); spans[n-1].text != "" {
@@ -69,7 +75,6 @@ func (p *page) line(spans ...span) {
 		}
 		p.w.WriteString(t) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
 	}
-	p.w.WriteByte('\n') //nolint:errcheck // as above
 }
 
 // clean makes foreign text safe for a terminal, and ASCII where that is all that it has.

@@ -213,11 +213,11 @@ func holdText(h api.Hold) string {
 	}
 	switch h.Kind {
 	case api.HoldProcess:
-		return fmt.Sprintf("process %d, %s, runs on it", h.PID, h.What)
+		return processText(h) + " runs on it"
 	case api.HoldHandle:
-		return fmt.Sprintf("process %d, %s, has it open", h.PID, h.What)
+		return processText(h) + " has it open"
 	case api.HoldActivity:
-		return "it has been active lately: " + h.What
+		return "activity: " + h.What
 	case api.HoldPod:
 		return "pod " + h.What + pid
 	case api.HoldJob:
@@ -226,6 +226,15 @@ func holdText(h api.Hold) string {
 		return "it could not be checked, which counts as in use: " + h.What
 	}
 	return h.What + pid
+}
+
+// processText names a process by its number and its command, where that is known.
+func processText(h api.Hold) string {
+	t := fmt.Sprintf("process %d", h.PID)
+	if h.What == "" || h.What == t {
+		return t
+	}
+	return t + " (" + h.What + ")"
 }
 
 // writeCost says in a few lines what the plan does to whom.

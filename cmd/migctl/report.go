@@ -59,7 +59,7 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 		p.para("  in the way: ", yellow, fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU))
 		writeHolds(p, "    ", b.Holders)
 	}
-	if len(problem.Profiles) > 0 {
+	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
 		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
 	hint(p, problemHint(problem, o))
@@ -122,7 +122,12 @@ func wantHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Infeasible, api.Busy:
 		if len(p.Blocking) > 0 {
-			return fmt.Sprintf("end the work of the holders, or move it to another node (kubectl drain), and plan again. To destroy it on purpose: --force %s", p.Blocking[0].Instance)
+			t := "end the work of the holders, or move it to another node (kubectl drain), and plan again. To destroy it on purpose: --force " +
+				p.Blocking[0].Instance
+			if len(p.Blocking) > 1 {
+				t += ", and --force for each of the others"
+			}
+			return t
 		}
 		if o.Command == commandMode {
 			return "destroy the GPU's instances first (migctl apply --gpus GPU --devices none), and end whatever has it open."

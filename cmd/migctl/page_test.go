@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func drawn(draw func(p *page)) string {
+	var out bytes.Buffer
+	p := newPage(&out, false, true)
+	draw(p)
+	p.flush()
+	return out.String()
+}
+
+func TestAxesOfAllLengthsFit(t *testing.T) {
+	for units := 1; units <= unitsDrawn; units++ {
+		for start := range units {
+			for size := 1; start+size <= units; size++ {
+				one := []slot{{Placement: at(start, size), label: "1g.24gb+me.all", note: "a-pod-with-a-long-name-0"}}
+				usable := make([]bool, units)
+				usable[0] = true
+				out := drawn(func(p *page) { p.drawAxis(units, withRoom(units, one, usable)) })
+				lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+				fits(t, out)
+				if len(lines) != 4 || utf8.RuneCountInString(lines[0]) != utf8.RuneCountInString(lines[1]) || utf8.RuneCountInString(lines[0]) != utf8.RuneCountInString(lines[3]) {
+					t.Fatalf("%d units, %d:%d:\n%s", units, start, size, out)
+				}
+			}
+		}
+	}
+	if out := drawn(func(p *page) { p.drawAxis(64, withRoom(64, nil, nil)) }); out != "" {
+		t.Errorf("an axis that is too long to draw:\n%s", out)
+	}
+}
+
+func TestPlacementsThatCannotBe(t *testing.T) {
+	for _, slots := range [][]slot{
+		{{Placement: at(0, 4)}, {Placement: at(3, 1)}},
+		{{Placement: at(6, 4)}},
+		{{Placement: at(-1, 2)}},
+	} {
+		if got := withRoom(8, slots, nil); got != nil {
+			t.Errorf("%v: drawn as %v", slots, got)
+		}
+	}
+}
+
+func TestTextsAreCutAndBroken(t *testing.T) {
+	out := drawn(func(p *page) {
+		p.line(text("%s", strings.Repeat("é", 200)))
+		p.para("! ", plain, strings.Repeat("x", 200)+" and\x1b[2J\x07 more\nlines "+strings.Repeat("word ", 40))
+	})
+	fits(t, out)
+	if strings.ContainsAny(out, "\x1b\x07") || !strings.Contains(out, "…") || strings.Count(out, "x") != 200 || strings.Count(out, "word") != 40 {
+		t.Errorf("%q", out)
+	}
+}
+
+func TestProgressIsOneLineAStep(t *testing.T) {
+	op := operation(api.Running)
+	event := func(n int, what string) *api.Event {
+		return &api.Event{Time: began.Add(time.Second), Kind: "step", State: api.Running, Step: gpu.Some(n), Text: "a step: " + what}
+	}
+	out := drawn(func(p *page) {
+		g := progress{page: p, op: op, open: -1}
+		g.event(event(1, "begun"))
+		g.event(event(1, "done"))
+		g.event(event(3, "begun"))
+		g.event(event(3, "create GPU instance: INSUFFICIENT_RESOURCES"))
+		g.event(event(4, "begun"))
+		g.event(&api.Event{Time: began, Kind: "note", State: api.RollingBack, Text: "rolling back"})
+		g.event(event(77, "of a plan that is not this one"))
+		g.event(event(5, "begun"))
+		g.close()
+	})
+	want := `    1.0s  [2/9] destroy GI 3g.20gb at 0:4 on GPU-00811850 done
+    1.0s  [4/9] create GI 2g.10gb at 0:2 on GPU-00811850
+            create GPU instance: INSUFFICIENT_RESOURCES
+    1.0s  [5/9] create CI 2g.10gb at 0:2 on GPU-00811850
+    0.0s  rolling back
+    1.0s  [78/78] a step: of a plan that is not this one
+    1.0s  [6/9] create GI 1g.5gb at 2:1 on GPU-00811850
+`
+	if out != want {
+		t.Errorf("got\n%s", out)
+	}
+}
+
+func TestWhatIsNoTerminal(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, f := range []*os.File{null, r, w} {
+		if isTerminal(f) {
+			t.Errorf("%s is no terminal", f.Name())
+		}
+	}
+}
+
+func TestLocales(t *testing.T) {
+	for _, c := range []struct {
+		env  map[string]string
+		want bool
+	}{
+		{map[string]string{"LANG": "de_DE.UTF-8"}, true},
+		{map[string]string{"LANG": "C.utf8"}, true},
+		{map[string]string{"LANG": "en_US.UTF-8", "LC_ALL": "C"}, false},
+		{map[string]string{"LANG": "C", "LC_CTYPE": "en_US.UTF-8"}, true},
+		{map[string]string{"LANG": "en_US.UTF-8", "LC_ALL": ""}, true},
+		{map[string]string{"LANG": "de_DE@euro"}, false},
+		{nil, false},
+	} {
+		if got := speaksUTF8(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }); got != c.want {
+			t.Errorf("%v: %v", c.env, got)
+		}
+	}
+}
