@@ -42,6 +42,7 @@ type world struct {
 	pods        gpu.Assignments
 	podsErr     error
 	kubeletLags bool
+	hung        int
 
 	owners            map[gpu.UUID][]string
 	cordonedBy        string // "", "me", "other"
@@ -127,6 +128,8 @@ func (w *world) point() bool {
 	w.points++
 	return w.dead
 }
+
+func (w *world) HungCalls() int { return w.hung }
 
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 

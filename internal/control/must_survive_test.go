@@ -228,7 +228,10 @@ func TestHangInMidOperation(t *testing.T) {
 		if next.State() != stuck {
 			t.Errorf("state after a restart %s", next.State())
 		}
-		w.before, w.reading = nil, nil
+		w.before, w.reading, w.hung = nil, nil, 1
+		_, err = next.Rollback(t.Context(), everything, op.ID) // reading answers, and the call is still under way
+		isProblem(t, err, api.StuckNode)
+		w.hung = 0
 		if p := e.take(nil); p == nil || p.Type != api.StuckNode || p.Operation != op.ID {
 			t.Errorf("a new operation gets %v", p)
 		}

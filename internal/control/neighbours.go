@@ -28,6 +28,12 @@ type Actuator interface {
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
 }
 
+// Hanging is an Actuator that knows of its calls that were given up and have not returned. While there are any, what they
+// will do is not known, and no roll-back is tried again.
+type Hanging interface {
+	HungCalls() int
+}
+
 // ModeChange is what the driver made of a mode asked for.
 type ModeChange = mig.ModeChange
 

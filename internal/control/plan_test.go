@@ -316,3 +316,23 @@ func TestPlanProblems(t *testing.T) {
 		t.Errorf("detail %q has what is the node's own", p.Detail)
 	}
 }
+
+func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
+	w := newWorld(t)
+	w.gpu(gpu0).PCIDevice = 0x20B010DE
+	layouts := map[string][]api.LayoutRule{
+		"by index": {{Devices: api.DeviceList{Indexes: []int{1}}, MIGEnabled: true, MIGDevices: map[string]int{"7g.40gb": 1}}},
+		"by model": {{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE"}, MIGEnabled: true}},
+		"all":      {{Devices: api.DeviceList{All: true}, MIGEnabled: true}},
+	}
+	e := w.engine(t, func(o *Options) { o.Layouts = layouts })
+	got, err := e.Layouts(t.Context())
+	if err != nil || len(got.Layouts) != 3 {
+		t.Fatalf("layouts %+v, %v", got, err)
+	}
+	for n, want := range []api.Layout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}}, {Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
+		if l := got.Layouts[n]; l.Name != want.Name || !slices.Equal(l.Applies, want.Applies) {
+			t.Errorf("layout %s applies to %v, want %s to %v", l.Name, l.Applies, want.Name, want.Applies)
+		}
+	}
+}

@@ -149,6 +149,11 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 		return nil, p
 	}
 	defer e.release()
+	if h, ok := e.o.Actuator.(Hanging); ok && h.HungCalls() > 0 {
+		p := problemf(api.StuckNode, "a driver call has still not returned; try again, or reboot the node if it never does")
+		p.Operation = op.doc.ID
+		return nil, p
+	}
 	if _, _, err := e.read(ctx); err != nil {
 		return nil, driverProblem(err)
 	}
