@@ -120,6 +120,6 @@ func ruleNames(r mig.Rule, g mig.NodeGPU) bool {
 		return false
 	}
 	return slices.ContainsFunc(r.GPUs, func(name string) bool {
-		return name == "all" || name == strconv.Itoa(g.Index) || name == string(g.UUID) || strings.EqualFold(name, g.PCIBusID)
+		return name == mig.AllGPUs || name == strconv.Itoa(g.Index) || name == string(g.UUID) || strings.EqualFold(name, g.PCIBusID)
 	})
 }

@@ -322,8 +322,8 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 	w.gpu(gpu0).PCIDevice = 0x20B010DE
 	layouts := map[string][]api.LayoutRule{
 		"by index": {{Devices: api.DeviceList{Indexes: []int{1}}, MIGEnabled: true, MIGDevices: map[string]int{"7g.40gb": 1}}},
-		"by model": {{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE"}, MIGEnabled: true}},
-		"all":      {{Devices: api.DeviceList{All: true}, MIGEnabled: true}},
+		"by model": {{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE"}, MIGEnabled: true, MIGDevices: map[string]int{}}},
+		"all":      {{Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: map[string]int{}}},
 	}
 	e := w.engine(t, func(o *Options) { o.Layouts = layouts })
 	got, err := e.Layouts(t.Context())
