@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,35 +36,38 @@ type controller struct {
 }
 
 // openControl opens the journal and the audit log, and makes the engine over the exporter's parts.
-func openControl(cfg *Config, x *exporter) (c *controller, err error) {
-	c = &controller{logger: log.With(x.logger, "component", "control")}
-	defer func() {
-		if err != nil {
-			c.close()
-		}
-	}()
+func openControl(cfg *Config, x *exporter) (*controller, error) {
+	c := &controller{logger: log.With(x.logger, "component", "control")}
+	if err := c.open(cfg, x); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *controller) open(cfg *Config, x *exporter) error {
 	if x.node.clock != nil && x.node.simulated == nil {
-		return nil, errors.New("--control.enabled: a recording cannot be re-cut; expected a scenario or this node's driver")
+		return errors.New("--control.enabled: a recording cannot be re-cut; expected a scenario or this node's driver")
 	}
 	if err := x.node.openNeighbours(cfg); err != nil {
-		return nil, err
+		return err
 	}
 	opts, err := c.engineOptions(cfg, x)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	file, err := journal.Open(cfg.Control.StateDir)
 	if err != nil {
-		return nil, fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
+		return fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
 	}
 	c.closers = append(c.closers, file.Close)
 	opts.Journal = file
 	if c.engine, err = control.New(opts); err != nil {
-		return nil, err
+		return err
 	}
 	audit, err := server.OpenAudit(filepath.Join(cfg.Control.StateDir, auditFile))
 	if err != nil {
-		return nil, fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
+		return fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
 	}
 	c.closers = append(c.closers, audit.Close)
 	c.server = server.Options{
@@ -79,11 +81,8 @@ func openControl(cfg *Config, x *exporter) (c *controller, err error) {
 		Audit:           audit,
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
-		Ready: func(at []net.Addr) {
-			level.Info(c.logger).Log("msg", "Partition control is listening", "addresses", fmt.Sprint(at), "mode", cfg.Control.Mode)
-		},
 	}
-	return c, nil
+	return nil
 }
 
 func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, error) {

@@ -23,8 +23,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files of testdata/golden")
 
-// binary is the path of the built program.
-var binary string
+// binary and migctlBinary are the paths of the built programs.
+var binary, migctlBinary string
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -38,12 +38,12 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "mig-exporter")
-	args := []string{"build", "-o", binary}
+	binary, migctlBinary = filepath.Join(dir, "mig-exporter"), filepath.Join(dir, "migctl")
+	args := []string{"build", "-o", dir}
 	if raceEnabled {
 		args = append(args, "-race")
 	}
-	if out, err := exec.Command("go", append(args, ".")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", append(args, ".", "../migctl")...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
