@@ -24,6 +24,10 @@ func representative() map[string]func(t *testing.T, w *world, e *Engine) error {
 			_, err := e.start(t, mixed())
 			return err
 		},
+		"compute instances": func(t *testing.T, _ *world, e *Engine) error {
+			_, err := e.start(t, parts())
+			return err
+		},
 		"roll back": func(t *testing.T, _ *world, e *Engine) error {
 			_, err := e.Rollback(t.Context(), everything, e.Operations().Operations[0].ID)
 			return err
@@ -31,10 +35,23 @@ func representative() map[string]func(t *testing.T, w *world, e *Engine) error {
 	}
 }
 
+// parts asks for two compute instances in the 7g, which stays.
+func parts() api.PlanRequest {
+	return second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1, Compute: []string{"3c", "4c"}}})
+}
+
 // prepared is a world at which such an operation can begin, and the layouts between which it must choose.
 func prepared(t *testing.T, name string) (w *world, before, after string) {
 	t.Helper()
 	w = newWorld(t)
+	if name == "compute instances" {
+		twin := newWorld(t)
+		if op := twin.engine(t, nil).applied(t, parts()); op.State != api.Succeeded || len(twin.gpu(gpu1).Instances[0].Computes) != 2 ||
+			twin.gpu(gpu1).Instances[0].ID != w.gpu(gpu1).Instances[0].ID {
+			t.Fatalf("prepared: operation is %s\n%s", op.State, twin.cutting())
+		}
+		return w, mixedBefore, twin.cutting()
+	}
 	if name == "roll back" {
 		w.engine(t, nil).applied(t, mixed())
 		if w.cutting() != mixedAfter {

@@ -41,6 +41,7 @@ type world struct {
 
 	pods        gpu.Assignments
 	podsErr     error
+	processErr  error
 	kubeletLags bool
 	hung        int
 
@@ -160,7 +161,7 @@ func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error)
 	if w.dead {
 		return nil, errDead
 	}
-	return slices.Clone(w.processes[id]), nil
+	return slices.Clone(w.processes[id]), w.processErr
 }
 
 func (w *world) Do(_ context.Context, s mig.Step) (mig.Done, error) {

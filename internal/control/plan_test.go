@@ -81,6 +81,7 @@ func uses() map[string]use {
 		"process of an instance that does not stand": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(8))}}
 		}, api.HoldProcess},
+		"processes cannot be listed": {func(w *world) { w.processErr = gpu.ErrNoPermission }, api.HoldUnknown},
 		"open capability file": {func(w *world) {
 			w.asking = func(gpu.UUID) ([]Handle, error) {
 				return []Handle{{PID: 9, Command: "python3", Instance: gpu.Some(gpu.InstanceID(3))}}, nil
