@@ -216,7 +216,11 @@ func writeNew(p *page, op *api.Operation) {
 	for i := range op.Steps {
 		st := &op.Steps[i]
 		if st.Done != nil && st.Done.UUID != "" && st.State == "done" && strings.HasPrefix(string(st.Op), "create") {
-			p.line(span{"  + " + string(st.Done.UUID), green}, text("  %s at %s", st.Profile, st.Placement))
+			slices := ""
+			if c, ok := st.Compute.Get(); ok {
+				slices = ", slices " + c.String()
+			}
+			p.line(span{"  + " + string(st.Done.UUID), green}, text("  %s at %s%s", st.Profile, st.Placement, slices))
 		}
 	}
 }

@@ -161,9 +161,9 @@ func writeKept(p *page, inst, before *api.Instance) {
 		c    color
 		fate api.Fate
 		list []api.Compute
-	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute}} {
+	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute}, {"=", dim, api.Keep, inst.Compute}} {
 		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.Compute) bool { return c.Fate != side.fate })
-		if len(changed) == 0 {
+		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // the line of the GPU instance names it
 			continue
 		}
 		writeComputes(p, side.sign, side.c, changed)
