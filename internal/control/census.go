@@ -186,6 +186,10 @@ func reasonText(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return gpu.ErrTimeout.Error()
 	}
+	// What wraps ErrDriver says before it what was asked, and behind it what the driver answered.
+	if _, said, ok := strings.Cut(err.Error(), gpu.ErrDriver.Error()); ok && errors.Is(err, gpu.ErrDriver) {
+		return gpu.ErrDriver.Error() + said
+	}
 	return "it failed"
 }
 

@@ -71,6 +71,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		e.active.observe(e.o.Node.Current())
+		e.unstick(ctx)
 		if n%30 == 29 {
 			e.mend()
 		}

@@ -56,7 +56,9 @@ func (e *Engine) apply(ctx context.Context, op *operation) {
 	e.update(op, "state", "running", func(d *api.Operation) { d.State = api.Running })
 	err := e.cordon(ctx, op)
 	for n := 0; n < len(op.doc.Steps) && err == nil; n++ {
-		err = e.do(ctx, op, n)
+		if err = e.do(ctx, op, n); err != nil {
+			err = &stepError{step: op.doc.Steps[n].Step, err: err}
+		}
 	}
 	if err == nil {
 		err = e.verify(ctx, op.begun.After)
@@ -232,8 +234,27 @@ func failureText(err error) string {
 	return reasonText(err)
 }
 
+// stepError says which step failed.
+type stepError struct {
+	step mig.Step
+	err  error
+}
+
+func (s *stepError) Error() string { return stepText(s.step) + ": " + s.err.Error() }
+
+func (s *stepError) Unwrap() error { return s.err }
+
 // failure is the problem of an operation that failed.
 func failure(err error) *api.Problem {
+	p := *failureOf(err)
+	var s *stepError
+	if errors.As(err, &s) {
+		p.Detail = stepText(s.step) + ": " + p.Detail
+	}
+	return &p
+}
+
+func failureOf(err error) *api.Problem {
 	var p *api.Problem
 	var j errJournal
 	switch {

@@ -67,6 +67,27 @@ func stepNames(s mig.Step) []string {
 	}
 }
 
+// refusals warn of what force does not lift: the driver destroys no compute instance on which a process runs.
+func (c *census) refusals(forced []string) []string {
+	var list []string
+	for _, g := range c.gpus {
+		for _, i := range g.Instances {
+			for _, ci := range i.Computes {
+				if ci.UUID == "" || !slices.Contains(forced, string(ci.UUID)) {
+					continue
+				}
+				holds := slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
+				for _, h := range holds {
+					if h.Kind == api.HoldProcess {
+						list = append(list, fmt.Sprintf("the driver refuses to destroy %s while process %d runs on it: end that first, or all is rolled back", ci.UUID, h.PID))
+					}
+				}
+			}
+		}
+	}
+	return list
+}
+
 // busy says who holds what a step would destroy, as it stands now; widened force lifts that.
 func (c *census) busy(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) []api.Hold {
 	whole := slices.Contains(force, bareName(g.UUID, i.ID))

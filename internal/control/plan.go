@@ -106,6 +106,7 @@ func (e *Engine) assemble(c *census, node mig.NodePlan, r api.PlanRequest, owner
 			gone[placeOf(s)] = true
 		}
 	}
+	plan.Warnings = append(plan.Warnings, c.refusals(plan.Forced)...)
 	n := &planned{plan: plan}
 	for _, pg := range node.GPUs {
 		g := c.gpus[pg.GPU]

@@ -92,8 +92,8 @@ func (c *census) planProblem(err error) *api.Problem {
 		return p
 	case errors.As(err, &mode):
 		return problemf(api.ModeDiffers, "%s", mode)
-	case errors.As(err, &selector) && len(c.unreadable) > 0:
-		return problemf(api.BadSpec, "%s; %s", selector, strings.Join(c.warnings, "; "))
+	case errors.As(err, &selector) && len(c.unreadable) > 0: // it may be one of those
+		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(c.warnings, "; "))
 	default:
 		return problemf(api.BadSpec, "%s", err)
 	}

@@ -143,38 +143,6 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	return e.accept(*b, doSteps)
 }
 
-// retry takes an operation up again where it could not be finished.
-func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, error) {
-	if p := e.reserve(op); p != nil {
-		return nil, p
-	}
-	defer e.release()
-	if h, ok := e.o.Actuator.(Hanging); ok && h.HungCalls() > 0 {
-		p := problemf(api.StuckNode, "a driver call has still not returned; try again, or reboot the node if it never does")
-		p.Operation = op.doc.ID
-		return nil, p
-	}
-	if _, _, err := e.read(ctx); err != nil {
-		return nil, driverProblem(err)
-	}
-	e.mu.Lock()
-	if over(op.doc.State) {
-		e.mu.Unlock()
-		return e.Operation(op.doc.ID)
-	}
-	op.task, op.live = doUndo, true
-	if op.begun.Operation.Verb == api.VerbMode {
-		op.task = doMode
-	}
-	op.doc.State = api.RollingBack
-	e.current = op
-	e.tell(op, "state", gpu.None[int](), "the roll-back is tried again")
-	e.mu.Unlock()
-	e.queue <- op
-	e.announce()
-	return e.Operation(op.doc.ID)
-}
-
 // backTo makes the operation that leads to the layout before another one. It destroys what is idle, and nothing that came
 // to stand after that one.
 func (e *Engine) backTo(ctx context.Context, op *operation) (*begun, *api.Problem) {

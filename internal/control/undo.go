@@ -102,7 +102,7 @@ func (e *Engine) undoGPU(ctx context.Context, op *operation, c cut) (did int, er
 			return did, written
 		}
 		if err != nil {
-			return did, fmt.Errorf("%s: %w", stepText(s), err)
+			return did, &stepError{step: s, err: err}
 		}
 		did++
 		e.update(op, "note", "rolled back: "+stepText(s), nil)
