@@ -75,7 +75,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
 	source := nvmlsrc.New(recorder.Library(), nvmlsrc.Options{Now: node.now, GPM: cfg.gpm(), ProcessUtilization: true, Logger: logger})
 	defer closeSource(source, logger)
-	opts := pollOptions(cfg, node, logger, nil)
+	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below
 	poller := poll.New(source, opts)
 	ctx, cancel := context.WithCancel(ctx)

@@ -86,7 +86,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 	var pollSeconds prometheus.Histogram
 	x.fresh, pollSeconds = freshRegistry()
-	x.poller = poll.New(x.source, pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
+	x.poller = poll.New(x.source, pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
 		pollSeconds.Observe(took.Seconds())
 		if node.polled != nil {
@@ -168,7 +168,9 @@ func sideBySide(ctx context.Context, parts []func(context.Context) error) error 
 	return errors.Join(errs...)
 }
 
-func pollOptions(cfg *Config, node *node, logger log.Logger, observe func(*gpu.Snapshot, time.Duration)) poll.Options {
+func pollOptions(
+	cfg *Config, node *node, hung func() int, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
+) poll.Options {
 	opts := poll.Options{
 		Hostname:       node.hostname,
 		Interval:       cfg.PollInterval,
@@ -182,6 +184,7 @@ func pollOptions(cfg *Config, node *node, logger log.Logger, observe func(*gpu.S
 		Containers:     node.containers,
 		Profiler:       node.profiler,
 		Jobs:           node.jobs,
+		HungElsewhere:  hung,
 		Observe:        observe,
 
 		ProcessContainers: cfg.processes(),

@@ -71,6 +71,9 @@ func (s *session) rollback(ctx context.Context) error {
 	}
 	writeOperation(s.page, &op)
 	s.page.line()
+	if s.opts.Abandon {
+		return s.abandon(ctx, &op)
+	}
 	s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by now is not, and then nothing is changed.")
 	question := "Lead back to the layout before it?"
 	if op.State == api.Degraded || op.State == api.Stuck {
@@ -79,7 +82,26 @@ func (s *session) rollback(ctx context.Context) error {
 	if err := s.ask(question); err != nil {
 		return err
 	}
-	return s.start(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
+	again := op.State == api.Degraded || op.State == api.Stuck
+	err := s.start(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
+	if ended := (*operationError)(nil); again && errors.As(err, &ended) && (ended.state == api.RolledBack || ended.state == api.Failed) {
+		return nil // it is what was asked for: nothing of the operation is left
+	}
+	return err
+}
+
+// abandon closes an operation that could not be rolled back, after asking.
+func (s *session) abandon(ctx context.Context, op *api.Operation) error {
+	s.page.para("! ", yellow, "The node is left as it is now: neither as before the operation nor as planned. Look at it with migctl get, and plan the layout that you want.")
+	if err := s.ask("Abandon it?"); err != nil {
+		return err
+	}
+	var closed api.Operation
+	if err := s.client.send(ctx, http.MethodPost, operationPath(op.ID)+"/abandon", nil, newKey(), &closed); err != nil {
+		return err
+	}
+	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text(" is closed; the layout is as migctl get shows it."))
+	return nil
 }
 
 // start starts an operation and follows it to its end.
@@ -248,7 +270,9 @@ func writeNext(p *page, op *api.Operation) {
 		p.para("", plain, "The layout is as it was before. UUIDs of MIG devices may be new, see above.")
 		hint(p, "mend the cause, then plan again.")
 	case api.Failed:
-		p.line(text("Nothing was changed."))
+		if !slices.ContainsFunc(op.Steps, func(st api.OperationStep) bool { return st.State == "done" }) {
+			p.line(text("Nothing was changed."))
+		}
 		if op.Error != nil {
 			hint(p, problemHint(op.Error, &options{}))
 		}

@@ -59,6 +59,8 @@ type options struct {
 	Plan string // apply: the plan that was seen, with Hash
 	Hash string
 	Yes  bool
+	// Abandon closes an operation instead of rolling it back.
+	Abandon bool
 
 	Operation string
 	Follow    bool
@@ -166,6 +168,7 @@ func newApp(o *options) *kingpin.Application {
 	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, tell how to undo it."), o, true)
 	rollback := app.Command(commandRollback, "Lead back to the layout before an operation; or try again to roll back one that is degraded.")
 	rollback.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	rollback.Flag("abandon", "Close an operation whose roll-back keeps failing, and leave the node as it is.").BoolVar(&o.Abandon)
 	yesFlag(rollback, o)
 	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
 	mode.Arg("state", "on or off.").Required().EnumVar(&o.State, "on", "off")

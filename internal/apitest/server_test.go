@@ -104,6 +104,10 @@ func (engine) Start(_ context.Context, _ control.Actor, r api.OperationRequest) 
 	return operation("op-1"), nil
 }
 
+func (e engine) Abandon(ctx context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return e.Rollback(ctx, by, id)
+}
+
 func (engine) Rollback(_ context.Context, _ control.Actor, id string) (*api.Operation, error) {
 	if id == "busy" {
 		return nil, busy()
@@ -186,6 +190,7 @@ func exchanges() []exchange {
 		{"POST", "/operations/op-1/rollback", "", 202},
 		{"POST", "/operations/op-1/rollback", "{}", 202},
 		{"POST", "/operations/busy/rollback", "", 409},
+		{"POST", "/operations/op-1/abandon", "", 202},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
 		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
 		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},

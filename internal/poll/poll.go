@@ -36,6 +36,8 @@ type Options struct {
 	ProcessContainers bool
 	Profiler          Profiler // nil: only the driver is asked for activity
 	Jobs              Jobs     // nil: there are no batch jobs
+	// HungElsewhere counts driver calls of others in this process that do not return; nil: there are none.
+	HungElsewhere func() int
 	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger

@@ -49,6 +49,9 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 			nameProcesses(&s.GPUs[i], p.opts.Containers)
 		}
 	}
+	if p.opts.HungElsewhere != nil {
+		s.HungCalls = p.opts.HungElsewhere()
+	}
 	late := p.opts.Now()
 	for _, t := range p.gpus {
 		if t.read.hung(late, p.opts.Timeout) {

@@ -105,6 +105,10 @@ func (e *fakeEngine) Rollback(_ context.Context, by control.Actor, id string) (*
 	return &api.Operation{ID: "op-back-" + id}, e.note("rollback "+id, by)
 }
 
+func (e *fakeEngine) Abandon(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return &api.Operation{ID: id, State: api.Failed}, e.note("abandon "+id, by)
+}
+
 func (e *fakeEngine) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
 	return &api.Operation{ID: "op-mode"}, e.note(fmt.Sprintf("mode %s %t", id, r.Enabled), by)
 }

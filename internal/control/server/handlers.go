@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -127,7 +129,12 @@ func (c *call) start() error {
 	})
 }
 
-func (c *call) rollback() error {
+func (c *call) rollback() error { return c.onOperation(c.s.engine.Rollback) }
+
+func (c *call) abandon() error { return c.onOperation(c.s.engine.Abandon) }
+
+// onOperation does something with an operation that needs no words.
+func (c *call) onOperation(do func(context.Context, control.Actor, string) (*api.Operation, error)) error {
 	id := c.id(&c.entry.Op)
 	if c.body != nil {
 		if err := c.decode(nil); err != nil {
@@ -137,7 +144,7 @@ func (c *call) rollback() error {
 	return c.change(func() (*api.Operation, error) {
 		ctx, cancel := c.changing()
 		defer cancel()
-		return c.s.engine.Rollback(ctx, c.actor(), id)
+		return do(ctx, c.actor(), id)
 	})
 }
 

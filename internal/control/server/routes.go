@@ -31,6 +31,7 @@ func (s *server) table() []route {
 		{method: http.MethodGet, pattern: "/api/v1/operations/{id}", verb: verbRead, do: (*call).operation},
 		{method: http.MethodGet, pattern: "/api/v1/operations/{id}/events", verb: verbRead, do: (*call).events},
 		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/rollback", verb: verbApply, noBody: true, do: (*call).rollback},
+		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/abandon", verb: verbApply, noBody: true, do: (*call).abandon},
 		{method: http.MethodPut, pattern: "/api/v1/gpus/{gpu}/mig-mode", verb: verbMode, do: (*call).mode},
 	}
 }
