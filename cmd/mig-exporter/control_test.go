@@ -25,7 +25,7 @@ type controlled struct {
 // controlNode launches a simulated node with partition control and waits until that answers.
 func controlNode(t *testing.T, scenario string, args ...string) *controlled {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ctl-") // a socket's path is short
+	dir, err := os.MkdirTemp("", "ctl-") //nolint:usetesting // the path of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
 	}
