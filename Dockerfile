@@ -21,7 +21,7 @@ LABEL org.opencontainers.image.title="mig-exporter" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="$REVISION"
 COPY --from=build /src/LICENSE /usr/share/doc/mig-exporter/LICENSE
-COPY --from=build /src/bin/mig-exporter /usr/bin/mig-exporter
+COPY --from=build /src/bin/mig-exporter /src/bin/migctl /usr/bin/
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=utility
 # It runs as root by default: the driver shows GPU instances, and the kubelet its socket, to no one else. With --user it

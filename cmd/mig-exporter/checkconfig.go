@@ -6,6 +6,7 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -17,7 +18,12 @@ func checkConfig(cfg *Config) error {
 		errs = append(errs, checkScenario(cfg.SimScenario))
 	}
 	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
-	_, err := newCollector(cfg, nil, nil, log.NewNopLogger())
+	_, err := cfg.Control.layouts()
+	errs = append(errs, err)
+	if cfg.Control.ConfigFile != "" {
+		errs = append(errs, server.CheckConfig(cfg.Control.ConfigFile))
+	}
+	_, err = newCollector(cfg, nil, nil, log.NewNopLogger())
 	return errors.Join(append(errs, err)...)
 }
 

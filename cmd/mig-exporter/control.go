@@ -86,12 +86,9 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 }
 
 func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, error) {
-	var layouts map[string][]api.LayoutRule
-	var err error
-	if cfg.Control.LayoutsFile != "" {
-		if layouts, err = spec.LoadLayouts(cfg.Control.LayoutsFile); err != nil {
-			return control.Options{}, fmt.Errorf("--control.layouts: %w", err)
-		}
+	layouts, err := cfg.Control.layouts()
+	if err != nil {
+		return control.Options{}, err
 	}
 	programs, err := cfg.Control.hooks()
 	if err != nil {
@@ -127,6 +124,18 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		Logger:        c.logger,
 	}
 	return opts, nil
+}
+
+// layouts reads the file of named layouts, where there is one.
+func (c *ControlConfig) layouts() (map[string][]api.LayoutRule, error) {
+	if c.LayoutsFile == "" {
+		return nil, nil
+	}
+	list, err := spec.LoadLayouts(c.LayoutsFile)
+	if err != nil {
+		return nil, fmt.Errorf("--control.layouts: %w", err)
+	}
+	return list, nil
 }
 
 // hooks reads the programs to run after a change.

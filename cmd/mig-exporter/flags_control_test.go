@@ -1,0 +1,59 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+// What cannot be is refused with the flag that says it and what was expected.
+func TestControlFlags(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		args []string
+		says string // empty: it is good
+	}{
+		{"the socket alone", []string{"--control.enabled"}, ""},
+		{"off, and nothing of it matters", []string{"--control.listen-address=:9402"}, ""},
+		{"a network address", []string{"--control.enabled", "--control.listen-address=:9402", "--control.config.file=c.yml"}, ""},
+		{"a network address without rights", []string{"--control.enabled", "--control.listen-address=:9402"}, "--control.config.file"},
+		{"rights for nobody", []string{"--control.enabled", "--control.config.file=c.yml"}, "--control.listen-address"},
+		{"no way in", []string{"--control.enabled", "--control.socket="}, "--control.socket"},
+		{"no state", []string{"--control.enabled", "--control.state-dir="}, "--control.state-dir"},
+		{"mode", []string{"--control.enabled", "--control.mode=yes"}, "plan or apply"},
+		{"group", []string{"--control.enabled", "--control.allow-gid=-2"}, "--control.allow-gid=-2"},
+		{"a hook that is no list", []string{"--control.enabled", "--control.hook=systemctl restart x"}, "--control.hook"},
+		{"a hook", []string{"--control.enabled", `--control.hook=["systemctl","restart","x"]`}, ""},
+		{"no time for calls", []string{"--control.enabled", "--control.call-timeout=10ms"}, "--control.call-timeout=10ms"},
+		{"cordon without a node name", []string{"--control.enabled", "--control.cordon"}, "--kubernetes.node-name"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := parse(tt.args, environment())
+			switch {
+			case tt.says == "" && err != nil:
+				t.Error(err)
+			case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says)):
+				t.Errorf("%v; want %q in it", err, tt.says)
+			}
+		})
+	}
+}
+
+// check-config reads the files of partition control too.
+func TestCheckConfigOfControl(t *testing.T) {
+	check := func(args ...string) (int, string) {
+		var out, errOut strings.Builder
+		code := execute(t.Context(), append([]string{"check-config", "--control.enabled"}, args...), &out, &errOut)
+		return code, out.String() + errOut.String()
+	}
+	if code, text := check("--control.layouts=../../testdata/mig-configs/field.yaml"); code != exitOK {
+		t.Errorf("exit code %d: %s", code, text)
+	}
+	bad := write(t, "layouts.yaml", "version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
+	if code, text := check("--control.layouts=" + bad); code != exitFailure || !strings.Contains(text, "mig-devcies") || !strings.Contains(text, "line 4") {
+		t.Errorf("layouts with a misspelt key: exit code %d, %q; want line and key", code, text)
+	}
+	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
+	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure || !strings.Contains(text, "--control.config.file") {
+		t.Errorf("a configuration with a misspelt key: exit code %d, %q", code, text)
+	}
+}
