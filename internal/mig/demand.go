@@ -243,20 +243,55 @@ func (d *demand) options(board int, m minding) []*option {
 	g := &d.gpus[d.boards[board]]
 	most := shapeOf(g.Profiles).axis
 	own, all := g.cutsOfInstances(), cutsOf(g.Profiles)
+	groups, known := d.groups(board), map[string]*option{}
 	list := make([]*option, d.parts)
 	for part := range d.parts {
 		if !d.possible(list, part, most) {
 			continue
 		}
-		f := fitting{gpu: g, minding: m, own: own, all: all}
-		for j, k := range d.kinds {
-			for range d.digit(part, j) {
-				f.items = append(f.items, item{group: j, fits: k.fits[board]})
-			}
+		items, counts := d.items(board, groups, part)
+		o, ok := known[counts]
+		if !ok {
+			f := fitting{gpu: g, minding: m, own: own, all: all, items: items}
+			o = f.run()
+			known[counts] = o
 		}
-		list[part] = f.run()
+		list[part] = o.of(items)
 	}
 	return list
+}
+
+// items are the instances of a part, and how many of them each group of kinds has: parts with the same numbers are met in
+// the same ways.
+func (d *demand) items(board int, groups [][]int, part int) (items []item, counts string) {
+	var of []byte
+	for group, kinds := range groups {
+		before := len(items)
+		for _, j := range kinds {
+			for range d.digit(part, j) {
+				items = append(items, item{group: group, kind: j, fits: d.kinds[j].fits[board]})
+			}
+		}
+		of = append(of, byte(len(items)-before)) // a demand is of no more than maxDemand
+	}
+	return items, string(of)
+}
+
+// groups are the kinds that the same profiles of one board meet, side by side: other GPUs of a mixed node tell them apart, and
+// to try their instances in every order would cost as many times more as there are orders.
+func (d *demand) groups(board int) [][]int {
+	var groups [][]int
+	for j, k := range d.kinds {
+		alike := func(group []int) bool {
+			return slices.EqualFunc(d.kinds[group[0]].fits[board], k.fits[board], (*cut).same)
+		}
+		if at := slices.IndexFunc(groups, alike); at >= 0 {
+			groups[at] = append(groups[at], j)
+		} else {
+			groups = append(groups, []int{j})
+		}
+	}
+	return groups
 }
 
 // possible tells whether each part that is smaller by one instance can be met, and the axis is long enough.
@@ -292,9 +327,9 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
 			after = append(after, PlannedInstance{
-				Placed: placedAt(f.fitted), Computes: whole.computes, Need: gpu.Some(d.kinds[f.group].needs[met[f.group]]),
+				Placed: placedAt(f.fitted), Computes: whole.computes, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
 			})
-			met[f.group]++
+			met[f.kind]++
 		}
 		list = append(list, planned(g, d.boards[b], after))
 	}

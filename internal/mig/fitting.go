@@ -1,6 +1,8 @@
 package mig
 
 import (
+	"slices"
+
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -14,7 +16,20 @@ type option struct {
 // kindFitted is an instance that meets a need of a kind.
 type kindFitted struct {
 	fitted
-	group int
+	kind int
+}
+
+// of is the option for items of the same groups, which may be of other kinds; nil stays nil.
+func (o *option) of(items []item) *option {
+	if o == nil {
+		return nil
+	}
+	same := *o
+	same.fits = slices.Clone(o.fits)
+	for i := range same.fits {
+		same.fits[i].kind = items[same.fits[i].item].kind
+	}
+	return &same
 }
 
 // fitting looks for room on one GPU for some further instances.
@@ -90,7 +105,7 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 	}
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
-		if o.has(f.own[i]) {
+		if len(chosen) == 0 || o.has(f.own[i]) { // what stands can stand, whatever the profiles let conclude
 			f.stay(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
 		}
 		if len(chosen) > 0 { // nothing goes for nothing
@@ -103,7 +118,7 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 	if f.best == nil || c.compare(f.best.cost) < 0 {
 		f.best = &option{cost: c, gone: gone}
 		for _, x := range chosen {
-			f.best.fits = append(f.best.fits, kindFitted{fitted: x, group: f.items[x.item].group})
+			f.best.fits = append(f.best.fits, kindFitted{fitted: x, kind: f.items[x.item].kind})
 		}
 	}
 }

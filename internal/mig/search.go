@@ -39,10 +39,11 @@ func (g *NodeGPU) cutsOfInstances() []*cut {
 	return list
 }
 
-// item is a GPU instance to find room for, of any one of some profiles. Equal items have the same group and stand side by
-// side in a list of them.
+// item is a GPU instance to find room for, of any one of some profiles. Items that are equal on the GPU have the same group
+// and stand side by side in a list of them.
 type item struct {
 	group int
+	kind  int // of a demand
 	fits  []*cut
 }
 

@@ -35,6 +35,11 @@ func (g *NodeGPU) is(selector string) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true
 	}
+	const tail = len("07:00.0") // where bus ids differ: a spec may have many thousands of selectors
+	mine, other := len(g.PCIBusID)-tail, len(selector)-tail
+	if mine < 0 || other < 0 || !strings.EqualFold(g.PCIBusID[mine:], selector[other:]) {
+		return false
+	}
 	a, ok := parseBusID(selector)
 	b, known := parseBusID(g.PCIBusID)
 	return ok && known && a == b

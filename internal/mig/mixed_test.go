@@ -1,0 +1,127 @@
+package mig
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// mixedNode has GPUs of every model, empty.
+func mixedNode(tb testing.TB, count int) []NodeGPU {
+	models := modelsWithPlacements(tb)
+	var gpus []NodeGPU
+	for i := range count {
+		gpus = append(gpus, unexplored(models[i%len(models)]).nodeGPU(i, nil))
+	}
+	return gpus
+}
+
+// unexplored is a GPU whose layouts are not known to the oracle.
+func unexplored(m Model) *naiveGPU { return &naiveGPU{profiles: m.Profiles} }
+
+// Kinds of needs that only some GPUs tell apart are met each by instances that are enough for it, and as often as asked for.
+func TestDemandOverAMixedNode(t *testing.T) {
+	gpus := mixedNode(t, 16)
+	rng := rand.New(rand.NewPCG(3, 4))
+	feasible := 0
+	for range 40 {
+		var needs []Need
+		for range 1 + rng.IntN(8) {
+			g := gpus[rng.IntN(len(gpus))]
+			p := g.Profiles[rng.IntN(len(g.Profiles))]
+			needs = append(needs, Need{MemoryBytes: p.MemoryBytes * uint64(rng.IntN(2)), SMs: p.SMs * rng.IntN(2), Count: 1 + rng.IntN(2)})
+		}
+		plan, err := PlanNode(gpus, Spec{Demand: needs})
+		if err != nil {
+			continue
+		}
+		feasible++
+		met := make([]int, len(needs))
+		for _, planned := range plan.GPUs {
+			profiles := gpus[planned.GPU].Profiles
+			for _, a := range planned.After {
+				need := needs[a.Need.Or(-1)]
+				met[a.Need.Or(-1)]++
+				p := profiles[slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == a.ProfileID })]
+				if p.MemoryBytes < need.MemoryBytes || p.SMs < need.SMs || !slices.Contains(p.Placements, a.Placement) {
+					t.Fatalf("%+v for %+v", a, need)
+				}
+			}
+		}
+		for i, n := range needs {
+			if met[i] != n.Count {
+				t.Fatalf("needs %+v, met %v", needs, met)
+			}
+		}
+	}
+	if feasible < 20 {
+		t.Errorf("only %d demands can be met", feasible)
+	}
+}
+
+// On a GPU that tells two kinds not apart they are one group: an order of their instances is tried once.
+func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
+	gpus := []NodeGPU{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil), unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
+	d := newDemand(gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
+	if got := fmt.Sprint(d.groups(0), d.groups(1)); got != "[[0] [1] [2]] [[0 1] [2]]" {
+		t.Errorf("groups %s", got)
+	}
+	items, counts := d.items(1, d.groups(1), d.parts-1)
+	_, same := d.items(1, d.groups(1), d.kinds[0].base*2+d.kinds[1].base+d.kinds[2].base)
+	_, fewer := d.items(1, d.groups(1), d.kinds[0].base*2)
+	_, asMany := d.items(1, d.groups(1), d.kinds[0].base+d.kinds[1].base)
+	if len(items) != 4 || items[2].group != 0 || items[2].kind != 1 || counts != same || fewer != asMany {
+		t.Errorf("items %+v, %q %q %q %q", items, counts, same, fewer, asMany)
+	}
+}
+
+// What stands can stand, also where the profiles that the driver tells let conclude that there is no room for it: such a
+// GPU takes nothing away from what others can do.
+func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
+	a, b := unexplored(model(t, "A100-40GB")), unexplored(model(t, "A100-40GB"))
+	strange := a.nodeGPU(0, nil)
+	strange.Profiles = slices.DeleteFunc(slices.Clone(a.profiles), func(p gpu.Profile) bool { return p.ComputeSlices > 3 })
+	for i, start := range []int{0, 4} {
+		strange.Instances = append(strange.Instances, NodeInstance{
+			ID: gpu.InstanceID(1 + i), Placed: Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: start, Size: 4}},
+		})
+	}
+	plan, err := PlanNode([]NodeGPU{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
+	if err != nil || len(plan.GPUs) != 1 || plan.GPUs[0].GPU != 1 {
+		t.Errorf("%+v, %v", plan.GPUs, err)
+	}
+}
+
+// manySelectors is more than a document of 256 KiB can name without aliases.
+func manySelectors() []Rule {
+	return slices.Repeat([]Rule{{Enabled: true, PCIDevices: []uint32{1}, GPUs: slices.Repeat([]string{"00000000:0f:00.0"}, 256)}}, 256)
+}
+
+func BenchmarkManySelectors(b *testing.B) {
+	gpus, rules := mixedNode(b, 16), manySelectors()
+	for i := range gpus {
+		gpus[i].PCIBusID = fmt.Sprintf("00000000:%02X:00.0", i)
+	}
+	for b.Loop() {
+		if _, err := PlanNode(gpus, Spec{Rules: rules}); err == nil || !strings.Contains(err.Error(), "for no GPU") {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkDemandOverAMixedNode(b *testing.B) {
+	gpus := mixedNode(b, 16)
+	needs := []Need{
+		{Count: 2}, {MemoryBytes: 5100273664, SMs: 14, Count: 1}, {MemoryBytes: 6241124352, SMs: 14, Count: 1}, {MemoryBytes: 12549357568, Count: 2},
+		{SMs: 32, Count: 1}, {SMs: 26, Count: 1}, {SMs: 16, Count: 1}, {SMs: 46, Count: 1}, {MemoryBytes: 10200547328, SMs: 14, Count: 2},
+	}
+	for b.Loop() {
+		if _, err := PlanNode(gpus, Spec{Demand: needs}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
