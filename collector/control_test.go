@@ -38,6 +38,9 @@ mig_control_state{state="running"} 0
 		"mig_control_operations_total", "mig_control_state", "mig_control_last_error_timestamp_seconds"); err != nil {
 		t.Error(err)
 	}
+	if n := testutil.CollectAndCount(c, "mig_control_operation_duration_seconds"); n != 2 {
+		t.Errorf("durations of %d verbs, want 2", n)
+	}
 	problems, err := testutil.CollectAndLint(c)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
