@@ -35,8 +35,9 @@ type auditEntry struct {
 
 // auditLog writes whole lines.
 type auditLog struct {
-	mu sync.Mutex
-	w  io.Writer
+	mu   sync.Mutex
+	w    io.Writer
+	torn bool // the last line was not written whole
 }
 
 func (a *auditLog) write(e auditEntry, durable bool) error {
@@ -46,9 +47,14 @@ func (a *auditLog) write(e auditEntry, durable bool) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.torn { // what is left of that line stays by itself
+		line = append([]byte{'\n'}, line...)
+	}
 	if _, err := a.w.Write(append(line, '\n')); err != nil {
+		a.torn = true
 		return err
 	}
+	a.torn = false
 	if s, ok := a.w.(interface{ Sync() error }); ok && durable {
 		return s.Sync()
 	}

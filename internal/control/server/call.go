@@ -91,10 +91,15 @@ func (c *call) answer(d door) error {
 	if err := c.need(to.verb); err != nil {
 		return err
 	}
-	if to.method != http.MethodGet {
+	switch {
+	case to.method != http.MethodGet:
 		if err := c.readBody(to.noBody); err != nil {
 			return err
 		}
+	case c.r.ContentLength != 0:
+		// One that never comes would be waited for without a deadline, and with it the connection.
+		c.hangUp()
+		return problem(api.Malformed, http.StatusBadRequest, "Expected no body.")
 	}
 	// The deadline was for the request. It would end the call's context, and streams are longer than it.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
@@ -108,6 +113,7 @@ func (c *call) answer(d door) error {
 func (c *call) admit(d door) error {
 	remote := c.entry.From
 	if wait, ok := c.s.fails.peek(remote); !ok {
+		c.hangUp()
 		return c.tooMany(c.s.fails, remote, wait, "Too many failed authentications from there.")
 	}
 	who, err := d.identify(c.r)
@@ -117,6 +123,7 @@ func (c *call) admit(d door) error {
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
 	case err != nil:
 		_, _ = c.s.fails.take(remote)
+		c.hangUp()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
 		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
 	}
@@ -134,6 +141,9 @@ func (c *call) admit(d door) error {
 	}
 	return nil
 }
+
+// hangUp closes the connection behind the answer: connections are few, and for those who are known.
+func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
 
 // tooMany refuses a call. The audit log has one line a minute for each who is refused so, and how many calls it stands for: a
 // flood must not fill the disk.

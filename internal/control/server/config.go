@@ -51,7 +51,7 @@ type loaded struct {
 	clients     map[string]control.Rights
 	tokens      []knownToken
 	kubernetes  bool
-	files       []string // what it was read from
+	files       []stamp // what it was read from, as it was before
 }
 
 type knownToken struct {
@@ -66,15 +66,21 @@ func CheckConfig(path string) error {
 	return err
 }
 
+// loadConfig reads the configuration and the files that it names. With an error, the result has the files alone that were
+// looked at.
 func loadConfig(path string) (*loaded, error) {
-	c, err := readConfig(path)
+	c := &loaded{clients: make(map[string]control.Rights), files: []stamp{stampOf(path)}}
+	doc, err := readConfig(path)
+	if err == nil {
+		err = doc.load(filepath.Dir(path), c)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("--control.config.file=%s: %w", path, err)
+		return &loaded{files: c.files}, fmt.Errorf("--control.config.file=%s: %w", path, err)
 	}
 	return c, nil
 }
 
-func readConfig(path string) (*loaded, error) {
+func readConfig(path string) (*configDocument, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, cause(err)
@@ -105,27 +111,27 @@ func readConfig(path string) (*loaded, error) {
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, errors.New("more than one document")
 	}
-	return doc.load(path)
+	return &doc, nil
 }
 
-func (d *configDocument) load(path string) (*loaded, error) {
-	c := &loaded{kubernetes: d.Kubernetes, clients: make(map[string]control.Rights), files: []string{path}}
-	if err := d.loadTLS(filepath.Dir(path), c); err != nil {
-		return nil, err
+func (d *configDocument) load(dir string, c *loaded) error {
+	c.kubernetes = d.Kubernetes
+	if err := d.loadTLS(dir, c); err != nil {
+		return err
 	}
 	if err := d.loadClients(c); err != nil {
-		return nil, err
+		return err
 	}
 	if err := d.loadTokens(c); err != nil {
-		return nil, err
+		return err
 	}
 	switch {
 	case len(c.clients) == 0 && len(c.tokens) == 0 && !c.kubernetes:
-		return nil, errors.New("nobody could come in: expected clients, tokens or kubernetes: true")
+		return errors.New("nobody could come in: expected clients, tokens or kubernetes: true")
 	case len(c.clients) > 0 && c.clientCA == nil:
-		return nil, errors.New("clients: expected tls.client_ca_file with them")
+		return errors.New("clients: expected tls.client_ca_file with them")
 	}
-	return c, nil
+	return nil
 }
 
 func (d *configDocument) loadTLS(dir string, c *loaded) error {
@@ -139,7 +145,7 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 		return errors.New("tls: expected cert_file and key_file")
 	}
 	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
-	c.files = append(c.files, cert, key)
+	c.files = append(c.files, stampOf(cert), stampOf(key))
 	var err error
 	if c.certificate, err = tls.LoadX509KeyPair(cert, key); err != nil {
 		return fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
@@ -148,7 +154,7 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 		return nil
 	}
 	ca := at(d.TLS.ClientCA)
-	c.files = append(c.files, ca)
+	c.files = append(c.files, stampOf(ca))
 	pem, err := os.ReadFile(ca)
 	if err != nil {
 		return fmt.Errorf("tls.client_ca_file: %w", err)

@@ -1,9 +1,13 @@
 package server
 
 import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -98,6 +102,83 @@ func TestConfigIsReadAnew(t *testing.T) {
 		}
 		if knows("old") != s.old || knows("new") != s.fresh {
 			t.Errorf("step %d: old %s, new %s", i, knows("old"), knows("new"))
+		}
+	}
+}
+
+// TestConfigIsReadAnewForEveryFileOfIt: one that is replaced by one as old and as long; one that the configuration named
+// before it was there.
+func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
+	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
+	token := func(s string) string { return "tokens: [{name: ci, sha256: " + hashOf(s) + ", rights: [read]}]\n" }
+	path := writeConfig(t, newAuthority(t), tls+token("old"))
+	at := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, at, at); err != nil {
+		t.Fatal(err)
+	}
+	f, err := newConfigFile(path, log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path+".new", at, at); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace(tls + token("new"))
+	if c, err := f.current(); err != nil || c.tokens[0].sum != sha256.Sum256([]byte("new")) {
+		t.Errorf("as old and as long: %v", err)
+	}
+	replace(strings.Replace(tls, "cert.pem", "later.pem", 1) + token("new"))
+	if _, err := f.current(); err == nil {
+		t.Error("a certificate that is not there: no error")
+	}
+	if err := os.Rename(filepath.Join(filepath.Dir(path), "cert.pem"), filepath.Join(filepath.Dir(path), "later.pem")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.current(); err != nil {
+		t.Errorf("the certificate is there now: %v", err)
+	}
+}
+
+// tearing writes half of its second line.
+type tearing struct {
+	lines int
+	text  string
+}
+
+func (w *tearing) Write(b []byte) (int, error) {
+	if w.lines++; w.lines == 2 {
+		w.text += string(b[:len(b)/2])
+		return len(b) / 2, syscall.ENOSPC
+	}
+	w.text += string(b)
+	return len(b), nil
+}
+
+// What could not be written whole does not spoil the line that comes after it.
+func TestAuditAfterATornLine(t *testing.T) {
+	w := &tearing{}
+	a := &auditLog{w: w}
+	for i, want := range []error{nil, syscall.ENOSPC, nil, nil} {
+		if err := a.write(auditEntry{Phase: "end", Status: 200 + i}, true); !errors.Is(err, want) {
+			t.Errorf("line %d: %v", i, err)
+		}
+	}
+	lines := strings.Split(strings.TrimSuffix(w.text, "\n"), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%q", lines)
+	}
+	for _, i := range []int{0, 2, 3} {
+		if e := (auditEntry{}); json.Unmarshal([]byte(lines[i]), &e) != nil || e.Status != 200+i {
+			t.Errorf("line %d: %q", i, lines[i])
 		}
 	}
 }

@@ -305,6 +305,22 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
+// leaf is a client's certificate of this template.
+func (a *authority) leaf(t *testing.T, template *x509.Certificate) *x509.Certificate {
+	t.Helper()
+	template.SerialNumber, template.ExtKeyUsage = big.NewInt(3), []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	template.NotBefore, template.NotAfter = a.cert.NotBefore, a.cert.NotAfter
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &a.key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf
+}
+
 // issue returns a certificate and its key, in PEM.
 func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert, key []byte) {
 	t.Helper()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// What the audit log takes from a client: bytes of an id, and how many UUIDs to force.
+const (
+	maxID    = 128
+	maxForce = 256
 )
 
 func (c *call) node() error {
@@ -51,6 +58,9 @@ func (c *call) plan() error {
 		"spec": {into: &raw, required: true}, "force": {into: &request.Force}, "takeOver": {into: &request.TakeOver},
 	}); err != nil {
 		return err
+	}
+	if len(request.Force) > maxForce || slices.ContainsFunc(request.Force, func(id string) bool { return len(id) > maxID }) {
+		return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected at most %d UUIDs of at most %d bytes.", "force", maxForce, maxID)
 	}
 	sum := sha256.Sum256(raw)
 	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
@@ -92,8 +102,8 @@ func (c *call) id(entry *string) string {
 	return id
 }
 
-// short bounds what a client says of itself in the audit log.
-func short(s string) string { return s[:min(len(s), 128)] }
+// short bounds what a client says in the audit log.
+func short(s string) string { return s[:min(len(s), maxID)] }
 
 func (c *call) operations() error {
 	return c.respond(http.StatusOK, c.s.engine.Operations())

@@ -94,6 +94,8 @@ func TestBodiesAreStrict(t *testing.T) {
 		"too large":       {operations, `{"plan":"` + strings.Repeat("x", 2<<20) + `"}`, "", 413, api.TooLarge, "1048576"},
 		"form":            {operations, start, "application/x-www-form-urlencoded", 415, api.MediaType, "application/json"},
 		"text":            {operations, start, "text/plain", 415, api.MediaType, "application/json"},
+		"many to force":   {"/api/v1/plans", `{"spec":{},"force":["MIG-1"` + strings.Repeat(`,"MIG-1"`, 256) + `]}`, "", 400, api.Malformed, "256 UUIDs"},
+		"much to force":   {"/api/v1/plans", `{"spec":{},"force":["` + strings.Repeat("x", 129) + `"]}`, "", 400, api.Malformed, "128 bytes"},
 		"rollback's body": {operations + "/op-1/rollback", `{"abandon":true}`, "", 400, api.Malformed, `"abandon"`},
 	} {
 		t.Run(name, func(t *testing.T) {

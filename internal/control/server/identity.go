@@ -148,7 +148,7 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	}
 	for _, uri := range chain[0].URIs {
 		if rights, ok := config.clients["uri:"+uri.String()]; ok {
-			return identity{name: "cert:" + uri.String(), method: "mtls", rights: rights}, nil
+			return identity{name: "cert-uri:" + uri.String(), method: "mtls", rights: rights}, nil
 		}
 	}
 	cn := chain[0].Subject.CommonName

@@ -4,7 +4,9 @@ import (
 	"crypto/tls"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/go-kit/log"
@@ -18,10 +20,10 @@ type configFile struct {
 	path   string
 	logger log.Logger
 
-	mu     sync.Mutex
-	last   *loaded // that could be used
-	err    error   // why the files as they are cannot
-	stamps []stamp
+	mu    sync.Mutex
+	last  *loaded // that could be used
+	err   error   // why the files as they are cannot
+	files []stamp // those as they are, as they were before they were read
 }
 
 // stamp tells a file from what it was.
@@ -29,6 +31,7 @@ type stamp struct {
 	path    string
 	size    int64
 	changed time.Time
+	inode   uint64
 	mode    os.FileMode
 	missing bool
 }
@@ -38,43 +41,37 @@ func newConfigFile(path string, logger log.Logger) (*configFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &configFile{path: path, logger: logger, last: c, stamps: stampsOf(c.files)}, nil
+	return &configFile{path: path, logger: logger, last: c, files: c.files}, nil
 }
 
-func stampsOf(files []string) []stamp {
-	var stamps []stamp
-	for _, path := range files {
-		info, err := os.Stat(path)
-		if err != nil {
-			stamps = append(stamps, stamp{path: path, missing: true})
-			continue
-		}
-		stamps = append(stamps, stamp{path: path, size: info.Size(), changed: info.ModTime(), mode: info.Mode()})
+func stampOf(path string) stamp {
+	info, err := os.Stat(path)
+	if err != nil {
+		return stamp{path: path, missing: true}
 	}
-	return stamps
+	s := stamp{path: path, size: info.Size(), changed: info.ModTime(), mode: info.Mode()}
+	if status, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.inode = status.Ino
+	}
+	return s
 }
 
 // current is the configuration as it stands in the files, or why it cannot be used. The first result is the last that could.
 func (f *configFile) current() (*loaded, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	same := true
-	for i, now := range stampsOf(f.last.files) {
-		same = same && now == f.stamps[i]
-	}
-	if same {
+	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
 		return f.last, f.err
 	}
-	// The stamps are taken first: a change while it is read is seen the next time.
-	f.stamps = stampsOf(f.last.files)
 	c, err := loadConfig(f.path)
+	f.files = c.files
 	if err != nil {
 		_ = level.Error(f.logger).Log("msg", "Partition control lets nobody in by TCP until its configuration is mended", "err", err)
 		f.err = fmt.Errorf("configuration: %w", err)
 		return f.last, f.err
 	}
 	_ = level.Info(f.logger).Log("msg", "Partition control read its configuration anew", "path", f.path)
-	f.last, f.err, f.stamps = c, nil, stampsOf(c.files)
+	f.last, f.err = c, nil
 	return c, nil
 }
 

@@ -207,6 +207,8 @@ func (s *server) httpServer(h http.Handler) *http.Server {
 		ErrorLog:          errorLog(s.logger),
 		Protocols:         new(http.Protocols),
 		ConnState:         silent.track,
+		// OPTIONS * is a call like any other: not answered to who is not known, nor without an account.
+		DisableGeneralOptionsHandler: true,
 	}
 	server.Protocols.SetHTTP1(true) // one request at a time on a connection: limits of connections are limits of calls
 	server.RegisterOnShutdown(s.streams.close)

@@ -16,7 +16,7 @@ import (
 // already is removed if nobody listens on it; anything else at the path is an error. Closing removes it.
 func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
 	dir := filepath.Dir(path)
-	if err := os.MkdirAll(dir, 0o750); err != nil {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	if err := removeStale(ctx, path); err != nil {
@@ -55,10 +55,6 @@ func place(made, path string, gid int) error {
 	if gid >= 0 {
 		if err := os.Chown(made, -1, gid); err != nil {
 			return err
-		}
-		// The group must be able to enter the folder. One that was there before is its owner's business.
-		if info, err := os.Stat(filepath.Dir(path)); err == nil && info.Mode().Perm() == 0o750 {
-			_ = os.Chown(filepath.Dir(path), -1, gid) // where it fails, only root comes in
 		}
 	}
 	return os.Rename(made, path)

@@ -5,14 +5,19 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +58,7 @@ func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path; o.AllowGID = os.Getgid() })
 	r.start(t)
-	for name, want := range map[string]os.FileMode{path: 0o660 | os.ModeSocket, filepath.Dir(path): 0o750 | os.ModeDir} {
+	for name, want := range map[string]os.FileMode{path: 0o660 | os.ModeSocket, filepath.Dir(path): 0o755 | os.ModeDir} {
 		if info, err := os.Stat(name); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", name, info.Mode(), err, want)
 		}
@@ -67,6 +72,32 @@ func TestSocket(t *testing.T) {
 	}
 	if _, err := listenUnix(t.Context(), path, -1); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server on the socket: %v", err)
+	}
+}
+
+// A folder that was there before keeps its group and its mode: the socket's are what counts.
+func TestFolderOfTheSocketIsLeftAlone(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o750); err != nil { //nolint:gosec // a usual one
+		t.Fatal(err)
+	}
+	groups, err := os.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gid := range append(groups, os.Getgid(), 4242) {
+		l, err := listenUnix(t.Context(), filepath.Join(dir, "s"), gid)
+		if errors.Is(err, fs.ErrPermission) {
+			continue // only root gives to groups of which it is no member
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode().Perm() != 0o750 || int(info.Sys().(*syscall.Stat_t).Gid) != os.Getegid() {
+			t.Errorf("group %d: %v %+v, %v", gid, info.Mode(), info.Sys(), err)
+		}
+		_ = l.Close()
 	}
 }
 
@@ -245,8 +276,68 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	if got := raw(t, path, flood); !strings.HasPrefix(got, "HTTP/1.1 431") {
 		t.Errorf("a flood of headers: %q", got)
 	}
+	withheld := "GET /api/v1/operations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+	if got := raw(t, path, withheld); !strings.HasPrefix(got, "HTTP/1.1 400") || !strings.Contains(got, "no body") {
+		t.Errorf("a GET with a body that does not come: %q", got)
+	}
 	if r.engine.called() != 0 {
 		t.Error("the engine was called")
+	}
+}
+
+// The library's own answer to OPTIONS * would be given to anybody, and have no line in the audit log.
+func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "control.sock")
+	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
+	r.start(t)
+	if got := raw(t, path, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 404") {
+		t.Errorf("got %q", got)
+	}
+	if e := r.audit.entries(t); len(e) != 1 || e[0].Status != 404 {
+		t.Errorf("audit: %+v", e)
+	}
+}
+
+// Who is not known does not keep a connection: they are few.
+func TestStrangersAreHungUpOn(t *testing.T) {
+	a := newAuthority(t)
+	path := writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem}\ntokens: [{name: ci, sha256: "+hashOf("s3cret")+", rights: [read]}]\n")
+	r := newRig(t, func(o *Options, l *limits) { l.failuresBurst = 1; o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path })
+	address := r.start(t)[0].String()
+	for _, want := range []string{"HTTP/1.1 401", "HTTP/1.1 429"} {
+		conn, err := tls.Dial("tcp", address, a.client().Transport.(*http.Transport).TLSClientConfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(conn, "GET /api/v1/node HTTP/1.1\r\nHost: x\r\n\r\n")
+		if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), want) {
+			t.Errorf("%q, %v; want %s and the end", got, err, want)
+		}
+		_ = conn.Close()
+	}
+}
+
+// Two of one authority's clients with the same words in different fields are two actors.
+func TestNamesOfCertificatesAreDistinct(t *testing.T) {
+	const words = "spiffe://cluster.local/ns/batch/sa/scheduler"
+	uri, err := url.Parse(words)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAuthority(t)
+	path := writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nclients: [{uri: '"+words+"', rights: [read]}]\n")
+	config, err := loadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	byURI, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{URIs: []*url.URL{uri}})})
+	if err != nil || !byURI.rights.Read {
+		t.Errorf("by URI: %+v, %v", byURI, err)
+	}
+	byCN, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
+	if err != nil || byCN.rights.Read || byCN.name == byURI.name {
+		t.Errorf("by common name: %+v, %v; by URI: %+v", byCN, err, byURI)
 	}
 }
 
