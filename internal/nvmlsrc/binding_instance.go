@@ -9,9 +9,27 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return d.dev.SetMigMode(mode)
 }
 
+// canChange tells whether the library can put everything back to its place that it takes away. The places of compute
+// instances came with R525; without them an instance could be destroyed, and neither the layout to come nor the one before
+// could be made. So nothing is changed there.
+func (l *library) canChange() bool {
+	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
+		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") && l.has("nvmlGpuInstanceCreateComputeInstanceWithPlacement") &&
+		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstanceById") && l.has("nvmlComputeInstanceDestroy")
+}
+
+// change makes a call that changes instances where the library has all of those calls.
+func change[T any](l *library, f func() (T, nvml.Return)) (T, nvml.Return) {
+	if !l.canChange() {
+		var none T
+		return none, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return f()
+}
+
 // CreateGpuInstanceWithPlacement: of the profile's info go-nvml uses the id.
 func (d device) CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return) {
-	gi, ret := call(d.lib, "nvmlDeviceCreateGpuInstanceWithPlacement", func() (nvml.GpuInstance, nvml.Return) {
+	gi, ret := change(d.lib, func() (nvml.GpuInstance, nvml.Return) {
 		return d.dev.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: profileID}, &at)
 	})
 	if ret != nvml.SUCCESS {
@@ -50,7 +68,7 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
-		info.InstanceCount = max(info.InstanceCount, minCapacity)
+		info.InstanceCount = room(info.InstanceCount)
 		handles, ret := g.gi.GetComputeInstances(&info)
 		if ret != nvml.SUCCESS {
 			return nil, ret
@@ -91,7 +109,7 @@ func (g gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) ([]n
 
 // CreateComputeInstanceWithPlacement: of the profile's info go-nvml uses the id.
 func (g gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
-	ci, ret := call(g.lib, "nvmlGpuInstanceCreateComputeInstanceWithPlacement", func() (nvml.ComputeInstance, nvml.Return) {
+	ci, ret := change(g.lib, func() (nvml.ComputeInstance, nvml.Return) {
 		return g.gi.CreateComputeInstanceWithPlacement(&nvml.ComputeInstanceProfileInfo{Id: profileID}, &at)
 	})
 	if ret != nvml.SUCCESS {
@@ -101,7 +119,7 @@ func (g gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32, at nvm
 }
 
 func (g gpuInstance) Destroy() nvml.Return {
-	if !g.lib.has("nvmlGpuInstanceDestroy") {
+	if !g.lib.canChange() {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return g.gi.Destroy()
@@ -122,7 +140,7 @@ func (c computeInstance) GetInfo() (ComputeInstanceInfo, nvml.Return) {
 }
 
 func (c computeInstance) Destroy() nvml.Return {
-	if !c.lib.has("nvmlComputeInstanceDestroy") {
+	if !c.lib.canChange() {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return c.ci.Destroy()

@@ -2,9 +2,11 @@ package nvmlsrc
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// minCapacity is the least number of instances to make room for. Drivers have told too small an InstanceCount for some
-// profiles, and NVML writes as many as there are, whatever the room.
-const minCapacity = 16
+// The least and the most instances to make room for. Drivers have told too small an InstanceCount for some profiles, and NVML
+// writes as many as there are, whatever the room; one that is far too large is no reason to take that much memory.
+const minCapacity, maxCapacity = 16, 256
+
+func room(instanceCount uint32) uint32 { return min(max(instanceCount, minCapacity), maxCapacity) }
 
 func (d device) GetMigMode() (current, pending int, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetMigMode") {
@@ -77,7 +79,7 @@ func (d device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuIn
 
 // GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
-	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: uint32(max(capacity, minCapacity))}
+	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: room(uint32(capacity))}
 	handles, ret := call(d.lib, "nvmlDeviceGetGpuInstances", func() ([]nvml.GpuInstance, nvml.Return) {
 		return d.dev.GetGpuInstances(&info)
 	})

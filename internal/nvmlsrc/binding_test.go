@@ -2,6 +2,7 @@ package nvmlsrc_test
 
 import (
 	"errors"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
@@ -80,6 +82,7 @@ func readOldLibrary(t *testing.T, path string) {
 		t.Errorf("event %+v, want one of the whole GPU", e)
 	}
 	checkGoneInstance(t, lib)
+	checkNothingIsChanged(t, s.Actuator(), inventory.GPUs[0].UUID)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -96,8 +99,34 @@ func checkGoneInstance(t *testing.T, lib nvmlsrc.Library) {
 	if ret != nvml.SUCCESS || len(list) != 1 {
 		t.Fatalf("%d GPU instances, %d", len(list), ret)
 	}
+	if list, ret := d.GetGpuInstances(9, math.MaxInt32); ret != nvml.SUCCESS || len(list) != 1 {
+		t.Errorf("with room for %d: %d GPU instances, %d", math.MaxInt32, len(list), ret)
+	}
 	if computes, ret := list[0].GetComputeInstances(); ret != nvml.ERROR_INVALID_ARGUMENT {
 		t.Errorf("compute instances %v, %d", computes, ret)
+	}
+}
+
+// What such a driver could destroy it could not make again: it is left alone, and so is the MIG mode.
+func checkNothingIsChanged(t *testing.T, a *nvmlsrc.Actuator, id gpu.UUID) {
+	t.Helper()
+	list, failed, err := a.Layouts(t.Context())
+	if err != nil || len(failed) != 0 || len(list) != 1 || len(list[0].Instances) != 1 || len(list[0].Instances[0].Computes) != 1 {
+		t.Fatalf("layouts %+v, %v, %v", list, failed, err)
+	}
+	gi := mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Instance: gpu.Some(gpu.InstanceID(2))}
+	ci := gi
+	ci.Op, ci.Compute, ci.ComputeID = mig.DestroyCompute, gpu.Some(gpu.Placement{Start: -1, Size: 3}), gpu.Some(gpu.ComputeID(0))
+	another := mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 0, Size: 4}}
+	inIt := ci
+	inIt.Op, inIt.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3})
+	for _, s := range []mig.Step{ci, gi, another, inIt} {
+		if _, err := a.Do(t.Context(), s); !errors.Is(err, gpu.ErrNotSupported) {
+			t.Errorf("%s: %v", s.Op, err)
+		}
+	}
+	if _, err := a.SetMIGMode(t.Context(), id, false); !errors.Is(err, gpu.ErrNotSupported) {
+		t.Errorf("MIG mode: %v", err)
 	}
 }
 

@@ -30,7 +30,15 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	if !ok {
 		return mig.ModeChange{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 	}
-	defer a.source.queue.withhold(b.handle)()
+	_, _, ret := b.handle.GetMigMode()
+	if err := a.source.check("nvmlDeviceGetMigMode", ret); err != nil {
+		return mig.ModeChange{}, err // a GPU that has no MIG, or does not answer: nothing is given up for it
+	}
+	restore := a.source.queue.withhold(b.handle)
+	defer func() {
+		restore()
+		a.touch(id) // a Read that began before did not register its events
+	}()
 	a.releaseSamples(b)
 	if ctx.Err() != nil {
 		return mig.ModeChange{}, givenUp(ctx)

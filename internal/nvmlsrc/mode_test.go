@@ -90,6 +90,42 @@ faults: [{at: 2m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 
 	})
 }
 
+// A Read during the change leaves the GPU out of the queue of events. The next one puts it in again, when that is not yet
+// the turn of what is read seldom.
+func TestEventsComeBackAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", "  - {model: A100-40GB}\n")
+		id := n.discover()[0]
+		n.read(id)
+		n.spy.do("SetMigMode", func() {
+			time.Sleep(5 * time.Second)                   // the queue is set up anew in the meantime, without it
+			n.spy.do("GetMigMode", func() { n.read(id) }) // to look what became of it
+		})
+		if _, err := n.source.Actuator().SetMIGMode(t.Context(), id, true); err != nil || n.holds(0) {
+			t.Fatalf("%v, in a queue of events: %v", err, n.holds(0))
+		}
+		n.read(id)
+		if !n.holds(0) {
+			t.Error("the GPU is not heard any more")
+		}
+		n.source.Close(t.Context())
+	})
+}
+
+// For a GPU without MIG, or one that does not answer, nothing is given up.
+func TestNoMIGModeToSet(t *testing.T) {
+	n := newNode(t, "", "  - {model: H100-80GB}\n")
+	id := n.discover()[0]
+	n.read(id)
+	for ret, want := range map[nvml.Return]error{nvml.ERROR_NOT_SUPPORTED: gpu.ErrNotSupported, nvml.ERROR_GPU_IS_LOST: gpu.ErrLost} {
+		n.spy.set("GetMigMode", ret)
+		n.spy.taken()
+		if _, err := n.source.Actuator().SetMIGMode(t.Context(), id, true); !errors.Is(err, want) || n.spy.taken()["SetMigMode"] != 0 || !n.holds(0) {
+			t.Errorf("%v; in a queue of events: %v", err, n.holds(0))
+		}
+	}
+}
+
 // holds tells whether a GPU is in a queue of events that was not freed.
 func (n *node) holds(index int) bool {
 	n.spy.mu.Lock()

@@ -2,6 +2,7 @@
  * An NVML of an old driver with one A100 in MIG mode, for the tests of binding.go: it lacks most functions, so whoever
  * calls one without looking for it first dies. Structs and codes are those of nvml.h.
  */
+#include <stdlib.h>
 #include <string.h>
 
 enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, TIMEOUT = 10 };
@@ -129,3 +130,8 @@ int nvmlComputeInstanceGetInfo(void *ci, compute_info_t *info) {
   *info = (compute_info_t){&board, &gpu_instance, 0, 2};
   return SUCCESS;
 }
+
+/* It can destroy instances, but not make them anew where they were: whoever destroys one has not looked. */
+int nvmlGpuInstanceGetComputeInstanceById(void *gi, unsigned int id, void **to) { *to = &compute_instance; return SUCCESS; }
+int nvmlComputeInstanceDestroy(void *ci) { abort(); }
+int nvmlGpuInstanceDestroy(void *gi) { abort(); }
