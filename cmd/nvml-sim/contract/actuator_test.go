@@ -1,0 +1,223 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is re-cut, GPU 1 hangs and
+// GPU 2 is lost in the middle of that, and GPU 3 changes its MIG mode.
+const recutNode = `
+version: 1
+node: {kubernetes: false}
+gpus:
+- {model: A100-40GB, count: 3, mig: true, layout: [{gi: "3g.20gb@4", ci: ["1c", "2c"]}]}
+- {model: H100-80GB}
+workloads: [{name: work, memory: 1GiB, sm: 10}]
+processes: [{device: "0/3g.20gb@4/1", workload: work}]
+faults:
+- {kind: hang, gpu: 1, on: change, after: 1, for: 1m}
+- {kind: lost, gpu: 2, on: change, after: 1}
+`
+
+func TestActuatorThroughTheLibrary(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, recutNode), "MIG_SIM_CLOCK=step", "MIG_SIM_STATE="+path) {
+		return
+	}
+	node := joinState(t, os.Getenv("MIG_SIM_SCENARIO"), os.Getenv("MIG_SIM_STATE"))
+	source := nvmlsrc.New(nvmlsrc.Open(built("libnvidia-ml.so.1")), nvmlsrc.Options{Now: node.Now, Logger: log.NewNopLogger()})
+	c := &control{source: source, Actuator: source.Actuator()}
+	t.Run("recut", c.recut)
+	t.Run("mode", c.mode)
+	t.Run("lost", c.lost)
+	t.Run("hang", func(t *testing.T) { c.hang(t, node) })
+	if err := source.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// control is the Actuator of a Source over the library.
+type control struct {
+	*nvmlsrc.Actuator
+	source *nvmlsrc.Source
+}
+
+func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
+	t.Helper()
+	list, failed, err := c.Layouts(t.Context())
+	if err != nil || len(failed) > 0 {
+		t.Fatalf("layouts: %v, %v", err, failed)
+	}
+	return list[index]
+}
+
+// planned are the steps to a layout of a GPU.
+func (c *control) planned(t *testing.T, g mig.NodeGPU, want ...mig.Want) []mig.Step {
+	t.Helper()
+	plan, err := mig.PlanNode([]mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan.Steps
+}
+
+// recut: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each step is as
+// it was asked for; the Source reads it at once.
+func (c *control) recut(t *testing.T) {
+	before := c.layout(t, 0)
+	instance := &before.Instances[0]
+	if len(before.Instances) != 1 || instance.Placement != (gpu.Placement{Start: 4, Size: 4}) || len(instance.Computes) != 2 ||
+		instance.Computes[1].Placement != gpu.Some(gpu.Placement{Start: 1, Size: 2}) {
+		t.Fatalf("layout %+v", before)
+	}
+	running, err := c.Processes(t.Context(), before.UUID)
+	if err != nil || len(running) != 1 || running[0].Instance != gpu.Some(instance.ID) || running[0].Compute != gpu.Some(instance.Computes[1].ID) {
+		t.Fatalf("processes %+v, %v", running, err)
+	}
+	busy := c.planned(t, before)[1] // the second compute instance, of all that goes
+	if _, err := c.Do(t.Context(), busy); busy.UUID != instance.Computes[1].UUID || !errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("%+v: %v", busy, err)
+	}
+	if after := c.layout(t, 0); !reflect.DeepEqual(after, before) {
+		t.Errorf("a refused step has changed %+v to %+v", before, after)
+	}
+	instance.Computes[1].Busy = true
+	uuids := map[gpu.MIGUUID]bool{}
+	for _, s := range c.planned(t, before, mig.Want{Profile: "3g.20gb", Count: 1, Computes: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, Computes: []int{1, 1}}) {
+		done, err := c.Do(t.Context(), s)
+		if err != nil {
+			t.Fatalf("%s: %v", s.Op, err)
+		}
+		if s.Op == mig.CreateCompute {
+			uuids[done.UUID] = true
+		}
+	}
+	after := c.layout(t, 0)
+	g, err := c.source.Read(after.UUID)
+	if err != nil || len(g.Errors) > 0 || len(after.Instances) != 3 || len(g.Instances) != 3 || len(uuids) != 4 {
+		t.Fatalf("after: %+v; read %+v, %v", after.Instances, g.Instances, err)
+	}
+	for i, at := range after.Instances {
+		if g.Instances[i].ID != at.ID || len(g.Instances[i].Computes) != len(at.Computes) {
+			t.Errorf("read %+v where %+v stands", g.Instances[i], at)
+		}
+		for k, ci := range at.Computes {
+			if read := g.Instances[i].Computes[k]; read.UUID != ci.UUID || uuids[ci.UUID] == (ci.UUID == instance.Computes[1].UUID) {
+				t.Errorf("read %+v where %+v stands; made %v", read, ci, uuids)
+			}
+		}
+	}
+	again := c.planned(t, after, mig.Want{Profile: "3g.20gb", Count: 1, Computes: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, Computes: []int{1, 1}})
+	if len(again) != 0 {
+		t.Errorf("still to do: %+v", again)
+	}
+}
+
+// mode: a GPU that is in MIG mode offers profiles, can be cut, and cannot leave the mode before that is undone.
+func (c *control) mode(t *testing.T) {
+	id := c.layout(t, 3).UUID
+	if _, err := c.source.Read(id); err != nil {
+		t.Fatal(err)
+	}
+	set := func(on bool, current bool, why error) {
+		t.Helper()
+		m, err := c.SetMIGMode(t.Context(), id, on)
+		if err != nil || m.Current != current || m.Pending != on || !errors.Is(m.Activation, why) {
+			t.Errorf("%+v, %v", m, err)
+		}
+		if g, err := c.source.Read(id); err != nil || g.MIG.Enabled != gpu.Some(current) || g.MIG.Pending != gpu.Some(on) {
+			t.Errorf("read %+v, %v", g.MIG, err)
+		}
+	}
+	set(true, true, nil)
+	steps := c.planned(t, c.layout(t, 3), mig.Want{Profile: "1g.10gb+me", Count: 1})
+	for _, s := range steps {
+		if _, err := c.Do(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(false, true, gpu.ErrInUse)
+	set(true, true, nil)
+	for _, s := range c.planned(t, c.layout(t, 3)) {
+		if _, err := c.Do(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(false, false, nil)
+}
+
+// lost: the second step finds the GPU gone; the others are read on.
+func (c *control) lost(t *testing.T) {
+	g := c.layout(t, 2)
+	steps := c.planned(t, g)
+	if _, err := c.Do(t.Context(), steps[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Do(t.Context(), steps[1]); !errors.Is(err, gpu.ErrLost) {
+		t.Errorf("%+v: %v", steps[1], err)
+	}
+	list, failed, err := c.Layouts(t.Context())
+	if err != nil || len(list) != 3 || !errors.Is(failed[g.UUID], gpu.ErrLost) {
+		t.Errorf("%d layouts, %v, %v", len(list), failed, err)
+	}
+}
+
+// hang: a step that hangs is given up, another is refused at once, and the GPUs beside it can be read; when the driver
+// answers again, what was given up before its change is not done.
+func (c *control) hang(t *testing.T, node *sim.Node) {
+	list, _, err := c.Layouts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := list[1]
+	steps := c.planned(t, g)
+	if _, err := c.Do(t.Context(), steps[0]); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := c.Do(soon, steps[1]); !errors.Is(err, gpu.ErrTimeout) || c.HungCalls() != 1 {
+		t.Fatalf("%v; %d calls hang", err, c.HungCalls())
+	}
+	if _, err := c.Do(t.Context(), steps[2]); !errors.Is(err, gpu.ErrTimeout) {
+		t.Errorf("beside a step that hangs: %v", err)
+	}
+	soon, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if list, failed, err := c.Layouts(soon); err != nil || len(list) != 2 || !errors.Is(failed[g.UUID], gpu.ErrTimeout) {
+		t.Errorf("%d layouts, %v, %v", len(list), failed, err)
+	}
+	if err := node.Advance(2 * time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); c.HungCalls() > 0 && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
+	// The call itself was made before it was given up: its compute instance is gone. The GPU instance stands.
+	list, failed, err := c.Layouts(t.Context())
+	if err != nil || failed[g.UUID] != nil || len(list[1].Instances) != 1 || c.HungCalls() != 0 {
+		t.Fatalf("%+v, %v, %v; %d calls hang", list, failed, err, c.HungCalls())
+	}
+	for _, s := range c.planned(t, list[1]) {
+		if _, err := c.Do(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+	}
+	list, _, err = c.Layouts(t.Context())
+	if err != nil || len(list[1].Instances) != 0 {
+		t.Errorf("left %+v, %v", list, err)
+	}
+}
