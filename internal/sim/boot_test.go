@@ -22,7 +22,7 @@ func TestBootID(t *testing.T) {
 		t.Cleanup(func() { n.Close() })
 		return n
 	}
-	if open(false).BootID() == open(false).BootID() {
+	if one, other := open(false), open(false); one.BootID() == other.BootID() {
 		t.Error("a node of its own has the boot id of another")
 	}
 	a, b := open(true), open(true)
