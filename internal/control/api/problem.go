@@ -40,7 +40,7 @@ func (p *Problem) Error() string {
 // ProblemType is the stable name of a kind of problem, a URN.
 type ProblemType string
 
-// The types of problems. Their documentation is in docs/partition-control.md.
+// The types of problems, and the status of each. Their documentation is in docs/partition-control.md.
 const (
 	Malformed       ProblemType = "urn:mig-exporter:problem:malformed"       // 400: the request cannot be read
 	Unauthenticated ProblemType = "urn:mig-exporter:problem:unauthenticated" // 401
@@ -66,5 +66,5 @@ const (
 	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the journal cannot be written or read
 	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: a roll-back has to be retried first
 	StuckNode       ProblemType = "urn:mig-exporter:problem:stuck"           // 503: a driver call hangs
-	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // in an operation: a driver call failed
+	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // 502: in an operation, a driver call failed
 )

@@ -48,6 +48,21 @@ func TestConfigFixtures(t *testing.T) {
 	}
 }
 
+// TestConfigOfTheDocs: the example of the docs is a fixture, and can be used.
+func TestConfigOfTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/partition-control.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, ok := strings.Cut(string(page), "\n## Over the network\n")
+	_, example, _ = strings.Cut(example, "```yaml\n")
+	example, _, _ = strings.Cut(example, "```\n")
+	fixture, err := os.ReadFile("testdata/all.good.yml")
+	if !ok || err != nil || example != string(fixture) {
+		t.Errorf("%v; the example is\n%s\nand testdata/all.good.yml\n%s", err, example, fixture)
+	}
+}
+
 func TestConfigIsNotForOthers(t *testing.T) {
 	path := writeConfig(t, newAuthority(t), "tls: {cert_file: cert.pem, key_file: key.pem}\nkubernetes: true\n")
 	if err := os.Chmod(path, 0o644); err != nil {
