@@ -128,11 +128,26 @@ func (s *apiServer) serveNode(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusConflict, "Conflict", "the object has been modified; please apply your changes to the latest version")
 			return
 		}
+		was := s.node["spec"].(map[string]any)["unschedulable"]
 		merge(s.node, patch)
 		s.version++
+		if is := s.node["spec"].(map[string]any)["unschedulable"]; is != was {
+			s.manage(r.URL.Query().Get("fieldManager"), is)
+		}
 	}
 	s.metadata()["resourceVersion"] = strconv.Itoa(s.version)
 	_ = json.NewEncoder(w).Encode(s.node)
+}
+
+// manage notes who has changed spec.unschedulable, as the API server does: who writes the same value again does not count.
+func (s *apiServer) manage(manager string, unschedulable any) {
+	fields := []any{map[string]any{"manager": "kube-controller-manager", "operation": "Update", "fieldsType": "FieldsV1",
+		"fieldsV1": map[string]any{"f:spec": map[string]any{"f:podCIDR": map[string]any{}, "f:podCIDRs": map[string]any{".": map[string]any{}}}}}}
+	if unschedulable != nil {
+		fields = append(fields, map[string]any{"manager": manager, "operation": "Update", "fieldsType": "FieldsV1",
+			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}})
+	}
+	s.metadata()["managedFields"] = fields
 }
 
 // merge applies a JSON merge patch (RFC 7386).

@@ -16,6 +16,7 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -72,6 +73,14 @@ type object struct {
 	ResourceVersion string            `json:"resourceVersion"`
 	Labels          map[string]string `json:"labels"`
 	Annotations     map[string]string `json:"annotations"`
+	// ManagedFields tell who wrote which fields last.
+	// https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
+	ManagedFields []struct {
+		Manager string `json:"manager"`
+		Fields  struct {
+			Spec map[string]json.RawMessage `json:"f:spec"`
+		} `json:"fieldsV1"`
+	} `json:"managedFields"`
 }
 
 // node is what is read of the node.

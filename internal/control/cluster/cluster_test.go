@@ -176,6 +176,32 @@ func TestUncordonLeavesOthersAlone(t *testing.T) {
 	}
 }
 
+// A node that this program has left cordoned, by a crash, and that an operator has taken back and cordoned for himself: his
+// cordon stays.
+func TestUncordonLeavesALaterCordonAlone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		operator func(s *apiServer)
+		want     bool // cordoned afterwards
+	}{
+		"cordoned again": {func(s *apiServer) { s.manage("kubectl-cordon", true) }, true},
+		"uncordoned": {func(s *apiServer) {
+			delete(s.node["spec"].(map[string]any), "unschedulable")
+			s.manage("kubectl-uncordon", nil)
+		}, false},
+		"nobody tells": {func(s *apiServer) { delete(s.metadata(), "managedFields") }, false},
+	} {
+		s := newAPIServer()
+		c, _ := testCluster(t, s)
+		if ok, err := c.Cordon(t.Context()); !ok || err != nil {
+			t.Fatalf("%s: cordon: %v, %v", name, ok, err)
+		}
+		s.set(func() { tc.operator(s); s.version++ })
+		if err := c.Uncordon(t.Context()); err != nil || s.unschedulable() != tc.want || s.mark() != nil {
+			t.Errorf("%s: %v; unschedulable %v, mark %v", name, err, s.unschedulable(), s.mark())
+		}
+	}
+}
+
 func TestCordonFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		make func(s *apiServer)
