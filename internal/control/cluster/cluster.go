@@ -45,6 +45,8 @@ type Options struct {
 // Cluster asks the API server. It may be used from several goroutines.
 type Cluster struct {
 	opts Options
+	// reviews has a place for each token that may be asked for at once.
+	reviews chan struct{}
 
 	mu    sync.Mutex
 	known map[tokenHash]identified
@@ -57,7 +59,7 @@ func New(opts Options) (*Cluster, error) {
 	if opts.Node == "" {
 		return nil, fmt.Errorf("cluster: the name of the node is not known: %w", gpu.ErrInvalidArgument)
 	}
-	return &Cluster{opts: opts, known: map[tokenHash]identified{}}, nil
+	return &Cluster{opts: opts, reviews: make(chan struct{}, maxReviews), known: map[tokenHash]identified{}}, nil
 }
 
 // do asks within the timeout.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -134,6 +135,36 @@ func (s *apiServer) mark() any {
 	defer s.mu.Unlock()
 	annotations, _ := s.metadata()["annotations"].(map[string]any)
 	return annotations[markName]
+}
+
+func TestReviewsAtOnceAreBounded(t *testing.T) {
+	s := newAPIServer()
+	s.tokens["t"] = fakeUser{name: "alice"}
+	c, _ := testCluster(t, s)
+	const calls = 8 * maxReviews
+	errs := make(chan error, calls)
+	for range calls {
+		go func() {
+			_, err := c.Actor(t.Context(), "t")
+			errs <- err
+		}()
+	}
+	for range calls {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := s.count("POST"); n > 6*maxReviews {
+		t.Errorf("%d requests for one token, want %d at most", n, 6*maxReviews)
+	}
+	for range maxReviews {
+		c.reviews <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Actor(ctx, "another"); !errors.Is(err, gpu.ErrUnavailable) || errors.Is(err, gpu.ErrNoPermission) {
+		t.Errorf("no place: %v", err)
+	}
 }
 
 func TestCordon(t *testing.T) {

@@ -21,6 +21,9 @@ const (
 	// maxBelieved bounds how many are remembered, maxToken a token's length in bytes.
 	maxBelieved = 1000
 	maxToken    = 16 << 10
+	// maxReviews is how many tokens are asked for at once, with six requests each: whoever has many tokens must not use
+	// this program to flood the API server.
+	maxReviews = 8
 )
 
 // The group and the resource on which rights are given.
@@ -56,6 +59,15 @@ func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error
 	}
 	hash := tokenHash(sha256.Sum256([]byte(token)))
 	if actor, ok := c.recall(hash); ok {
+		return actor, nil
+	}
+	select {
+	case c.reviews <- struct{}{}:
+		defer func() { <-c.reviews }()
+	case <-ctx.Done():
+		return control.Actor{}, fmt.Errorf("token review: too many at once: %w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
+	}
+	if actor, ok := c.recall(hash); ok { // asked for meanwhile by another call
 		return actor, nil
 	}
 	u, err := c.review(ctx, token)
