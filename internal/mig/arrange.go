@@ -143,7 +143,8 @@ func (a *arranger) judge() {
 
 func (a *arranger) pinned(i int) bool { return a.standing.Busy || a.standing.Computes[i].Busy }
 
-// alignment is the number of slices at whose multiples a compute instance certainly can stand.
+// alignment is the number of slices at whose multiples a compute instance certainly can stand: by NVIDIA's open kernel modules
+// any start will do, by its emulated GPUs (go-nvml) only these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
 		if size <= power {

@@ -49,7 +49,7 @@ func (g gpuInstance) GetInfo() (GPUInstanceInfo, nvml.Return) {
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-// GetComputeInstances goes through the compute profiles up to the first that the driver does not know. Only the shared
+// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that the driver does not know. Only the shared
 // engine profile exists (nvml.h). The first version of the call tells no placement, which is 0 then.
 func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") || !g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
@@ -59,10 +59,11 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 	var list []ComputeInstanceInfo
 	for profile := range maxProfiles {
 		info, ret := g.gi.GetComputeInstanceProfileInfo(profile, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-		if ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 { // of the first it says that the GPU instance is gone
+		if ret == nvml.ERROR_INVALID_ARGUMENT && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
-		if ret == nvml.ERROR_NOT_SUPPORTED {
+		// Of the first it says that the GPU instance is gone.
+		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 {
 			continue
 		}
 		if ret != nvml.SUCCESS {

@@ -159,10 +159,10 @@ func (c *changing) computeProfile(gi MutableInstance, at nvml.ComputeInstancePla
 	for profile := range maxProfiles {
 		info, ret := gi.GetComputeInstanceProfileInfo(profile)
 		err := c.source.check("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
-		if errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
+		if errors.Is(err, gpu.ErrInvalidArgument) && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
-		if errors.Is(err, gpu.ErrNotSupported) {
+		if errors.Is(err, gpu.ErrNotSupported) || errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
 			continue
 		}
 		if err != nil {

@@ -54,8 +54,12 @@ func (i spyInstance) GetComputeInstanceById(id uint32) (nvmlsrc.ComputeInstance,
 	return spyCompute{c, i.spy}, ret
 }
 
-// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says.
+// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says, after one that it does not
+// know at all.
 func (i spyInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+	if profile == nvml.COMPUTE_INSTANCE_PROFILE_8_SLICE && i.spy.rev1SMs > 0 {
+		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
+	}
 	if profile == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 && i.spy.rev1SMs > 0 {
 		info, ret := i.mutable().GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE)
 		info.Id, info.MultiprocessorCount = uint32(profile), i.spy.rev1SMs

@@ -15,7 +15,8 @@ import (
 )
 
 // maxProfiles bounds the walk over NVML's profile enums, whose end a driver marks with ERROR_INVALID_ARGUMENT; the
-// newest header has 18. Drivers know enums that headers do not.
+// newest header has 18. Drivers know enums that headers do not. Of those that headers know the error is not the end:
+// NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and whoever misses a profile misses its instances.
 const maxProfiles = 64
 
 // profileEntry is a profile with what is asked about it in every reading.
@@ -56,7 +57,7 @@ func (r *round) countProfiles() []profileEntry {
 			entries = append(entries, newProfileEntry(enum, info))
 			unnamed = unnamed || entries[len(entries)-1].Name == ""
 			continue
-		case errors.Is(err, gpu.ErrNotSupported):
+		case errors.Is(err, gpu.ErrNotSupported), errors.Is(err, gpu.ErrInvalidArgument) && enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
 			continue
 		case losesDevice(err):
 			r.fatal = err

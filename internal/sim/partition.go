@@ -48,7 +48,9 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 }
 
 // ComputePlacements lists where compute instances of a size can stand in a GPU instance, free or not; nil where it has no
-// such size.
+// such size. They can begin at any slice: the driver takes the first run of free slices that is long enough, wherever that
+// is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and a 1c and then a 2c were seen made in one 3g.40gb (A100, R550).
+// Tables of NVIDIA's emulated GPUs (go-nvml) name multiples of 2 and 4 only, which plans prefer therefore.
 func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil

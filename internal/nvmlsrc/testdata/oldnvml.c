@@ -77,9 +77,12 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *d, unsigned int i, void **to) {
 int nvmlDeviceGetGpuInstanceId(void *d, unsigned int *id) { *id = 2; return SUCCESS; }
 int nvmlDeviceGetComputeInstanceId(void *d, unsigned int *id) { *id = 0; return SUCCESS; }
 
-/* There is no nvmlDeviceGetGpuInstanceProfileInfoV. The number of instances is wrong, as on some drivers. */
+/*
+ * There is no nvmlDeviceGetGpuInstanceProfileInfoV. The number of instances is wrong, as on some drivers, and a profile in the
+ * middle is not known at all.
+ */
 int nvmlDeviceGetGpuInstanceProfileInfo(void *d, unsigned int enumerated, profile_t *p) {
-  if (enumerated > 6) return INVALID_ARGUMENT;
+  if (enumerated > 6 || enumerated == 3) return INVALID_ARGUMENT;
   if (enumerated != 2 && enumerated != 4) return NOT_SUPPORTED;
   memset(p, 0, sizeof *p);
   p->id = enumerated == 2 ? 9 : 0;
@@ -111,7 +114,7 @@ int nvmlGpuInstanceGetInfo(void *gi, gpu_instance_info_t *info) {
 typedef struct { unsigned int id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; } compute_profile_t;
 
 int nvmlGpuInstanceGetComputeInstanceProfileInfo(void *gi, unsigned int enumerated, unsigned int engines, compute_profile_t *p) {
-  if (gi == &gone_instance || enumerated > 3) return INVALID_ARGUMENT;
+  if (gi == &gone_instance || enumerated > 3 || enumerated == 1) return INVALID_ARGUMENT;
   if (enumerated != 2) return NOT_SUPPORTED;
   *p = (compute_profile_t){2, 3, 1, 42};
   return SUCCESS;
