@@ -242,6 +242,27 @@ tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
 	}
 }
 
+// Who is known and has no right at all is limited as those are who are not known: the audit log must not grow by him.
+func TestWhoHasNoRightIsLimitedByAddress(t *testing.T) {
+	a := newAuthority(t)
+	path := writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nclients: [{cn: operator, rights: [read]}]\n")
+	r := newRig(t, func(o *Options, l *limits) { l.failuresBurst = 2; o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path })
+	address := r.start(t)[0].String()
+	cert, key := a.issue(t, "someone", x509.ExtKeyUsageClientAuth)
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{403, 403, 429, 429} {
+		if status, body := get(t, a.client(pair), "https://"+address+"/api/v1/operations"); status != want {
+			t.Errorf("call %d: %d %s, want %d", i, status, body, want)
+		}
+	}
+	if n := len(r.audit.entries(t)); n != 3 {
+		t.Errorf("%d lines in the audit log, want two refusals and one for all that the limit refused", n)
+	}
+}
+
 // raw writes bytes to the socket and returns all that comes back until the server closes.
 func raw(t *testing.T, path, text string) string {
 	t.Helper()
