@@ -2,6 +2,7 @@ package spec
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -82,7 +83,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.3g.20gb": {Count: 1, Compute: []string{}}}}, "devices.1c.3g.20gb.compute: is for a GPU instance"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"5c.7g.40gb": {Count: 1}}}, "devices.5c.7g.40gb: is a compute instance of 5 slices of 7; expected 1, 2, 3, 4, 7 or all, of at most 16"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.17g.40gb": {Count: 1}}}, "devices.1c.17g.40gb: is a compute instance of 1 slices of 17"},
-		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.7g.40gb": {Count: 60}, "2c.7g.40gb": {Count: 5}}}, "devices: has compute instances of 7g.40gb with 70 slices; expected at most 64"},
+		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.7g.40gb": {Count: 7}, "2c.7g.40gb": {Count: 5}}}, "devices: has compute instances of 7g.40gb with 17 slices; expected at most 16"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1, Compute: []string{"1c", "+2c"}}}}, `devices.3g.20gb.compute[1]: is "+2c"`},
 		{api.Spec{Demand: []api.Need{}}, "demand: is empty"},
 		{api.Spec{Demand: []api.Need{{Count: -1}}}, "demand[0]: count -1"},
@@ -157,6 +158,25 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 		var e *Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), "layouts of "+path+": "+says) {
 			t.Errorf("%.80s: %v, want %q", text, err, says)
+		}
+	}
+}
+
+// The dearest layout that there can be: every rule packs compute instances of as many profiles as it can name.
+func BenchmarkManyPacks(b *testing.B) {
+	var rules []api.LayoutRule
+	for range maxRules {
+		devices := map[string]int{}
+		for k := range maxKinds / 4 {
+			for size, count := range map[int]int{1: 4, 2: 3, 3: 2} {
+				devices[fmt.Sprintf("%dc.7g.%dgb", size, 10+k)] = count
+			}
+		}
+		rules = append(rules, api.LayoutRule{Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: devices})
+	}
+	for b.Loop() {
+		if _, err := Rules(rules); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ const (
 	maxKinds   = 64  // profiles of one rule, needs of a demand
 	maxCount   = 64  // instances of a profile, of a need
 	maxCompute = 16  // compute instances of a GPU instance
-	maxSlices  = 16  // of a GPU instance whose compute instances are counted
+	maxSlices  = 16  // of compute instances that are counted together, and of a GPU instance that they are in: no GPU has more
 	maxText    = 253
 	maxNodes   = 200_000
 )

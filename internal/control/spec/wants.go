@@ -53,8 +53,8 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 		for _, size := range parts[name] {
 			sum += size
 		}
-		if sum > maxCount {
-			return nil, wrong(key, "has compute instances of %s with %d slices; expected at most %d", name, sum, maxCount)
+		if sum > maxSlices {
+			return nil, wrong(key, "has compute instances of %s with %d slices; expected at most %d", name, sum, maxSlices)
 		}
 		for _, sizes := range pack(parts[name], name.Slices) {
 			list = append(list, mig.Want{Profile: name.String(), Count: 1, Computes: sizes})
