@@ -59,7 +59,7 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	exec bin/mig-exporter $(ARGS)
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
+test: toolchain fmt-check vet lint test-unit test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
@@ -84,7 +84,13 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 .PHONY: test-unit
 test-unit: toolchain
 	@echo "==> unit tests, with the race detector"
-	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /cmd/)
+	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /cmd/ -e /control/crash)
+
+# Without the race detector: it would slow the hundreds of processes that are killed, and the engine's own tests have it.
+.PHONY: test-crash
+test-crash: toolchain
+	@echo "==> partition control, killed at every point of every operation"
+	go test -timeout $(TEST_TIMEOUT) ./internal/control/crash
 
 # -count=1: the tests build what they test in processes of their own, which the test cache does not see.
 .PHONY: test-e2e

@@ -49,27 +49,34 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 			nameProcesses(&s.GPUs[i], p.opts.Containers)
 		}
 	}
+	s.HungCalls = p.hungCalls()
+	return s
+}
+
+// hungCalls counts the driver calls that have not returned in time.
+func (p *Poller) hungCalls() int {
+	n := 0
 	if p.opts.HungElsewhere != nil {
-		s.HungCalls = p.opts.HungElsewhere()
+		n = p.opts.HungElsewhere()
 	}
 	late := p.opts.Now()
 	for _, t := range p.gpus {
 		if t.read.hung(late, p.opts.Timeout) {
-			s.HungCalls++
+			n++
 		}
 	}
 	for _, t := range p.missing {
 		if t.hanging {
-			s.HungCalls++
+			n++
 		}
 	}
 	if p.discover.hung(late, p.opts.Timeout) {
-		s.HungCalls++
+		n++
 	}
 	if p.profiling.ask.hung(late, p.opts.Timeout) {
-		s.HungCalls++
+		n++
 	}
-	return s
+	return n
 }
 
 // gpuList is every GPU that has answered or failed to, by index.
