@@ -90,7 +90,7 @@ test-unit: toolchain
 .PHONY: test-crash
 test-crash: toolchain
 	@echo "==> partition control, killed at every point of every operation"
-	go test -timeout $(TEST_TIMEOUT) ./internal/control/crash
+	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/control/crash
 
 # -count=1: the tests build what they test in processes of their own, which the test cache does not see.
 .PHONY: test-e2e
