@@ -110,8 +110,8 @@ func (c *changing) createCompute() (mig.Done, error) {
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
 	}
-	want := ComputeInstanceInfo{Placement: nvml.ComputeInstancePlacement{Start: uint32(place.Start), Size: uint32(place.Size)}}
-	if want.ProfileID, err = c.computeProfile(gi, want.Placement); err != nil {
+	var want ComputeInstanceInfo
+	if want.ProfileID, want.Placement, err = c.computeProfile(gi, place); err != nil {
 		return mig.Done{}, err
 	}
 	var made ComputeInstance
@@ -153,9 +153,9 @@ func (c *changing) uuidOf(instance gpu.InstanceID, compute gpu.ComputeID) (gpu.M
 }
 
 // computeProfile chooses among the compute profiles with as many slices as are wanted, and that can be at the place, the
-// one with the most SMs: newer drivers have several.
-func (c *changing) computeProfile(gi MutableInstance, at nvml.ComputeInstancePlacement) (uint32, error) {
-	id, most := uint32(0), uint32(0)
+// one with the most SMs: newer drivers have several. The place is as the driver has it (computeNode.place).
+func (c *changing) computeProfile(gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
+	most := uint32(0)
 	for profile := range maxProfiles {
 		info, ret := gi.GetComputeInstanceProfileInfo(profile)
 		err := c.source.check("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
@@ -166,23 +166,23 @@ func (c *changing) computeProfile(gi MutableInstance, at nvml.ComputeInstancePla
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, place, err
 		}
-		if info.SliceCount != at.Size || info.MultiprocessorCount <= most {
+		if int(info.SliceCount) != at.Size || info.MultiprocessorCount <= most {
 			continue
 		}
 		places, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
 		if err := c.source.check("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret); err != nil {
-			return 0, err
+			return 0, place, err
 		}
-		if slices.Contains(places, at) {
-			id, most = info.Id, info.MultiprocessorCount
+		if k := slices.IndexFunc(places, func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {
+			id, place, most = info.Id, places[k], info.MultiprocessorCount
 		}
 	}
 	if most == 0 {
-		return 0, fmt.Errorf("%w: no compute profile has %d slices at %d", gpu.ErrInvalidArgument, at.Size, at.Start)
+		return 0, place, fmt.Errorf("%w: no compute profile has %d slices at %d", gpu.ErrInvalidArgument, at.Size, at.Start)
 	}
-	return id, nil
+	return id, place, nil
 }
 
 func (c *changing) destroyInstance() (mig.Done, error) {

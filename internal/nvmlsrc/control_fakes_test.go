@@ -72,11 +72,40 @@ func (i spyInstance) GetComputeInstancePossiblePlacements(id uint32) ([]nvml.Com
 	if id == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 {
 		id = nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE
 	}
-	return i.mutable().GetComputeInstancePossiblePlacements(id)
+	list, ret := i.mutable().GetComputeInstancePossiblePlacements(id)
+	for k := range list {
+		list[k] = i.spy.widen(list[k])
+	}
+	return list, ret
+}
+
+// widen is a place as the spy's driver tells it.
+func (s *spy) widen(at nvml.ComputeInstancePlacement) nvml.ComputeInstancePlacement {
+	if s.wideSeven && at.Size == 7 {
+		at.Size = 8
+	}
+	return at
+}
+
+func (i spyInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
+	list, ret := i.GPUInstance.GetComputeInstances()
+	for k := range list {
+		list[k].Placement = i.spy.widen(list[k].Placement)
+	}
+	return list, ret
+}
+
+func (c spyCompute) GetInfo() (nvmlsrc.ComputeInstanceInfo, nvml.Return) {
+	info, ret := c.ComputeInstance.GetInfo()
+	info.Placement = c.spy.widen(info.Placement)
+	return info, ret
 }
 
 func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsrc.ComputeInstance, nvml.Return) {
 	i.spy.computeProfile = id
+	if i.spy.wideSeven && at.Size == 8 {
+		at.Size = 7
+	}
 	c, ret := via(i.spy, "CreateComputeInstance", func() (nvmlsrc.ComputeInstance, nvml.Return) {
 		return i.mutable().CreateComputeInstanceWithPlacement(id, at)
 	})

@@ -164,11 +164,21 @@ func (r *round) nodeGPU() mig.NodeGPU {
 		}
 		for _, c := range n.computes {
 			slices := c.ComputeSlices.Or(c.Placement.Or(gpu.Placement{}).Size)
-			at.Computes = append(at.Computes, mig.NodeCompute{ID: c.ID, UUID: c.UUID, Slices: slices, Placement: c.Placement})
+			at.Computes = append(at.Computes, mig.NodeCompute{ID: c.ID, UUID: c.UUID, Slices: slices, Placement: c.place()})
 		}
 		g.Instances = append(g.Instances, at)
 	}
 	return g
+}
+
+// place is where a compute instance stands, as long as it has slices. A driver may say that it takes more: in the tables of
+// NVIDIA's emulated GPUs (go-nvml) the one of all 7 slices has a place of 8.
+func (c *computeNode) place() gpu.Opt[gpu.Placement] {
+	at, told := c.Placement.Get()
+	if !told {
+		return c.Placement
+	}
+	return gpu.Some(gpu.Placement{Start: at.Start, Size: c.ComputeSlices.Or(at.Size)})
 }
 
 // Processes lists who runs on a GPU: what computes, what draws, and clients of MPS. In MIG mode each has its instances; one

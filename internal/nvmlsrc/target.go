@@ -43,7 +43,7 @@ func (c *changing) compute(n *instanceNode) (*computeNode, error) {
 	for i := range n.computes {
 		at := &n.computes[i]
 		id, known := c.step.ComputeID.Get()
-		where, told := at.Placement.Get()
+		where, told := at.place().Get()
 		switch {
 		case told && !where.Overlaps(place), !told && (!known || at.ID != id):
 			continue
