@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -68,27 +69,45 @@ func (a *activity) since(key gpu.InstanceKey, t time.Time) bool {
 // askSnapshot adds what the last poll knows: batch jobs, activity, and readings of those that have failed. An instance that
 // the poll has not seen yet may be anything.
 func (e *Engine) askSnapshot(c *census) {
-	s := e.o.Node.Current()
-	e.active.observe(s)
 	for _, g := range c.gpus {
-		if len(g.Instances) == 0 && s != nil {
-			e.askJobs(c, g, s)
-			continue
-		}
-		if s == nil {
-			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
-			continue
-		}
-		at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
-		if at < 0 || !s.GPUs[at].Up {
-			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
-			continue
-		}
-		e.askJobs(c, g, s)
-		e.askActivity(c, g, &s.GPUs[at], s.Time)
+		e.askPolled(c, g, len(g.Instances) > 0)
 	}
 }
 
+// askPolled is askSnapshot for one GPU, activity only where it is wanted.
+func (e *Engine) askPolled(c *census, g mig.NodeGPU, activity bool) {
+	s := e.o.Node.Current()
+	e.active.observe(s)
+	if s == nil {
+		c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
+		return
+	}
+	e.askJobs(c, g, s)
+	if !activity {
+		return
+	}
+	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
+	if at < 0 || !s.GPUs[at].Up {
+		c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+		return
+	}
+	e.askActivity(c, g, &s.GPUs[at], s.Time)
+}
+
+// askLastPoll is askPolled where there may have been no poll yet: right after the start.
+func (e *Engine) askLastPoll(ctx context.Context, c *census, g mig.NodeGPU, activity bool) {
+	if e.o.Node.Current() == nil {
+		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		defer cancel()
+		if err := e.o.Node.Poll(call, nil); err != nil {
+			c.all(g, unknown("activity and batch jobs", err))
+			return
+		}
+	}
+	e.askPolled(c, g, activity)
+}
+
+// askJobs adds the batch jobs of the GPU as a whole and of its instances.
 func (e *Engine) askJobs(c *census, g mig.NodeGPU, s *gpu.Snapshot) {
 	for _, source := range s.Sources {
 		if source.Name == gpu.SourceJobs && !source.Up {
@@ -102,22 +121,34 @@ func (e *Engine) askJobs(c *census, g mig.NodeGPU, s *gpu.Snapshot) {
 	for _, job := range s.GPUs[at].Jobs {
 		c.all(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
 	}
+	for _, i := range g.Instances {
+		if p := polledInstance(&s.GPUs[at], i); p != nil {
+			for _, job := range p.Jobs {
+				c.add(unit{gpu: g.UUID, instance: i.ID}, api.Hold{Kind: api.HoldJob, What: "job " + job})
+			}
+		}
+	}
+}
+
+// polledInstance is an instance as the poll has seen it; nil where it has not.
+func polledInstance(polled *gpu.GPU, i mig.NodeInstance) *gpu.GPUInstance {
+	at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
+		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement && p.ProfileID.Or(i.ProfileID) == i.ProfileID
+	})
+	if at < 0 {
+		return nil
+	}
+	return &polled.Instances[at]
 }
 
 func (e *Engine) askActivity(c *census, g mig.NodeGPU, polled *gpu.GPU, now time.Time) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 	for _, i := range g.Instances {
 		u := unit{gpu: g.UUID, instance: i.ID}
-		at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
-			return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement && p.ProfileID.Or(i.ProfileID) == i.ProfileID
-		})
-		if at < 0 {
+		p := polledInstance(polled, i)
+		if p == nil {
 			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
 			continue
-		}
-		p := &polled.Instances[at]
-		for _, job := range p.Jobs {
-			c.add(u, api.Hold{Kind: api.HoldJob, What: "job " + job})
 		}
 		if failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed) {
 			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})

@@ -28,10 +28,11 @@ type Engine struct {
 	active activity
 	queue  chan *operation // one is accepted at a time
 
-	journaling sync.Mutex // appending, and what is to be known for a compaction: taken before mu
-	appended   int        // records in the journal
+	journaling sync.Mutex // appending, and what is to be known for a compaction: taken before telling and mu
+	telling    sync.Mutex // the observer, of one state after the other: taken before mu
 
 	mu         sync.Mutex
+	appended   int        // records in the journal
 	current    *operation // accepted or being executed
 	reserved   bool       // a request is being checked, and may become the current operation
 	operations []*operation
@@ -67,13 +68,16 @@ const housekeeping = time.Second
 // Run executes what is accepted until ctx ends. An operation that is running then is brought to its end first, without
 // waiting for the kubelet any more.
 func (e *Engine) Run(ctx context.Context) error {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { e.watch(ctx) })
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		e.active.observe(e.o.Node.Current())
 		e.unstick(ctx)
 		if n%30 == 29 {
 			e.mend()
+			e.reopen(ctx)
 		}
 		if n%10 == 9 {
 			e.restoreLater(ctx)
@@ -83,6 +87,19 @@ func (e *Engine) Run(ctx context.Context) error {
 			return nil
 		case op := <-e.queue:
 			e.execute(ctx, op)
+		case <-tick.C:
+		}
+	}
+}
+
+// watch notes which instances are active, also while an operation is being executed.
+func (e *Engine) watch(ctx context.Context) {
+	tick := time.NewTicker(housekeeping)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		e.active.observe(e.o.Node.Current())
+		select {
+		case <-ctx.Done():
 		case <-tick.C:
 		}
 	}
@@ -123,6 +140,8 @@ func (e *Engine) waiting() *operation {
 
 // announce tells the observer of a change of state.
 func (e *Engine) announce() {
+	e.telling.Lock()
+	defer e.telling.Unlock()
 	e.mu.Lock()
 	now := e.state()
 	told := now == e.shown

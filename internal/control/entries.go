@@ -63,7 +63,11 @@ func (e errJournal) Error() string { return "journal: " + e.err.Error() }
 func (e errJournal) Unwrap() error { return e.err }
 
 // append puts an entry on disk. When it cannot, the engine is read-only.
-func (e *Engine) append(op *operation, n entry) error {
+func (e *Engine) append(op *operation, n entry) error { return e.record(op, n, nil) }
+
+// record is append with what is so once the entry is on disk: meant is called with mu held, and no compaction comes between
+// the two, which would write a journal without the entry.
+func (e *Engine) record(op *operation, n entry, meant func()) error {
 	e.journaling.Lock()
 	defer e.journaling.Unlock()
 	if op != nil {
@@ -77,11 +81,43 @@ func (e *Engine) append(op *operation, n entry) error {
 		e.fail(err, false)
 		return errJournal{err}
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.appended++
 	if op != nil {
-		op.entries = append(op.entries, record)
+		op.keep(n, record)
+	}
+	if meant != nil {
+		meant()
 	}
 	return nil
+}
+
+// keep holds an entry for compactions while the operation is open. What a roll-back does is not needed to finish it, nor is
+// any phase but the last: so one that is tried again and again does not grow.
+func (op *operation) keep(n entry, record []byte) {
+	switch {
+	case n.Number == undoing:
+		if op.retraced = true; n.Kind == entryIntent {
+			op.lastUndo = record
+		}
+		return
+	case n.Kind == entryPhase:
+		op.lastPhase = record
+		return
+	}
+	op.entries = append(op.entries, record)
+}
+
+// open are the entries of an open operation that a new journal needs.
+func (op *operation) open() [][]byte {
+	list := slices.Clone(op.entries)
+	for _, last := range [][]byte{op.lastPhase, op.lastUndo} {
+		if last != nil {
+			list = append(list, last)
+		}
+	}
+	return list
 }
 
 func (e *Engine) fail(err error, corrupt bool) {
@@ -111,7 +147,9 @@ func (e *Engine) compact() error {
 		err = e.o.Journal.Reset(records)
 	}
 	if err == nil {
+		e.mu.Lock()
 		e.appended = len(records)
+		e.mu.Unlock()
 	}
 	return err
 }
@@ -137,7 +175,7 @@ func (e *Engine) condensed() ([][]byte, error) {
 	}
 	for _, op := range e.operations {
 		if !over(op.doc.State) {
-			list = append(list, op.entries...)
+			list = append(list, op.open()...)
 			continue
 		}
 		b := op.begun

@@ -15,11 +15,35 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// execute brings the current operation to an end, or to where it waits for an operator. A ctx that ends makes it hurry,
-// and does not leave the node half cut.
+// grace is how long what is under way may go on once the program is to end: well within the time that a service manager
+// gives it. What has not come to an end by then is left to the next start, as after a crash.
+const grace = 7 * time.Second
+
+// lasting is a context that ends grace after ctx.
+func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+	safe, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		wait(safe, grace)
+		cancel()
+	})
+	return safe, func() { stop(); cancel() }
+}
+
+// leave leaves an operation to the next start where there is no time left: the journal has all that it needs.
+func (e *Engine) leave(ctx context.Context, op *operation) bool {
+	if ctx.Err() == nil {
+		return false
+	}
+	level.Warn(e.o.Logger).Log("msg", "An operation is left to the next start", "operation", op.doc.ID)
+	e.update(op, "note", "the exporter stops; its next start finishes this", nil)
+	return true
+}
+
+// execute brings the current operation to an end, or to where it waits for an operator. A ctx that ends makes it hurry.
 func (e *Engine) execute(ctx context.Context, op *operation) {
 	defer e.rest(op)
-	safe := context.WithoutCancel(ctx)
+	safe, cancel := lasting(ctx)
+	defer cancel()
 	switch op.task {
 	case doSteps:
 		e.apply(safe, op)
@@ -30,7 +54,7 @@ func (e *Engine) execute(ctx context.Context, op *operation) {
 	case doSettle:
 	}
 	if op.verified {
-		e.settle(ctx, op)
+		e.settle(ctx, safe, op)
 	}
 }
 
@@ -88,7 +112,7 @@ func (e *Engine) do(ctx context.Context, op *operation, n int) error {
 	}
 	op.intend(s)
 	e.updateStep(op, n, "running", "begun", nil)
-	done, err := e.persist(ctx, s, op.begun.Force)
+	done, err := e.persist(ctx, s, op.begun.Force, false)
 	outcome := entry{Kind: entryOutcome, Number: n, Done: &done}
 	if err != nil {
 		outcome.Done, outcome.Error = nil, err.Error()
@@ -121,9 +145,10 @@ const (
 
 // persist does a step. A GPU instance can be in use for a moment after its compute instances are gone: a destruction is tried
 // again, and each try checks anew whether it is busy. A creation is not, since it may have been done.
-func (e *Engine) persist(ctx context.Context, s mig.Step, force []string) (mig.Done, error) {
+// own says that the operation itself has made what is to be destroyed.
+func (e *Engine) persist(ctx context.Context, s mig.Step, force []string, own bool) (mig.Done, error) {
 	for n := 1; ; n++ {
-		done, err := e.once(ctx, s, force)
+		done, err := e.once(ctx, s, force, own)
 		if err == nil || creates(s) || !errors.Is(err, gpu.ErrInUse) || n == tries {
 			return done, err
 		}
@@ -140,9 +165,9 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (e *Engine) once(ctx context.Context, s mig.Step, force []string) (mig.Done, error) {
+func (e *Engine) once(ctx context.Context, s mig.Step, force []string, own bool) (mig.Done, error) {
 	if !creates(s) {
-		if err := e.recheck(ctx, s, force); err != nil {
+		if err := e.recheck(ctx, s, force, own); err != nil {
 			return mig.Done{}, err
 		}
 	}
@@ -152,7 +177,9 @@ func (e *Engine) once(ctx context.Context, s mig.Step, force []string) (mig.Done
 }
 
 // recheck makes sure, right before a destruction, that what stands there is what the step means, and that nobody holds it.
-func (e *Engine) recheck(ctx context.Context, s mig.Step, force []string) error {
+// What the last poll says of activity counts for compute instances that stood before the operation: what the operation has
+// made the poll may not have seen yet, and nothing is active where no compute instance is any more.
+func (e *Engine) recheck(ctx context.Context, s mig.Step, force []string, own bool) error {
 	c, err := e.look(ctx, func(g mig.NodeGPU) bool { return g.UUID == s.GPU })
 	if err != nil {
 		return err
@@ -174,6 +201,7 @@ func (e *Engine) recheck(ctx context.Context, s mig.Step, force []string) error 
 	}) {
 		return fmt.Errorf("compute instance is not there any more, somebody else is at work: %w", gpu.ErrNotFound)
 	}
+	e.askLastPoll(ctx, c, g, s.Op == mig.DestroyCompute && !own)
 	if blocking := c.blockedBy(g, i, s, force); blocking != nil {
 		return blocking
 	}

@@ -99,6 +99,8 @@ func (e *Engine) mode(ctx context.Context, op *operation) {
 	}
 	change, err := e.modeCall(ctx, id, op.begun.Enabled)
 	switch {
+	case hung(err) && e.leave(ctx, op):
+		return
 	case hung(err):
 		e.park(op, err)
 		return
@@ -119,6 +121,7 @@ func (e *Engine) modeFree(ctx context.Context, id gpu.UUID) error {
 	if err != nil {
 		return err
 	}
+	e.askLastPoll(ctx, c, g, false)
 	if p := c.modeBlocked(g); p != nil {
 		return p
 	}
@@ -155,6 +158,12 @@ func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChang
 	}
 	e.update(op, "note", fmt.Sprintf("MIG mode is %t, pending %t", r.Current, r.Pending), func(d *api.Operation) { d.Mode = &r })
 	e.poll(ctx, op)
+	if r.Current == wanted {
+		e.hooks(ctx, op, api.Succeeded)
+		if e.leave(ctx, op) {
+			return
+		}
+	}
 	if r.Current != wanted && r.Pending != wanted {
 		p := problemf(api.DriverFailed, "the driver has not taken the mode")
 		if change.Activation != nil {
@@ -187,7 +196,10 @@ func (e *Engine) modeRead(ctx context.Context, op *operation) {
 	if err == nil {
 		g, err = findGPU(gpus, unreadable, op.begun.Operation.Mode.GPU)
 	}
-	if err != nil {
+	switch {
+	case err != nil && e.leave(ctx, op):
+		return
+	case err != nil:
 		e.park(op, err)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -25,7 +26,8 @@ const (
 // what is below it by the one that executes it.
 type operation struct {
 	doc    api.Operation
-	events []api.Event
+	events []api.Event   // the latest
+	seq    int           // of the last event
 	news   chan struct{} // closed at the next event
 	live   bool          // more events will come
 
@@ -35,8 +37,13 @@ type operation struct {
 	made, gone map[place]bool
 	phase      api.OperationState // as the journal has it
 	verified   bool
-	cause      *api.Problem // why it is rolled back
-	entries    [][]byte     // in the journal
+	cause      *api.Problem  // why it is rolled back
+	backoff    time.Duration // until again, when it may be taken up by itself after having been stuck
+	again      time.Time
+	retraced   bool // a step of a roll-back was begun, in whichever process
+
+	entries             [][]byte // in the journal, without those of lastPhase and lastUndo
+	lastPhase, lastUndo []byte
 }
 
 func newOperation(b begun) *operation {
@@ -99,7 +106,8 @@ func (e *Engine) Operations() *api.Operations {
 
 // Events delivers the news of an operation with a Seq above after: first those that there were, then those that come. The
 // channel is closed once no more will come: at the operation's end, when it waits for an operator, or with ctx. A reader
-// that is slow delays nobody.
+// that is slow delays nobody. Numbers begin anew with the process: who asks for what comes after an event that there has not
+// been gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	e.mu.Lock()
 	op, p := e.find(id)
@@ -110,9 +118,9 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 	out := make(chan api.Event)
 	go func() {
 		defer close(out)
-		for next := max(after, 0); ; {
+		for next := after; ; {
 			e.mu.Lock()
-			list, news, live := op.events[min(next, len(op.events)):], op.news, op.live
+			list, news, live := op.since(next), op.news, op.live
 			e.mu.Unlock()
 			for _, ev := range list {
 				select {
@@ -138,9 +146,25 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 	return out, nil
 }
 
+// since are the events with a Seq above after that are kept. It is called with the engine's mu held.
+func (op *operation) since(after int) []api.Event {
+	if after > op.seq {
+		after = 0
+	}
+	first := op.seq - len(op.events)
+	return op.events[max(after-first, 0):]
+}
+
+// maxEvents is how many events of an operation are kept: more than one without trouble has.
+const maxEvents = 4096
+
 // tell adds an event. It is called with mu held.
 func (e *Engine) tell(op *operation, kind string, step gpu.Opt[int], text string) {
-	op.events = append(op.events, api.Event{Seq: len(op.events) + 1, Time: e.o.Now(), Kind: kind, State: op.doc.State, Step: step, Text: text})
+	if len(op.events) >= maxEvents {
+		op.events = slices.Clone(op.events[maxEvents/4:])
+	}
+	op.seq++
+	op.events = append(op.events, api.Event{Seq: op.seq, Time: e.o.Now(), Kind: kind, State: op.doc.State, Step: step, Text: text})
 	close(op.news)
 	op.news = make(chan struct{})
 }

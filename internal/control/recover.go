@@ -29,11 +29,13 @@ func (e *Engine) Recover(ctx context.Context) error {
 	e.mu.Lock()
 	open := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return over(op.doc.State) })
 	e.mu.Unlock()
+	safe, cancel := lasting(ctx)
+	defer cancel()
 	for _, op := range open {
-		e.resume(ctx, op)
+		e.resume(safe, op)
 	}
-	e.reopen(ctx)
-	e.restoreOnce(ctx)
+	e.reopen(safe)
+	e.restoreOnce(safe)
 	if e.free() {
 		if err := e.compact(); err != nil {
 			e.fail(err, false)
@@ -85,7 +87,7 @@ func (e *Engine) fold(byID map[string]*operation, at entry, record []byte) error
 	if op == nil {
 		return fmt.Errorf("%q of an operation that has not begun", at.Kind)
 	}
-	op.entries = append(op.entries, record)
+	op.keep(at, record)
 	switch at.Kind {
 	case entryCordon:
 		e.cordoned = op.doc.ID
@@ -152,6 +154,8 @@ func (e *Engine) resume(ctx context.Context, op *operation) {
 		e.open(ctx, op)
 		e.end(op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
 	case op.phase == api.Pending && e.verify(ctx, op.begun.After) == nil && e.commit(op) == nil:
+	case !e.o.Apply:
+		e.park(op, problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply", errInterrupted))
 	case op.phase == api.Pending:
 		e.undo(ctx, op, errInterrupted)
 	default:
@@ -178,12 +182,12 @@ func (e *Engine) free() bool {
 	return e.current == nil && e.unusable == ""
 }
 
-// reopen undoes a cordon that an operation has left which is over.
+// reopen undoes a cordon that an operation has left which is over: at the start, and later as often as it takes.
 func (e *Engine) reopen(ctx context.Context) {
 	e.mu.Lock()
 	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.doc.ID == e.cordoned && over(op.doc.State) })
 	var op *operation
-	if at >= 0 {
+	if at >= 0 && e.current == nil && e.unusable == "" {
 		op = e.operations[at]
 	}
 	e.mu.Unlock()

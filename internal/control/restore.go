@@ -86,12 +86,9 @@ func (e *Engine) later() {
 
 // restored notes that this boot needs no restore any more.
 func (e *Engine) restored() {
-	if err := e.append(nil, entry{Kind: entryBoot, Boot: e.o.BootID}); err != nil {
-		return
+	if err := e.record(nil, entry{Kind: entryBoot, Boot: e.o.BootID}, func() { e.boot = e.o.BootID }); err != nil {
+		level.Debug(e.o.Logger).Log("msg", "That this boot needs no restore any more is not in the journal", "err", err)
 	}
-	e.mu.Lock()
-	e.boot = e.o.BootID
-	e.mu.Unlock()
 }
 
 // restoreLater is restoreOnce where it was put off.
@@ -100,6 +97,8 @@ func (e *Engine) restoreLater(ctx context.Context) {
 	due := e.restoring && e.current == nil
 	e.mu.Unlock()
 	if due {
-		e.restoreOnce(ctx)
+		safe, cancel := lasting(ctx)
+		defer cancel()
+		e.restoreOnce(safe)
 	}
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-kit/log/level"
 
@@ -51,16 +52,24 @@ func (e *Engine) hanging(op *operation) *api.Problem {
 	return p
 }
 
-// unstick takes a stuck operation up again by itself once its driver call has returned.
+// maxBackoff is the longest time between two attempts to take a stuck operation up again. One that gets stuck each time must
+// not keep the driver and the disk busy.
+const maxBackoff = 5 * time.Minute
+
+// unstick takes a stuck operation up again by itself once its driver call has returned: at once, then ever more rarely.
 func (e *Engine) unstick(ctx context.Context) {
 	e.mu.Lock()
 	op := e.waiting()
-	due := op != nil && op.doc.State == api.Stuck && e.current == nil
+	due := e.o.Apply && op != nil && op.doc.State == api.Stuck && e.current == nil && !e.o.Now().Before(op.again)
 	e.mu.Unlock()
 	h, ok := e.o.Actuator.(Hanging)
 	if !due || !ok || h.HungCalls() > 0 {
 		return
 	}
+	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
+	e.mu.Lock()
+	op.again = e.o.Now().Add(op.backoff)
+	e.mu.Unlock()
 	if _, err := e.retry(ctx, op); err != nil {
 		level.Debug(e.o.Logger).Log("msg", "A stuck operation cannot be taken up again yet", "operation", op.doc.ID, "err", err)
 	}

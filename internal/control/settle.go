@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,9 +13,8 @@ import (
 )
 
 // settle lets everyone see the new layout: the Snapshot, hooks, the kubelet. Nothing of it fails the operation. A ctx that
-// ends makes it wait no longer; hooks have their own timeouts.
-func (e *Engine) settle(ctx context.Context, op *operation) {
-	safe := context.WithoutCancel(ctx)
+// ends makes it wait no longer; when safe ends, the next start does it all again.
+func (e *Engine) settle(ctx, safe context.Context, op *operation) {
 	e.update(op, "state", "settling", func(d *api.Operation) { d.State = api.Settling })
 	e.poll(ctx, op)
 	if gpus, _, err := e.read(safe); err == nil { // a roll-back's layout after had UUIDs once
@@ -24,6 +24,9 @@ func (e *Engine) settle(ctx context.Context, op *operation) {
 		e.mu.Unlock()
 	}
 	e.hooks(safe, op, api.Succeeded)
+	if e.leave(safe, op) {
+		return
+	}
 	e.awaitKubelet(ctx, op)
 	e.open(safe, op)
 	e.end(op, api.Succeeded, nil)
@@ -58,6 +61,9 @@ func (e *Engine) hooks(ctx context.Context, op *operation, state api.OperationSt
 func (e *Engine) environment(ctx context.Context, op *operation, state api.OperationState) []string {
 	var gpus, now []string
 	live, _, err := e.read(ctx)
+	if m := op.begun.Operation.Mode; m != nil {
+		gpus = append(gpus, string(m.GPU))
+	}
 	for _, l := range op.begun.Before {
 		gpus = append(gpus, string(l.GPU))
 		if g, missing := findGPU(live, nil, l.GPU); err == nil && missing == nil {
@@ -85,6 +91,9 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	var missing []string
 	for {
 		list, err := e.o.Assignments.Allocatable(ctx)
+		if errors.Is(err, gpu.ErrNotSupported) { // there is no kubelet, or one that cannot tell
+			return
+		}
 		missing = missing[:0]
 		for _, d := range expected {
 			if err != nil || !slices.ContainsFunc(list, d.named) {
@@ -135,12 +144,9 @@ func (e *Engine) cordon(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil {
 		return nil
 	}
-	if err := e.append(op, entry{Kind: entryCordon}); err != nil {
+	if err := e.record(op, entry{Kind: entryCordon}, func() { e.cordoned = op.doc.ID }); err != nil {
 		return err
 	}
-	e.mu.Lock()
-	e.cordoned = op.doc.ID
-	e.mu.Unlock()
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	if _, err := e.o.Cluster.Cordon(call); err != nil {
@@ -149,7 +155,7 @@ func (e *Engine) cordon(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// open undoes this program's cordon. Where that fails, the next start tries it again.
+// open undoes this program's cordon. Where that fails, Run tries it again, and the next start.
 func (e *Engine) open(ctx context.Context, op *operation) {
 	e.mu.Lock()
 	mine := e.cordoned != "" && e.cordoned == op.doc.ID
@@ -158,7 +164,7 @@ func (e *Engine) open(ctx context.Context, op *operation) {
 		return
 	}
 	if err := e.uncordon(ctx, op); err != nil {
-		e.warn(op, "the node is still cordoned (%s): it is tried again at the next start", reasonText(err))
+		e.warn(op, "the node is still cordoned (%s): it is tried again", reasonText(err))
 	}
 }
 
@@ -168,11 +174,5 @@ func (e *Engine) uncordon(ctx context.Context, op *operation) error {
 	if err := e.o.Cluster.Uncordon(call); err != nil {
 		return fmt.Errorf("uncordon: %w", err)
 	}
-	if err := e.append(op, entry{Kind: entryOpen}); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	e.cordoned = ""
-	e.mu.Unlock()
-	return nil
+	return e.record(op, entry{Kind: entryOpen}, func() { e.cordoned = "" })
 }

@@ -92,14 +92,14 @@ func (e *Engine) accept(b begun, t task) (*api.Operation, error) {
 func (e *Engine) enter(b begun, t task) (*operation, *api.Problem) {
 	op := newOperation(b)
 	op.task, op.live = t, true
-	if err := e.append(op, entry{Kind: entryBegin, Begin: &b}); err != nil {
+	err := e.record(op, entry{Kind: entryBegin, Begin: &b}, func() {
+		e.current = op
+		e.operations = append(e.operations, op)
+		e.tell(op, "state", gpu.None[int](), "accepted")
+	})
+	if err != nil {
 		return nil, problemf(api.ReadOnly, "the operation could not be journaled, and nothing was done")
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.current = op
-	e.operations = append(e.operations, op)
-	e.tell(op, "state", gpu.None[int](), "accepted")
 	return op, nil
 }
 

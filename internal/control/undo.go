@@ -23,6 +23,9 @@ func (e *Engine) undo(ctx context.Context, op *operation, cause error) {
 		op.cause = failure(cause)
 		e.update(op, "note", failureText(cause), func(d *api.Operation) { d.Error = op.cause })
 	}
+	if e.leave(ctx, op) {
+		return
+	}
 	if unfinished(cause) {
 		e.park(op, cause)
 		return
@@ -48,11 +51,13 @@ func (e *Engine) undo(ctx context.Context, op *operation, cause error) {
 			wait(ctx, pause<<(failed-1))
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil && e.leave(ctx, op):
+	case err != nil:
 		e.park(op, err)
-		return
+	default:
+		e.undone(ctx, op, changed || op.retraced)
 	}
-	e.undone(ctx, op, changed)
 }
 
 // unfinished tells whether an error leaves no way on for now: a driver call that hangs, a journal that cannot be written.
@@ -93,7 +98,7 @@ func (e *Engine) undoGPU(ctx context.Context, op *operation, c cut) (did int, er
 		if err := e.append(op, entry{Kind: entryIntent, Step: &s, Number: undoing}); err != nil {
 			return did, err
 		}
-		done, err := e.persist(ctx, s, nil)
+		done, err := e.persist(ctx, s, nil, true)
 		outcome := entry{Kind: entryOutcome, Number: undoing, Done: &done}
 		if err != nil {
 			outcome.Done, outcome.Error = nil, err.Error()
@@ -164,6 +169,9 @@ func (e *Engine) undone(ctx context.Context, op *operation, changed bool) {
 	if changed {
 		e.poll(ctx, op)
 		e.hooks(ctx, op, state)
+		if e.leave(ctx, op) {
+			return
+		}
 	}
 	e.open(ctx, op)
 	e.end(op, state, nil)
