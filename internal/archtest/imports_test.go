@@ -56,7 +56,7 @@ func baseRooms() []room {
 		},
 		{
 			dir:       "internal/web",
-			internals: []string{"internal/gpu"},
+			internals: []string{"internal/gpu", "internal/shutdown"},
 			libraries: []string{clientGolang, clientModel, common, exporterToolkit, compress, goKitLog, slogGokit, goSystemd},
 		},
 		{
@@ -130,7 +130,7 @@ func controlRooms() []room {
 		},
 		{
 			dir:       "internal/control/server",
-			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api", "internal/control/spec"},
+			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api", "internal/control/spec", "internal/shutdown"},
 			libraries: []string{goKitLog, yaml},
 		},
 		{

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 	toolkit "github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
 // ServerOptions say where and how to listen.
@@ -68,7 +69,7 @@ func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, 
 	case failure = <-ended:
 		running--
 	}
-	shutdown(servers, opts.ShutdownTimeout, logger)
+	shutdown.All(servers, opts.ShutdownTimeout, logger)
 	for range running {
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			failure = errors.Join(failure, err)
@@ -81,7 +82,6 @@ func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, 
 }
 
 func newServer(handler http.Handler, logger log.Logger) *http.Server {
-	silent := &silentConns{conns: make(map[net.Conn]struct{})}
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -89,24 +89,7 @@ func newServer(handler http.Handler, logger log.Logger) *http.Server {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          serverErrorLog(logger),
-		ConnState:         silent.track,
 	}
-	server.RegisterOnShutdown(silent.close)
+	shutdown.Prepare(server)
 	return server
-}
-
-// shutdown ends all servers side by side, the patient way until the timeout.
-func shutdown(servers []*http.Server, timeout time.Duration, logger log.Logger) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	var all sync.WaitGroup
-	for _, server := range servers {
-		all.Go(func() {
-			if err := server.Shutdown(ctx); err != nil {
-				_ = level.Warn(logger).Log("msg", "Requests in flight were cut off at shutdown", "after", timeout, "err", err)
-				_ = server.Close()
-			}
-		})
-	}
-	all.Wait()
 }

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/go-kit/log"
@@ -18,6 +17,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
 // Engine is what the API is about; *control.Engine is one. It is as wide as the API has verbs. Errors that whoever asks
@@ -196,7 +196,6 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 }
 
 func (s *server) httpServer(h http.Handler) *http.Server {
-	silent := &silentConns{conns: make(map[net.Conn]struct{})}
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: s.limits.header,
@@ -206,13 +205,12 @@ func (s *server) httpServer(h http.Handler) *http.Server {
 		MaxHeaderBytes:    s.limits.headerBytes,
 		ErrorLog:          errorLog(s.logger),
 		Protocols:         new(http.Protocols),
-		ConnState:         silent.track,
 		// OPTIONS * is a call like any other: not answered to who is not known, nor without an account.
 		DisableGeneralOptionsHandler: true,
 	}
 	server.Protocols.SetHTTP1(true) // one request at a time on a connection: limits of connections are limits of calls
 	server.RegisterOnShutdown(s.streams.close)
-	server.RegisterOnShutdown(silent.close)
+	shutdown.Prepare(server)
 	return server
 }
 
@@ -248,18 +246,13 @@ func (s *server) serve(ctx context.Context, doors []entrance) error {
 }
 
 func (s *server) shutdown(doors []entrance) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.o.ShutdownTimeout)
-	defer cancel()
-	var all sync.WaitGroup
+	servers := make([]*http.Server, 0, len(doors))
 	for _, e := range doors {
-		all.Go(func() {
-			if err := e.server.Shutdown(ctx); err != nil {
-				_ = level.Warn(s.logger).Log("msg", "Calls in flight were cut off at shutdown", "after", s.o.ShutdownTimeout, "err", err)
-				_ = e.server.Close()
-			}
-			_ = e.listener.Close() // where serving could not begin
-		})
+		servers = append(servers, e.server)
 	}
-	all.Wait()
+	shutdown.All(servers, s.o.ShutdownTimeout, s.logger)
+	for _, e := range doors {
+		_ = e.listener.Close() // where serving could not begin
+	}
 	s.streams.wait()
 }

@@ -1,0 +1,68 @@
+// Package shutdown ends HTTP servers in bounded time.
+package shutdown
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+)
+
+// silentConns are the connections of one server that have not sent a request yet.
+type silentConns struct {
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+// Prepare has a server close at its Shutdown the connections that have not sent a request yet: net/http waits 5 s for each, so
+// that one client that connects and says nothing uses up the time of requests in flight. It takes the server's ConnState.
+func Prepare(server *http.Server) {
+	silent := &silentConns{conns: make(map[net.Conn]struct{})}
+	server.ConnState = silent.track
+	server.RegisterOnShutdown(silent.close)
+}
+
+func (s *silentConns) track(conn net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state != http.StateNew {
+		delete(s.conns, conn)
+		return
+	}
+	if s.closed { // accepted while the listener closed
+		_ = conn.Close()
+		return
+	}
+	s.conns[conn] = struct{}{}
+}
+
+// close closes them, and those that are still to come.
+func (s *silentConns) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for conn := range s.conns {
+		_ = conn.Close()
+	}
+}
+
+// All ends servers side by side: requests in flight have until the timeout, then they are cut off.
+func All(servers []*http.Server, timeout time.Duration, logger log.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, server := range servers {
+		all.Go(func() {
+			if err := server.Shutdown(ctx); err != nil {
+				_ = level.Warn(logger).Log("msg", "Requests in flight were cut off at shutdown", "after", timeout, "err", err)
+				_ = server.Close()
+			}
+		})
+	}
+	all.Wait()
+}
