@@ -150,7 +150,8 @@ func play(role string) (err error) {
 	}
 	r.State, r.Operations = engine.State(), engine.Operations().Operations
 	stop()
-	if err := errors.Join(<-ended, <-ended, source.Close(context.Background()), file.Close()); err != nil {
+	// The source is not closed: that waits for the driver's events, and the process ends anyway.
+	if err := errors.Join(<-ended, <-ended, file.Close()); err != nil {
 		return err
 	}
 	r.Points = kill.points
