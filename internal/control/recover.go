@@ -61,8 +61,15 @@ func (e *Engine) load(records [][]byte) error {
 			return fmt.Errorf("journal is corrupt at record %d: %w", n+1, err)
 		}
 	}
+	open := 0
 	for _, op := range e.operations {
 		e.tell(op, "state", gpu.None[int](), string(op.doc.State))
+		if !over(op.doc.State) {
+			open++
+		}
+	}
+	if open > 1 {
+		return fmt.Errorf("journal has %d operations that are not over, and there is never more than one", open)
 	}
 	return nil
 }

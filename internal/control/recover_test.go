@@ -1,0 +1,94 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// TestHooksAfterCrashesInTheRollBack: devices that one process has made anew, and that the next only finds, are told to hooks.
+func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		dies := func(op mig.StepOp) {
+			w.after = func(_ int, s mig.Step) error {
+				w.dead = s.Op == op
+				return nil
+			}
+		}
+		dies(mig.DestroyCompute) // the first step: the journal does not have what became of it
+		if _, err := e.start(t, second(two3g)); err != nil {
+			t.Fatal(err)
+		}
+		w.epoch++
+		e.drive(t)
+		w.revive()
+		dies(mig.CreateCompute)
+		w.engine(t, nil)
+		w.revive()
+		w.after = nil
+		next := w.engine(t, nil)
+		w.sound(t, next, mixedBefore, mixedBefore)
+		op := next.Operations().Operations[0]
+		if op.State != api.RolledBack || len(w.hooks) != 1 || op.Renamed[sevenG] == "" {
+			t.Errorf("operation is %s, renamed %v, %d hooks", op.State, op.Renamed, len(w.hooks))
+		}
+	})
+}
+
+// TestTwoOpenOperations: no program has written such a journal.
+func TestTwoOpenOperations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		if _, err := e.start(t, mixed()); err != nil {
+			t.Fatal(err)
+		}
+		begin := w.records[len(w.records)-1]
+		id := e.Operations().Operations[0].ID
+		w.records = append(w.records, []byte(strings.ReplaceAll(string(begin), id, "another")))
+		next := w.engine(t, nil)
+		if next.State() != readOnly || !strings.Contains(next.unusable, "2 operations") || w.calls != 0 {
+			t.Errorf("state %s: %s", next.State(), next.unusable)
+		}
+	})
+}
+
+// TestForceOfOneOfTwoComputeInstances: the other one protects their GPU instance still.
+func TestForceOfOneOfTwoComputeInstances(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		e.applied(t, parts())
+		seven := w.gpu(gpu1).Instances[0]
+		for n := range seven.Computes {
+			w.processes[gpu1] = append(w.processes[gpu1], gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.Computes[n].ID)})
+		}
+		one, other := string(seven.Computes[0].UUID), string(seven.Computes[1].UUID)
+		_, err := e.Plan(t.Context(), everything, second(two3g, one))
+		p := isProblem(t, err, api.Infeasible)
+		if len(p.Blocking) != 1 || p.Blocking[0].Instance == one {
+			t.Errorf("blocking %+v", p.Blocking)
+		}
+		if _, err := e.Plan(t.Context(), everything, second(two3g, one, other)); err != nil {
+			t.Errorf("both forced: %v", err)
+		}
+	})
+}
+
+// TestModeRunsHooks: a device plugin has to follow a MIG mode, too.
+func TestModeRunsHooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := bare(t)
+		op := w.engine(t, nil).switched(t)
+		if op.State != api.Succeeded || len(op.Hooks) != 1 || len(w.hooks) != 1 || !strings.Contains(strings.Join(w.hooks[0], " "), "MIG_CONTROL_VERB=mode") ||
+			!strings.Contains(strings.Join(w.hooks[0], " "), "MIG_CONTROL_GPUS="+string(gpu1)) {
+			t.Errorf("operation %+v, hooks %v", op, w.hooks)
+		}
+	})
+}
