@@ -56,7 +56,7 @@ func newNode(t *testing.T, scenario string, todo task) *node {
 // after it, on any file system, and syncing takes no time.
 func memoryDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "crash-")
+	dir, err := os.MkdirTemp("/dev/shm", "crash-") //nolint:usetesting // t.TempDir is on a disk
 	if err != nil {
 		return t.TempDir()
 	}
