@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -41,7 +42,12 @@ func (s *session) apply(ctx context.Context) error {
 		return nil
 	}
 	s.page.line()
-	if err := s.ask("Apply?"); err != nil {
+	if !s.opts.Yes && !s.inTerminal { // nobody can be asked: what was shown can be approved as it is
+		s.page.line(text("To do this:").in(cyan))
+		s.page.line(text("  migctl apply --yes --plan %s --hash \\", plan.ID))
+		s.page.line(text("    %s", plan.Hash))
+	}
+	if err := s.ask(ctx, "Apply?"); err != nil {
 		return err
 	}
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
@@ -79,7 +85,7 @@ func (s *session) rollback(ctx context.Context) error {
 	if op.State == api.Degraded || op.State == api.Stuck {
 		question = "Try again to roll it back?"
 	}
-	if err := s.ask(question); err != nil {
+	if err := s.ask(ctx, question); err != nil {
 		return err
 	}
 	again := op.State == api.Degraded || op.State == api.Stuck
@@ -93,14 +99,15 @@ func (s *session) rollback(ctx context.Context) error {
 // abandon closes an operation that could not be rolled back, after asking.
 func (s *session) abandon(ctx context.Context, op *api.Operation) error {
 	s.page.para("! ", yellow, "The node is left as it is now: neither as before the operation nor as planned. Look at it with migctl get, and plan the layout that you want.")
-	if err := s.ask("Abandon it?"); err != nil {
+	if err := s.ask(ctx, "Abandon it?"); err != nil {
 		return err
 	}
 	var closed api.Operation
 	if err := s.client.send(ctx, http.MethodPost, operationPath(op.ID)+"/abandon", nil, newKey(), &closed); err != nil {
 		return err
 	}
-	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text(" is closed; the layout is as migctl get shows it."))
+	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text(" is closed."))
+	s.page.line(text("The layout is as migctl get shows it."))
 	return nil
 }
 
@@ -267,14 +274,19 @@ func writeNext(p *page, op *api.Operation) {
 			hint(p, "the change itself is done. Do by hand what the failed hook should have done.")
 		}
 	case api.RolledBack:
-		p.para("", plain, "The layout is as it was before. UUIDs of MIG devices may be new, see above.")
+		p.line(text("The layout is as it was before."))
+		if len(op.Renamed) > 0 {
+			p.line(text("MIG devices have new UUIDs, see above."))
+		}
 		hint(p, "mend the cause, then plan again.")
 	case api.Failed:
 		if !slices.ContainsFunc(op.Steps, func(st api.OperationStep) bool { return st.State == "done" }) {
 			p.line(text("Nothing was changed."))
 		}
 		if op.Error != nil {
-			hint(p, problemHint(op.Error, &options{}))
+			failed := *op.Error
+			failed.Operation = cmp.Or(failed.Operation, op.ID)
+			hint(p, problemHint(&failed, &options{}))
 		}
 	case api.Degraded:
 		hint(p, fmt.Sprintf("the node is neither as before nor as planned. migctl operations %s shows the step that failed; mend its cause, then: migctl rollback %s", op.ID, op.ID))

@@ -58,7 +58,7 @@ func (s *session) mode(ctx context.Context) error {
 	s.page.line()
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
-	if err := s.ask(fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(todo), "GPU", "GPUs"), s.opts.State)); err != nil {
+	if err := s.ask(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(todo), "GPU", "GPUs"), s.opts.State)); err != nil {
 		return err
 	}
 	return s.switchModes(ctx, todo)

@@ -56,6 +56,11 @@ func (p *page) line(spans ...span) {
 	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
 }
 
+// whole writes a line that must not be cut: a command to copy.
+func (p *page) whole(s string) {
+	p.w.WriteString(p.clean(s) + "\n") //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+}
+
 // part writes a line that is not ended yet.
 func (p *page) part(spans ...span) {
 	left := p.width

@@ -274,7 +274,14 @@ func losers(inst *api.Instance) []string {
 	var all []string
 	add := func(holds []api.Hold) {
 		for _, h := range holds {
-			all = append(all, holdText(h))
+			switch h.Kind {
+			case api.HoldProcess, api.HoldHandle:
+				all = append(all, processText(h))
+			case api.HoldActivity:
+				all = append(all, fmt.Sprintf("%s at %s: %s", inst.Profile, inst.Placement, h.What))
+			default:
+				all = append(all, holdText(h))
+			}
 		}
 	}
 	if inst.Fate == api.Destroy {

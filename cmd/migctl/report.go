@@ -56,13 +56,18 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	p.para("migctl: ", red, problem.Error())
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
-		p.para("  in the way: ", yellow, fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU))
+		in := b.Instance
+		if b.Profile != "" { // else it is the GPU as a whole
+			in = fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU)
+		}
+		p.para("  in the way: ", yellow, in)
 		writeHolds(p, "    ", b.Holders)
 	}
 	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
 		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
 	hint(p, problemHint(problem, o))
+	writeForced(p, problem, o)
 }
 
 // problemCode is the exit code of a refusal.
@@ -98,7 +103,7 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.DegradedNode:
 		return fmt.Sprintf("see what failed with migctl operations %s, mend the cause, then try again: migctl rollback %s", operation, operation)
 	case api.StuckNode:
-		return "a driver call hangs. Metrics go on, changes wait. See the runbook for stuck: dmesg for XIDs, then the process that holds the GPU; a reboot as the last resort."
+		return "a driver call hangs. Metrics go on, changes wait; when it returns, all is rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If it never returns, reboot the node."
 	case api.KeyReused:
 		return "try again: migctl takes a new key for each attempt."
 	case api.RateLimited:
@@ -121,23 +126,15 @@ func problemHint(p *api.Problem, o *options) string {
 func wantHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Infeasible, api.Busy:
-		if len(p.Blocking) > 0 {
-			t := "end the work of the holders, or move it to another node (kubectl drain), and plan again. To destroy it on purpose: --force " +
-				p.Blocking[0].Instance
-			if len(p.Blocking) > 1 {
-				t += ", and --force for each of the others"
-			}
-			return t
-		}
-		if o.Command == commandMode {
-			return "destroy the GPU's instances first (migctl apply --gpus GPU --devices none), and end whatever has it open."
-		}
-		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
+		return blockedHint(p, o)
 	case api.UnknownProfile:
 		return "migctl profiles lists what each GPU offers."
 	case api.ModeDiffers:
 		return "switch the mode first: migctl mode on GPU, or migctl mode off GPU."
 	case api.BadSpec:
+		if o.Command == commandRollback {
+			return "migctl operations shows what has become of it, migctl get the layout as it is. Nothing was changed."
+		}
 		return "correct the spec: migctl profiles, migctl layouts and migctl get tell the names that it may use."
 	case api.ForeignOwner:
 		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be at work on one GPU."

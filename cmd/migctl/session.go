@@ -82,8 +82,9 @@ func (s *session) dispatch(ctx context.Context) error {
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }
 
-// ask puts a question to the operator. Without a terminal nobody can answer, and --yes is required.
-func (s *session) ask(question string) error {
+// ask puts a question to the operator. Without a terminal nobody can answer, and --yes is required. An interrupt is an
+// answer: a read from a terminal does not end with ctx, and is left behind.
+func (s *session) ask(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil
 	}
@@ -96,15 +97,30 @@ func (s *session) ask(question string) error {
 	if _, err := fmt.Fprintf(s.out, "%s [y/N] ", question); err != nil {
 		return err
 	}
-	answer, err := bufio.NewReader(s.in).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w", err)
+	type reply struct {
+		text string
+		err  error
 	}
-	switch strings.ToLower(strings.TrimSpace(answer)) {
-	case "y", "yes":
-		return nil
+	replied := make(chan reply, 1)
+	go func() {
+		t, err := bufio.NewReader(s.in).ReadString('\n')
+		replied <- reply{t, err}
+	}()
+	select {
+	case <-ctx.Done():
+		s.page.line()
+		s.page.line(text("Nothing was done."))
+		return ctx.Err()
+	case r := <-replied:
+		if r.err != nil && !errors.Is(r.err, io.EOF) {
+			return fmt.Errorf("read the answer: %w", r.err)
+		}
+		switch strings.ToLower(strings.TrimSpace(r.text)) {
+		case "y", "yes":
+			return nil
+		}
+		return errDeclined
 	}
-	return errDeclined
 }
 
 // errDeclined: the operator said no.
