@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -68,9 +69,18 @@ type killedJournal struct {
 }
 
 func (j killedJournal) Append(record []byte) error {
-	j.killer.pass("before append")
-	defer j.killer.pass("after append")
+	j.killer.pass("before append" + kindOf(record))
+	defer j.killer.pass("after append" + kindOf(record))
 	return j.File.Append(record)
+}
+
+// kindOf tells what a record is about: " of intent", " of phase settling".
+func kindOf(record []byte) string {
+	var about struct{ Kind, Phase string }
+	if json.Unmarshal(record, &about) != nil {
+		return ""
+	}
+	return strings.TrimRight(" of "+about.Kind+" "+about.Phase, " ")
 }
 
 func (j killedJournal) Reset(records [][]byte) error {

@@ -124,14 +124,21 @@ func (n *node) layout() []string {
 	return list
 }
 
+// committed is the point from which on an operation must not be rolled back any more.
+const committed = "after append of phase settling"
+
 // TestEveryCrash kills partition control before and after every journal write and every driver call of every operation. The
-// next start must find the layout before or the one after, and the start after that nothing to do.
+// next start must find the layout before or the one after, of what was committed the one after; and the start after that
+// nothing to do.
 func TestEveryCrash(t *testing.T) {
 	for _, op := range operations() {
 		t.Run(op.name, func(t *testing.T) {
 			t.Parallel()
 			before, after, points := op.whole(t)
 			for point := 1; point <= len(points); point++ {
+				if points[point-1] == committed {
+					before = after
+				}
 				n := op.killed(t, point)
 				n.expectWhole(fmt.Sprintf("killed %s (point %d)", points[point-1], point), before, after)
 			}
@@ -151,6 +158,9 @@ func (op operation) whole(t *testing.T) (before, after, points []string) {
 	}
 	if (op.end == api.Succeeded) == slices.Equal(before, after) {
 		t.Fatalf("the operation is %s, and the layout %q", op.end, after)
+	}
+	if (op.end == api.Succeeded && op.todo.Mode == nil) != slices.Contains(r.Points, committed) {
+		t.Fatalf("the operation is %s, with the points %q", op.end, r.Points)
 	}
 	return before, after, r.Points
 }
