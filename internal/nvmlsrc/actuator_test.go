@@ -3,6 +3,7 @@ package nvmlsrc_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"sync/atomic"
@@ -287,13 +288,14 @@ func TestTornLayouts(t *testing.T) {
 			t.Errorf("%s: %+v", name, g.Instances)
 		}
 	}
-	var toggle atomic.Int64
+	var toggle atomic.Uint64
 	n.spy.mu.Lock()
 	n.spy.every = func() {
-		if toggle.Add(1)%2 == 1 {
-			_ = n.Reset(0)
+		// Without a period: two looks must not be alike because they are as long as it.
+		if at := rand.New(rand.NewPCG(1, toggle.Add(1))).IntN(8); at < 7 {
+			_, _ = n.CreateGPUInstance(0, 19, gpu.Some(at))
 		} else {
-			_, _ = n.CreateGPUInstance(0, 9, gpu.Some(4))
+			_ = n.Reset(0)
 		}
 	}
 	n.spy.mu.Unlock()

@@ -106,10 +106,12 @@ type round struct {
 	now   time.Time
 	slow  bool // the slow tier is due
 	hopes bool // what was not supported is asked again
-	// moved: somebody re-cuts the GPU while it is read; rescanned: its tree has been read again for that.
-	moved, rescanned bool
-	scanErr          error // why the tree could not be scanned; its handles must not be used then
-	out              gpu.GPU
+	// moved: somebody re-cuts the GPU while it is read; rescans: how often its tree has been read again for that.
+	// changed: the last look at the tree differed from the one before.
+	moved, changed bool
+	rescans        int
+	scanErr        error // why the tree could not be scanned; its handles must not be used then
+	out            gpu.GPU
 }
 
 func newRound(s *Source, b *board) *round {

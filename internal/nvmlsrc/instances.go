@@ -8,15 +8,12 @@ import (
 )
 
 // readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. Where an entity turns
-// out to be gone, somebody has re-cut the GPU since it was scanned: the tree is read again, once.
+// out to be gone, somebody has re-cut the GPU since it was scanned: the tree is read again.
 func (r *round) readInstances() {
 	processes := r.readProcesses()
-	moved := r.fillInstances(&processes)
-	if moved && !r.rescanned {
-		r.rescanned = true
+	for r.fillInstances(&processes) && r.rescan() {
 		r.readTree()
 		processes = r.readProcesses()
-		r.fillInstances(&processes)
 	}
 	if processes.ok {
 		r.out.Readings.Processes = gpu.Some(processes.list)

@@ -56,6 +56,7 @@ func (r *round) readTree() {
 		return
 	}
 	changed := !t.known || !t.scan.equal(&t.spare)
+	r.changed = changed
 	t.scan, t.spare = t.spare, t.scan
 	r.board.gpm.recut = r.board.gpm.recut || changed
 	if changed && t.known {
@@ -67,8 +68,7 @@ func (r *round) readTree() {
 	if changed || r.slow {
 		r.build(t, changed)
 	}
-	if r.moved && !r.rescanned {
-		r.rescanned = true
+	if r.moved && r.rescan() {
 		r.errs = r.errs[:before]
 		r.readTree()
 	}
@@ -85,6 +85,20 @@ func (r *round) lookAgain(t *tree) bool {
 
 // mostLooks bounds how often a tree that contradicts itself is looked at in one reading.
 const mostLooks = 4
+
+// mostRescans bounds how often a tree is read again in one reading because something of it vanished: a re-cut is many
+// changes, and each can come in between.
+const mostRescans = 3
+
+// rescan tells whether it is worth reading the tree again, and counts it. Where the last time has changed nothing, what
+// cannot be read is there and cannot be read.
+func (r *round) rescan() bool {
+	if r.rescans == mostRescans || r.rescans > 0 && !r.changed {
+		return false
+	}
+	r.rescans++
+	return true
+}
 
 // settle looks again at a tree that has changed while it contradicts itself: a scan is many calls, and one in the middle of
 // a re-cut has something of both layouts. What looks the same twice is as the driver says. It is false where a scan failed.
