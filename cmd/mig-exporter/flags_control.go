@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -17,6 +18,7 @@ type ControlConfig struct {
 	AllowGID      int    // -1: nobody but root
 	ListenAddress string // empty: the socket alone
 	ConfigFile    string // of the listener: certificates, tokens, rights
+	Audiences     []string
 	LayoutsFile   string
 	StateDir      string
 	Restore       bool
@@ -45,6 +47,8 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.listen-address", "Address on which partition control is served over TLS too; needs --control.config.file.").
 		StringVar(&cfg.ListenAddress)
 	app.Flag("control.config.file", "Certificates, tokens and rights of --control.listen-address (YAML).").StringVar(&cfg.ConfigFile)
+	app.Flag("control.audience", "Audience that Kubernetes tokens must be for, so that one sent here is of no use at the API server; repeatable. "+
+		"By default the API server's own.").StringsVar(&cfg.Audiences)
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form.").StringVar(&cfg.LayoutsFile)
 	app.Flag("control.state-dir", "Folder of the journal and the audit log; it is made where it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
@@ -61,6 +65,10 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		&cfg.SettleTimeout)
 }
 
+// longestSocketDir leaves room for the socket's own name, and for the one under which it is made, in the 107 bytes that a
+// unix address has.
+const longestSocketDir = 80
+
 // validate checks what a flag's own type cannot.
 func (c *ControlConfig) validate() error {
 	if !c.Enabled {
@@ -73,6 +81,8 @@ func (c *ControlConfig) validate() error {
 		}
 	}
 	add(c.Socket != "" || c.ListenAddress != "", "--control.socket: expected a path, or --control.listen-address")
+	add(len(filepath.Dir(c.Socket)) <= longestSocketDir, "--control.socket=%s: expected a folder of at most %d bytes: the kernel takes no longer ones",
+		c.Socket, longestSocketDir)
 	add(c.StateDir != "", "--control.state-dir: expected a folder")
 	add(c.AllowGID >= -1, "--control.allow-gid=%s: expected a group id, or -1 for none", strconv.Itoa(c.AllowGID))
 	add(c.ListenAddress == "" || c.ConfigFile != "", "--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)

@@ -32,7 +32,7 @@ func (n *node) openNeighbours(cfg *Config) error {
 		return err
 	}
 	n.onClose(client.Close)
-	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Now: time.Now})
+	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences, Now: time.Now})
 	if err != nil {
 		return err
 	}
