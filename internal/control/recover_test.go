@@ -92,3 +92,39 @@ func TestModeRunsHooks(t *testing.T) {
 		}
 	})
 }
+
+// TestSameInstanceBySomebodyElse: what somebody else has made at the very place, of the very profile, is not the operation's,
+// neither for this process nor for the next.
+func TestSameInstanceBySomebodyElse(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			e := w.engine(t, nil)
+			w.before = func(n int, s mig.Step) error {
+				if s.Op == mig.CreateInstance && w.gpu(gpu1).Instances == nil {
+					_, err := w.perform(s)
+					return err
+				}
+				return nil
+			}
+			w.gpu(gpu1).Instances = nil
+			w.look()
+			if _, err := e.start(t, second(map[string]api.DeviceRequest{"1g.5gb": {Count: 1}})); err != nil {
+				t.Fatal(err)
+			}
+			if crash { // once the outcome is in the journal
+				w.journal = func(_ int, record []byte) error {
+					w.dead = strings.Contains(string(record), `"rolling-back"`)
+					return nil
+				}
+			}
+			e.drive(t)
+			w.revive()
+			w.journal, w.before = nil, nil
+			next := w.engine(t, nil)
+			if got := w.gpu(gpu1).Instances; len(got) != 1 || got[0].Profile != "1g.5gb" || next.State() != idle {
+				t.Errorf("crash %t: state %s, somebody else's instance: %+v", crash, next.State(), got)
+			}
+		})
+	}
+}
