@@ -47,7 +47,7 @@ func commands(text string) []string {
 			}
 			continue
 		}
-		joined += strings.TrimPrefix(line, "$ ")
+		joined += regexp.MustCompile(`^(\$ )?(sudo )?(bin/)?`).ReplaceAllString(line, "")
 		if more, ok := strings.CutSuffix(joined, `\`); ok {
 			joined = more
 			continue
@@ -62,7 +62,7 @@ func commands(text string) []string {
 
 // TestCommandsOfThePagesParse: whoever types what the docs say is not told about usage, and specs are in form.
 func TestCommandsOfThePagesParse(t *testing.T) {
-	for name, least := range map[string]int{"docs/partition-control.md": 25, "docs/threat-model.md": 0, "README.md": 0} {
+	for name, least := range map[string]int{"docs/partition-control.md": 25, "docs/threat-model.md": 0, "README.md": 2} {
 		all := commands(docPage(t, name))
 		if len(all) < least {
 			t.Errorf("%s: only %d commands", name, len(all))
@@ -95,7 +95,8 @@ func TestPageHasTheControlFlags(t *testing.T) {
 			t.Errorf("the table of flags lacks --%s", m[1])
 		}
 	}
-	for _, m := range regexp.MustCompile(`--control\.[a-z]+(?:[.-][a-z]+)*`).FindAllString(text, -1) {
+	pages := text + docPage(t, "docs/threat-model.md") + docPage(t, "README.md")
+	for _, m := range regexp.MustCompile(`--control\.[a-z]+(?:[.-][a-z]+)*`).FindAllString(pages, -1) {
 		if !defined[m] {
 			t.Errorf("there is no flag %s", m)
 		}
@@ -107,7 +108,7 @@ func TestPageHasTheControlFlags(t *testing.T) {
 			t.Errorf("--%s: the default is not %s", m[1], m[2])
 		}
 	}
-	if len(defined) != 15 {
+	if len(defined) < 15 {
 		t.Errorf("%d flags found", len(defined))
 	}
 }
