@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -126,5 +127,32 @@ func TestSameInstanceBySomebodyElse(t *testing.T) {
 				t.Errorf("crash %t: state %s, somebody else's instance: %+v", crash, next.State(), got)
 			}
 		})
+	}
+}
+
+// TestNoCompactionBetweenRecordAndOperation: an operation is known before the journal is free again, or a compaction at that
+// moment would write one without its beginning.
+func TestNoCompactionBetweenRecordAndOperation(t *testing.T) {
+	w := newWorld(t)
+	var e *Engine
+	begun, told := false, false
+	e = w.engine(t, func(o *Options) {
+		o.Now = func() time.Time {
+			if begun && !told { // the first that is told of the operation
+				told = true
+				if e.journaling.TryLock() {
+					e.journaling.Unlock()
+					t.Error("the journal could have been compacted before the operation was known")
+				}
+			}
+			return time.Now()
+		}
+	})
+	w.journal = func(_ int, record []byte) error {
+		begun = begun || strings.Contains(string(record), `"kind":"begin"`)
+		return nil
+	}
+	if _, err := e.start(t, mixed()); err != nil || !told {
+		t.Errorf("told %t, %v", told, err)
 	}
 }
