@@ -118,3 +118,13 @@ func TestApplyWithoutATerminalSaysHowToApprove(t *testing.T) {
 		t.Error(got.out)
 	}
 }
+
+func TestWhoGivesRights(t *testing.T) {
+	p := &api.Problem{Type: api.Forbidden}
+	if h := problemHint(p, &options{Address: "https://node7:9402"}); strings.Contains(h, "socket") {
+		t.Error(h)
+	}
+	if h := problemHint(p, &options{Address: "/run/c.sock"}); !strings.Contains(h, "sudo") {
+		t.Error(h)
+	}
+}

@@ -26,7 +26,7 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 	}{
 		{api.Malformed, exitFailed, "versions"},
 		{api.Unauthenticated, exitFailed, "--token-file"},
-		{api.Forbidden, exitFailed, "right"},
+		{api.Forbidden, exitFailed, "the group of --control.allow-gid all but force"},
 		{api.PlanOnly, exitFailed, "--control.mode=apply"},
 		{api.NotFound, exitFailed, "migctl operations"},
 		{api.NoMethod, exitFailed, "versions"},
