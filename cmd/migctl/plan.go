@@ -231,7 +231,7 @@ func holdText(h api.Hold) string {
 // processText names a process by its number and its command, where that is known.
 func processText(h api.Hold) string {
 	t := fmt.Sprintf("process %d", h.PID)
-	if h.What == "" || h.What == t {
+	if h.What == "" || h.What == t || h.What == fmt.Sprint(h.PID) {
 		return t
 	}
 	return t + " (" + h.What + ")"

@@ -30,10 +30,10 @@ type census struct {
 }
 
 // read asks the driver how the node is cut.
-func (e *Engine) read(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (e *Engine) read(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	gpus, unreadable, err := e.o.Actuator.Layouts(ctx)
+	gpus, unreadable, err := e.o.Actuator.Layouts(ctx, only...)
 	for n := range gpus {
 		for m := range gpus[n].Instances {
 			i := &gpus[n].Instances[m]
@@ -45,31 +45,25 @@ func (e *Engine) read(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, e
 	return gpus, unreadable, err
 }
 
-// look reads the node and finds out who holds the instances of the chosen GPUs by what can be asked now: processes, open
-// files, pods. Each check that fails is a hold of its own.
-func (e *Engine) look(ctx context.Context, chosen func(mig.NodeGPU) bool) (*census, error) {
-	gpus, unreadable, err := e.read(ctx)
+// look reads all GPUs, or only those named, and finds out who holds their instances by what can be asked now: processes,
+// open files, pods. Each check that fails is a hold of its own.
+func (e *Engine) look(ctx context.Context, only ...gpu.UUID) (*census, error) {
+	gpus, unreadable, err := e.read(ctx, only...)
 	if err != nil {
 		return nil, err
 	}
 	c := &census{gpus: gpus, unreadable: unreadable, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
-	var asked []mig.NodeGPU
 	for _, g := range gpus {
-		if chosen(g) {
-			asked = append(asked, g)
-		}
-	}
-	for _, g := range asked {
 		e.askProcesses(ctx, c, g)
 		e.askHandles(ctx, c, g)
 	}
-	e.askPods(ctx, c, asked)
+	e.askPods(ctx, c, gpus)
 	return c, nil
 }
 
 // survey is look with what the last poll has seen: activity and batch jobs.
 func (e *Engine) survey(ctx context.Context) (*census, error) {
-	c, err := e.look(ctx, everyGPU)
+	c, err := e.look(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +74,6 @@ func (e *Engine) survey(ctx context.Context) (*census, error) {
 	slices.Sort(c.warnings)
 	return c, nil
 }
-
-func everyGPU(mig.NodeGPU) bool { return true }
 
 // all adds a hold to every instance of a GPU, and to the GPU.
 func (c *census) all(g mig.NodeGPU, h api.Hold) {
@@ -122,7 +114,7 @@ func (e *Engine) askProcesses(ctx context.Context, c *census, g mig.NodeGPU) {
 		return
 	}
 	for _, p := range list {
-		c.at(g, p.Instance, p.Compute, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprintf("process %d", p.PID)})
+		c.at(g, p.Instance, p.Compute, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
 	}
 }
 

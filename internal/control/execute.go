@@ -180,7 +180,7 @@ func (e *Engine) once(ctx context.Context, s mig.Step, force []string, own bool)
 // What the last poll says of activity counts for compute instances that stood before the operation: what the operation has
 // made the poll may not have seen yet, and nothing is active where no compute instance is any more.
 func (e *Engine) recheck(ctx context.Context, s mig.Step, force []string, own bool) error {
-	c, err := e.look(ctx, func(g mig.NodeGPU) bool { return g.UUID == s.GPU })
+	c, err := e.look(ctx, s.GPU)
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func findGPU(gpus []mig.NodeGPU, unreadable map[gpu.UUID]error, id gpu.UUID) (mi
 
 // verify reads the node back and compares.
 func (e *Engine) verify(ctx context.Context, after []layout) error {
-	gpus, unreadable, err := e.read(ctx)
+	gpus, unreadable, err := e.read(ctx, gpusOf(after)...)
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (w *world) HungCalls() int { return w.hung }
 
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 
-func (w *world) Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
@@ -146,6 +146,9 @@ func (w *world) Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error,
 		}
 	}
 	list := slices.Clone(w.gpus)
+	if len(only) > 0 {
+		list = slices.DeleteFunc(list, func(g mig.NodeGPU) bool { return !slices.Contains(only, g.UUID) })
+	}
 	for n := range list {
 		list[n].Instances = slices.Clone(list[n].Instances)
 		for m := range list[n].Instances {

@@ -41,6 +41,15 @@ func placeOf(s mig.Step) place {
 	return place{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}
 }
 
+// gpusOf are the GPUs of layouts.
+func gpusOf(list []layout) []gpu.UUID {
+	ids := make([]gpu.UUID, 0, len(list))
+	for _, l := range list {
+		ids = append(ids, l.GPU)
+	}
+	return ids
+}
+
 // layoutOf reads the layout of a GPU that stands.
 func layoutOf(g mig.NodeGPU) layout {
 	l := layout{GPU: g.UUID}

@@ -113,7 +113,7 @@ func (e *Engine) mode(ctx context.Context, op *operation) {
 
 // modeFree checks again, right before the change, that nobody uses the GPU.
 func (e *Engine) modeFree(ctx context.Context, id gpu.UUID) error {
-	c, err := e.look(ctx, func(g mig.NodeGPU) bool { return g.UUID == id })
+	c, err := e.look(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (e *Engine) modeCall(ctx context.Context, id gpu.UUID, on bool) (ModeChange
 func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChange) {
 	wanted := op.begun.Enabled
 	r := api.ModeResult{GPU: op.begun.Operation.Mode.GPU, Current: change.Current, Pending: change.Pending}
-	if c, err := e.look(ctx, func(g mig.NodeGPU) bool { return g.UUID == r.GPU }); err == nil {
+	if c, err := e.look(ctx, r.GPU); err == nil {
 		r.Holders = c.whole[r.GPU]
 	}
 	if r.Current != wanted {
@@ -191,7 +191,7 @@ func waitsFor(activation error) string {
 
 // modeRead ends a mode change of which it is not known what became.
 func (e *Engine) modeRead(ctx context.Context, op *operation) {
-	gpus, unreadable, err := e.read(ctx)
+	gpus, unreadable, err := e.read(ctx, op.begun.Operation.Mode.GPU)
 	var g mig.NodeGPU
 	if err == nil {
 		g, err = findGPU(gpus, unreadable, op.begun.Operation.Mode.GPU)

@@ -16,9 +16,9 @@ import (
 // Actuator reads and changes GPUs through the driver. Each method gives up when its context ends, with gpu.ErrTimeout; the
 // call that hangs goes on by itself. Errors are the sentinels of gpu.
 type Actuator interface {
-	// Layouts reads all GPUs as they are now, by index, without Busy. A GPU that cannot be read is left out of the list and
-	// its error is in the map.
-	Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error)
+	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is left
+	// out of the list and its error is in the map.
+	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error)
 	// Processes lists who runs on a GPU, with the instances of each where it is in MIG mode.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
 	// Do does one step and reads back that it is done: a creation gives exactly the placement asked for, or

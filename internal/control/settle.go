@@ -17,7 +17,7 @@ import (
 func (e *Engine) settle(ctx, safe context.Context, op *operation) {
 	e.update(op, "state", "settling", func(d *api.Operation) { d.State = api.Settling })
 	e.poll(ctx, op)
-	if gpus, _, err := e.read(safe); err == nil { // a roll-back's layout after had UUIDs once
+	if gpus, _, err := e.read(safe, gpusOf(op.begun.After)...); err == nil { // a roll-back's layout after had UUIDs once
 		names := renamed(op.begun.After, gpus)
 		e.mu.Lock()
 		op.doc.Renamed = names
@@ -60,7 +60,7 @@ func (e *Engine) hooks(ctx context.Context, op *operation, state api.OperationSt
 // environment tells a hook what has changed: the MIG devices of the operation's GPUs before and after, by commas.
 func (e *Engine) environment(ctx context.Context, op *operation, state api.OperationState) []string {
 	var gpus, now []string
-	live, _, err := e.read(ctx)
+	live, _, err := e.read(ctx, gpusOf(op.begun.Before)...)
 	if m := op.begun.Operation.Mode; m != nil {
 		gpus = append(gpus, string(m.GPU))
 	}

@@ -68,7 +68,7 @@ func unfinished(err error) bool {
 
 // undoRound does what is to be done for the layout before, and counts the steps.
 func (e *Engine) undoRound(ctx context.Context, op *operation) (int, error) {
-	gpus, unreadable, err := e.read(ctx)
+	gpus, unreadable, err := e.read(ctx, gpusOf(op.begun.Before)...)
 	if err != nil {
 		return 0, err
 	}
@@ -159,7 +159,7 @@ func (e *Engine) undone(ctx context.Context, op *operation, changed bool) {
 	if changed {
 		state = api.RolledBack
 	}
-	if gpus, _, err := e.read(ctx); err == nil {
+	if gpus, _, err := e.read(ctx, gpusOf(op.begun.Before)...); err == nil {
 		e.strangers(op, gpus)
 		names := renamed(op.begun.Before, gpus)
 		e.mu.Lock()

@@ -269,10 +269,31 @@ func TestLayoutsOfSomeGPUs(t *testing.T) {
 	}
 }
 
+// Who asks for one GPU gets that one, and does not wait for another that hangs.
+func TestLayoutOfOneGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", cutBoard+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")
+		ids := n.discover()
+		a := n.source.Actuator()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := a.Do(ctx, steps{ids[0]}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		list, errs, err := a.Layouts(t.Context(), ids[1])
+		if err != nil || len(errs) > 0 || len(list) != 1 || list[0].UUID != ids[1] || time.Since(begun) != 0 {
+			t.Errorf("%v, %v, %v after %s", list, errs, err, time.Since(begun))
+		}
+		n.advance(10 * time.Second) // the call returns
+		synctest.Wait()
+	})
+}
+
 // A re-cut in the middle of reading a layout is read again: none is of two layouts. One without end is an error.
 func TestTornLayouts(t *testing.T) {
 	n := newNode(t, "", cutBoard)
-	n.discover()
+	cut := n.discover()[0]
 	n.layout(0)
 	for call := range 4 {
 		name := []string{"GetGpuInstances", "MIG.GetUUID", "MIG.GetAttributes", "Instance.GetInfo"}[call]
@@ -283,7 +304,12 @@ func TestTornLayouts(t *testing.T) {
 			_, err = n.CreateComputeInstance(0, id, 1)
 			must(t, err)
 		})
-		g := n.layout(0)
+		// Only this GPU is read: the other one's reading would cut it at any time, also between two looks at it.
+		list, errs, err := n.source.Actuator().Layouts(t.Context(), cut)
+		if err != nil || len(errs) > 0 {
+			t.Fatal(err, errs)
+		}
+		g := list[0]
 		if len(g.Instances) != 1 || g.Instances[0].Placement.Start != 4 || len(g.Instances[0].Computes) != 1 {
 			t.Errorf("%s: %+v", name, g.Instances)
 		}

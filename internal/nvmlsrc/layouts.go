@@ -14,17 +14,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Layouts reads all GPUs as they are now, by index, without Busy. A GPU that cannot be read, or not wholly, is left out of
-// the list and its error is in the map, by index where its UUID is not known.
-func (a *Actuator) Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or not
+// wholly, is left out of the list and its error is in the map, by index where its UUID is not known.
+func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	inventory, err := run(ctx, a, laneKey{}, a.source.Discover)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read layouts: %w", err)
 	}
-	list := make([]mig.NodeGPU, len(inventory.GPUs))
-	errs := make([]error, len(inventory.GPUs))
+	wanted := slices.Clone(inventory.GPUs)
+	if len(only) > 0 {
+		wanted = slices.DeleteFunc(wanted, func(g gpu.FoundGPU) bool { return !slices.Contains(only, g.UUID) })
+	}
+	list := make([]mig.NodeGPU, len(wanted))
+	errs := make([]error, len(wanted))
 	var reading sync.WaitGroup
-	for i, found := range inventory.GPUs {
+	for i, found := range wanted {
 		reading.Go(func() {
 			list[i], errs[i] = run(ctx, a, laneKey{id: found.UUID}, func() (mig.NodeGPU, error) {
 				r, err := a.layout(found.UUID)
@@ -43,7 +47,7 @@ func (a *Actuator) Layouts(ctx context.Context) ([]mig.NodeGPU, map[gpu.UUID]err
 	whole := list[:0]
 	for i, err := range errs {
 		if err != nil {
-			failed[inventory.GPUs[i].UUID] = fmt.Errorf("read layout of GPU %s: %w", inventory.GPUs[i].UUID, err)
+			failed[wanted[i].UUID] = fmt.Errorf("read layout of GPU %s: %w", wanted[i].UUID, err)
 			continue
 		}
 		whole = append(whole, list[i])
