@@ -29,7 +29,7 @@ func (s *session) mode(ctx context.Context) error {
 		return err
 	}
 	wanted := map[string]string{"on": "enabled", "off": "disabled"}[s.opts.State]
-	var todo []nodeGPU
+	var changing []nodeGPU
 	for i := range gpus {
 		g := &gpus[i]
 		name := gpuTitle(s.page, g.Index, g.Name, g.UUID)
@@ -41,7 +41,7 @@ func (s *session) mode(ctx context.Context) error {
 			s.page.line(text("  MIG mode is %s already", s.opts.State).in(green))
 			continue
 		}
-		todo = append(todo, *g)
+		changing = append(changing, *g)
 		s.page.line(text("%s", name).in(bold))
 		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.Mode), s.opts.State))
 		if n := len(g.Instances); n > 0 {
@@ -51,17 +51,17 @@ func (s *session) mode(ctx context.Context) error {
 			s.page.para("  in use: ", yellow, who)
 		}
 	}
-	if len(todo) == 0 {
+	if len(changing) == 0 {
 		s.page.line(text("Nothing to do."))
 		return nil
 	}
 	s.page.line()
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
-	if err := s.ask(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(todo), "GPU", "GPUs"), s.opts.State)); err != nil {
+	if err := s.ask(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"), s.opts.State)); err != nil {
 		return err
 	}
-	return s.switchModes(ctx, todo)
+	return s.switchModes(ctx, changing)
 }
 
 func (s *session) switchModes(ctx context.Context, gpus []nodeGPU) error {

@@ -195,7 +195,7 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	if _, err := c.Do(t.Context(), steps[2]); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("beside a step that hangs: %v", err)
 	}
-	soon, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	soon, cancel = context.WithTimeout(t.Context(), 3*time.Second) // in which the other GPUs are read on any machine
 	defer cancel()
 	if list, failed, err := c.Layouts(soon); err != nil || len(list) != 2 || !errors.Is(failed[g.UUID], gpu.ErrTimeout) {
 		t.Errorf("%d layouts, %v, %v", len(list), failed, err)
@@ -203,8 +203,10 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	if err := node.Advance(2 * time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); c.HungCalls() > 0 && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
+	look := time.NewTicker(10 * time.Millisecond) // at when the call that has left the driver is counted out
+	defer look.Stop()
+	for begin := time.Now(); c.HungCalls() > 0 && time.Since(begin) < patience; {
+		<-look.C
 	}
 	// The call itself was made before it was given up: its compute instance is gone. The GPU instance stands.
 	list, failed, err := c.Layouts(t.Context())
