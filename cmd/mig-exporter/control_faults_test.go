@@ -135,6 +135,9 @@ func TestACorruptJournal(t *testing.T) {
 	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "journal") {
 		t.Errorf("migctl does not say why:\n%s", out)
 	}
+	if out := c.must(0, "operations"); !strings.Contains(out, "read-only") || !strings.Contains(out, "corrupt") {
+		t.Errorf("the list of operations does not say what is wrong:\n%s", out)
+	}
 	now, err := os.ReadFile(path)
 	if err != nil || !slices.Equal(now, text) {
 		t.Errorf("the damaged journal was changed: %v", err)

@@ -57,8 +57,13 @@ func (s *session) listOperations(ctx context.Context) error {
 	if err := s.client.decode(data, &list); err != nil {
 		return err
 	}
-	if len(list.Operations) == 0 {
+	if list.Reason != "" {
+		s.page.para("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
+	}
+	if len(list.Operations) == 0 && list.Reason == "" {
 		s.page.line(text("No operations yet."))
+	}
+	if len(list.Operations) == 0 {
 		return nil
 	}
 	s.page.line(text("%-28s %-9s %-13s %-17s %s", "OPERATION", "VERB", "STATE", "STARTED (UTC)", "BY").in(dim))

@@ -122,7 +122,7 @@ func (engine) SetMode(context.Context, control.Actor, gpu.UUID, api.ModeRequest)
 func (engine) Operation(id string) (*api.Operation, error) { return operation(id), nil }
 
 func (engine) Operations() *api.Operations {
-	return &api.Operations{APIVersion: api.Version, Operations: []api.Operation{*operation("op-1")}}
+	return &api.Operations{APIVersion: api.Version, State: "read-only", Reason: "no room", Operations: []api.Operation{*operation("op-1")}}
 }
 
 func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {

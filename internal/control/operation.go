@@ -97,7 +97,7 @@ func (e *Engine) find(id string) (*operation, *api.Problem) {
 func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := &api.Operations{APIVersion: api.Version, Operations: []api.Operation{}}
+	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}

@@ -100,7 +100,11 @@ type ModeResult struct {
 
 // Operations answers GET /api/v1/operations, the latest first.
 type Operations struct {
-	APIVersion string      `json:"apiVersion"`
+	APIVersion string `json:"apiVersion"`
+	// State of partition control as a whole: "idle", "running", "degraded", "stuck" or "read-only".
+	State string `json:"state"`
+	// Reason is why it is read-only.
+	Reason     string      `json:"reason,omitempty"`
 	Operations []Operation `json:"operations"`
 }
 

@@ -122,7 +122,7 @@ func (e *fakeEngine) Operation(id string) (*api.Operation, error) {
 
 func (e *fakeEngine) Operations() *api.Operations {
 	_ = e.note("operations", control.Actor{})
-	return &api.Operations{APIVersion: api.Version}
+	return &api.Operations{APIVersion: api.Version, State: "idle"}
 }
 
 func (e *fakeEngine) Events(ctx context.Context, _ string, after int) (<-chan api.Event, error) {
