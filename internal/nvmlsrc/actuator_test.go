@@ -248,9 +248,15 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 		}
 		n.spy.set(call, nvml.SUCCESS)
 	}
+	// A driver need not offer the lists beside that of compute; without that one nobody knows who runs there.
 	n.spy.set("GetGraphicsRunningProcesses", nvml.ERROR_NOT_SUPPORTED)
-	if _, err := a.Processes(t.Context(), id); err == nil {
-		t.Error("a list that is not offered is taken for an empty one")
+	n.spy.set("GetMPSComputeRunningProcesses", nvml.ERROR_FUNCTION_NOT_FOUND)
+	if got, err := a.Processes(t.Context(), id); err != nil || len(got) != len(list) {
+		t.Errorf("%v, %v; want %v", got, err, list)
+	}
+	n.spy.set("GetComputeRunningProcesses", nvml.ERROR_NOT_SUPPORTED)
+	if _, err := a.Processes(t.Context(), id); !errors.Is(err, gpu.ErrNotSupported) {
+		t.Errorf("a list of compute that is not offered is taken for an empty one: %v", err)
 	}
 }
 

@@ -186,7 +186,8 @@ func (c *computeNode) place() gpu.Opt[gpu.Placement] {
 }
 
 // Processes lists who runs on a GPU: what computes, what draws, and clients of MPS. In MIG mode each has its instances; one
-// without them may be on any. Where one of the lists cannot be read, there is an error and no list.
+// without them may be on any. Where one of the lists cannot be read, there is an error and no list; only those of graphics and
+// MPS need not be offered.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	list, err := run(ctx, a, laneKey{id: id}, func() ([]gpu.Process, error) {
 		b, err := a.board(id)
@@ -199,7 +200,7 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 		graphicsErr := a.source.check("nvmlDeviceGetGraphicsRunningProcesses", ret)
 		mps, ret := b.handle.GetMPSComputeRunningProcesses()
 		mpsErr := a.source.check("nvmlDeviceGetMPSComputeRunningProcesses", ret)
-		if err := errors.Join(computeErr, graphicsErr, mpsErr); err != nil {
+		if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
 			return nil, err
 		}
 		list := mergeProcesses(compute, graphics, mps)
@@ -217,4 +218,14 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 		return nil, fmt.Errorf("list the processes of GPU %s: %w", id, err)
 	}
 	return list, nil
+}
+
+// unlessNotOffered leaves out that a driver does not offer a list of processes beside that of compute. A GPU on which no
+// graphics can run has none to list, and what drivers knew of MPS before they listed its clients, its server, is among the
+// processes of compute.
+func unlessNotOffered(err error) error {
+	if errors.Is(err, gpu.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
