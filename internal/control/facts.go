@@ -41,7 +41,8 @@ func (e *Engine) facts(c *census, p *api.Plan) []string {
 			continue
 		}
 		g := c.gpus[at]
-		list = append(list, fmt.Sprintf("GPU %s with MIG mode %t, pending %t, layout generation %d", g.UUID, g.MIG.Or(false), g.Pending.Or(g.MIG.Or(false)), generations[g.UUID]))
+		list = append(list, fmt.Sprintf("GPU %s with MIG mode %s, pending %s, in layout %d", g.UUID,
+			onOff(g.MIG.Or(false)), onOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
 		for _, i := range g.Instances {
 			list = append(list, c.instanceFacts(g, i, gone)...)
 		}

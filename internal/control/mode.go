@@ -156,7 +156,7 @@ func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChang
 	if r.Current != wanted {
 		r.Waits = waitsFor(change.Activation)
 	}
-	e.update(op, "note", fmt.Sprintf("MIG mode is %t, pending %t", r.Current, r.Pending), func(d *api.Operation) { d.Mode = &r })
+	e.update(op, "note", fmt.Sprintf("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending)), func(d *api.Operation) { d.Mode = &r })
 	e.poll(ctx, op)
 	if r.Current == wanted {
 		e.hooks(ctx, op, api.Succeeded)
@@ -173,9 +173,16 @@ func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChang
 		return
 	}
 	if r.Waits != "" {
-		e.warn(op, "the mode is pending and waits: %s", r.Waits)
+		e.update(op, "note", "the mode is pending: "+r.Waits, nil)
 	}
 	e.end(op, api.Succeeded, nil)
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
 }
 
 func waitsFor(activation error) string {
