@@ -159,10 +159,10 @@ func TestRestore(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	c = controlNodeIn(t, c.dir, scenario, "--control.restore")
-	for {
-		if _, states := c.operations(); slices.Contains(states, "restore succeeded") {
-			break
-		}
+	ids, _ := c.operations() // the latest first
+	c.must(0, "operations", "--follow", ids[0])
+	if _, states := c.operations(); !slices.Contains(states, "restore succeeded") {
+		t.Errorf("%q", states)
 	}
 	s := c.scrape()
 	if n := len(s.of("nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)); n != 2 {

@@ -45,9 +45,7 @@ func controlNodeIn(t *testing.T, dir, scenario string, args ...string) *controll
 		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled",
 		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state"),
 	}, args...)...)}
-	for c.said("Partition control is listening") == 0 {
-		c.get("/-/healthy")
-	}
+	c.waitFor("Partition control is listening")
 	return c
 }
 

@@ -65,9 +65,7 @@ func TestControlOverTLS(t *testing.T) {
 	}
 	c := controlNode(t, write(t, "s.yaml", recutScenario), "--control.listen-address=127.0.0.1:0", "--control.config.file="+file)
 	address := regexp.MustCompile(`Partition control is listening" address=(127\.0\.0\.1:\d+)`)
-	for !address.MatchString(c.logText()) {
-		c.get("/-/healthy")
-	}
+	c.waitFor(`Partition control is listening" address=127.0.0.1:`)
 	as := func(name string, args ...string) []string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(tokens[name]+"\n"), 0o600); err != nil {

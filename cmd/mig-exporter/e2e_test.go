@@ -60,8 +60,9 @@ type program struct {
 	url  string
 	done chan error
 
-	mu  sync.Mutex
-	log bytes.Buffer
+	mu    sync.Mutex
+	log   bytes.Buffer
+	heard chan struct{} // closed and replaced with every line
 }
 
 var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
@@ -95,7 +96,7 @@ func launch(t testing.TB, args ...string) *program {
 // launchAnyhow starts the program, which may end at once.
 func launchAnyhow(t testing.TB, args ...string) *program {
 	t.Helper()
-	p := &program{t: t, done: make(chan error, 1)}
+	p := &program{t: t, done: make(chan error, 1), heard: make(chan struct{})}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
 	return p
@@ -118,6 +119,8 @@ func (p *program) lines() <-chan string {
 		for scanner.Scan() {
 			p.mu.Lock()
 			fmt.Fprintln(&p.log, scanner.Text())
+			close(p.heard)
+			p.heard = make(chan struct{})
 			p.mu.Unlock()
 			lines <- scanner.Text()
 		}
@@ -136,6 +139,25 @@ func (p *program) logText() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.log.String()
+}
+
+// waitFor waits until the log says something.
+func (p *program) waitFor(what string) {
+	p.t.Helper()
+	late := time.After(patience)
+	for {
+		p.mu.Lock()
+		said, heard := strings.Contains(p.log.String(), what), p.heard
+		p.mu.Unlock()
+		if said {
+			return
+		}
+		select {
+		case <-heard:
+		case <-late:
+			p.t.Fatalf("the program never says %q:\n%s", what, p.logText())
+		}
+	}
 }
 
 // stopsWithin is the terminationGracePeriodSeconds that docs/faults.md says is enough, whatever the driver does.

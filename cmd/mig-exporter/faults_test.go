@@ -465,9 +465,7 @@ func TestStopInTheHang(t *testing.T) {
 				return
 			}
 			p.signal(syscall.SIGTERM)
-			for p.said("Abandoned driver calls") == 0 { // it waits for the driver from here on
-				time.Sleep(time.Millisecond)
-			}
+			p.waitFor("Abandoned driver calls") // it waits for the driver from here on
 			p.signal(syscall.SIGTERM)
 			p.exitCode()
 			if status := p.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {
