@@ -88,7 +88,7 @@ func writeOperation(p *page, op *api.Operation) {
 	}
 	for i := range op.Steps {
 		st := &op.Steps[i]
-		mark, c := stepMark(st.State)
+		mark, c := stepMark(string(st.State))
 		p.line(span{fmt.Sprintf("  %s %d. %s", mark, i+1, stepText(&st.Step)), c}, text("  %s", st.State).in(dim))
 		if st.UUID != "" {
 			p.line(text("       was %s", st.UUID).in(dim))

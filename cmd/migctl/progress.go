@@ -25,7 +25,7 @@ func (g *progress) close() {
 // event is a line of progress: the time since the start, and what happened.
 func (g *progress) event(e *api.Event) {
 	lead := fmt.Sprintf("%7.1fs  ", max(0, e.Time.Sub(g.op.Started)).Seconds())
-	n, isStep := e.Step.Get()
+	n, isStep := e.Index.Get()
 	_, outcome, told := strings.Cut(e.Text, ": ")
 	if isStep && told && n >= 0 && n < len(g.op.Steps) {
 		lead += fmt.Sprintf("[%d/%d] %s", n+1, len(g.op.Steps), stepText(&g.op.Steps[n].Step))

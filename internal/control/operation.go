@@ -159,18 +159,18 @@ func (op *operation) since(after int) []api.Event {
 const maxEvents = 4096
 
 // tell adds an event. It is called with mu held.
-func (e *Engine) tell(op *operation, kind string, step gpu.Opt[int], text string) {
+func (e *Engine) tell(op *operation, kind api.EventKind, step gpu.Opt[int], text string) {
 	if len(op.events) >= maxEvents {
 		op.events = slices.Clone(op.events[maxEvents/4:])
 	}
 	op.seq++
-	op.events = append(op.events, api.Event{Seq: op.seq, Time: e.o.Now(), Kind: kind, State: op.doc.State, Step: step, Text: text})
+	op.events = append(op.events, api.Event{Seq: op.seq, Time: e.o.Now(), Kind: kind, State: op.doc.State, Index: step, Text: text})
 	close(op.news)
 	op.news = make(chan struct{})
 }
 
 // update changes an operation's document and tells of it.
-func (e *Engine) update(op *operation, kind, text string, change func(*api.Operation)) {
+func (e *Engine) update(op *operation, kind api.EventKind, text string, change func(*api.Operation)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if change != nil {
@@ -179,7 +179,7 @@ func (e *Engine) update(op *operation, kind, text string, change func(*api.Opera
 	e.tell(op, kind, gpu.None[int](), text)
 }
 
-func (e *Engine) updateStep(op *operation, n int, state, text string, change func(*api.OperationStep)) {
+func (e *Engine) updateStep(op *operation, n int, state api.StepState, text string, change func(*api.OperationStep)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := &op.doc.Steps[n]

@@ -1,6 +1,11 @@
 package mig
 
-import "github.com/mig-exporter/mig-exporter/internal/gpu"
+import (
+	"errors"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // NodeGPU is one GPU of a node to plan for.
 type NodeGPU struct {
@@ -75,6 +80,30 @@ type Done struct {
 	Instance  gpu.InstanceID         `json:"instance"`
 	ComputeID gpu.Opt[gpu.ComputeID] `json:"computeId,omitzero"`
 	UUID      gpu.MIGUUID            `json:"uuid,omitempty"` // of a compute instance
+}
+
+// Outcome is what came of a step that was asked for.
+type Outcome struct {
+	Done Done
+	// Instances are the GPU's instances as read after the step, by placement; Read reports whether they could be read.
+	Instances []NodeInstance
+	Read      bool
+}
+
+// ErrLayoutChanged says that a GPU has other instances than those expected, and that nothing was changed for that reason:
+// another client is at work on it.
+var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
+
+// SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profiles and placements.
+// Both are by placement. MIG UUIDs are compared if both lists have them; Busy is not compared.
+func SameInstances(a, b []NodeInstance) bool {
+	return slices.EqualFunc(a, b, func(x, y NodeInstance) bool {
+		return x.ID == y.ID && x.Placed == y.Placed && slices.EqualFunc(x.Computes, y.Computes, sameCompute)
+	})
+}
+
+func sameCompute(a, b NodeCompute) bool {
+	return a.ID == b.ID && a.Slices == b.Slices && a.Placement == b.Placement && (a.UUID == b.UUID || a.UUID == "" || b.UUID == "")
 }
 
 // ModeChange is what the driver made of a MIG mode asked for. Activation is nil, or why the mode is pending: gpu.ErrInUse,

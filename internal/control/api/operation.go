@@ -22,23 +22,37 @@ const (
 	VerbRollback Verb = "rollback"
 	VerbMode     Verb = "mode"
 	VerbRestore  Verb = "restore" // of a layout after a reboot
+	// VerbRecovery is the verb of an operation whose document on disk cannot be read. It is degraded until it is accepted.
+	VerbRecovery Verb = "recovery"
 )
 
 // OperationState is how far an operation is.
 type OperationState string
 
-// The states. Succeeded, rolled-back and failed are ends; degraded and stuck want an operator.
+// The states. Succeeded, rolled-back, failed, interrupted and accepted are final; degraded and stuck want an operator.
 const (
 	Pending     OperationState = "pending"      // accepted; nothing was done yet
 	Running     OperationState = "running"      // steps are being done
 	Settling    OperationState = "settling"     // all steps are done; the kubelet does not show the devices yet, hooks run
-	RollingBack OperationState = "rolling-back" // a step failed; the layout before is being restored
+	RollingBack OperationState = "rolling-back" // a step failed; the previous layout is being restored
 	Succeeded   OperationState = "succeeded"
 	RolledBack  OperationState = "rolled-back" // it failed; the layout is as it was before
-	Failed      OperationState = "failed"      // it failed before anything was changed
-	Degraded    OperationState = "degraded"    // the roll-back failed, too: it can be tried again
+	Failed      OperationState = "failed"      // it failed and has changed nothing
+	Interrupted OperationState = "interrupted" // another client changed a GPU meanwhile; that GPU was left as it stands
+	Accepted    OperationState = "accepted"    // it was degraded, and the operator has accepted what stands
+	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried, or accepted as it stands
 	Stuck       OperationState = "stuck"       // a driver call has not returned in time
 )
+
+// Final reports whether an operation in this state changes nothing any more.
+func (s OperationState) Final() bool {
+	switch s {
+	case Succeeded, RolledBack, Failed, Interrupted, Accepted:
+		return true
+	default:
+		return false
+	}
+}
 
 // Operation is the execution of a plan, or of another verb.
 type Operation struct {
@@ -51,6 +65,10 @@ type Operation struct {
 	Started    time.Time       `json:"started"`
 	Ended      time.Time       `json:"ended,omitzero"`
 	Steps      []OperationStep `json:"steps"`
+	// Rollback lists the steps of the rollback that were begun so far.
+	Rollback []OperationStep `json:"rollback,omitempty"`
+	// GPUs says what became of each GPU that the operation is about, by index.
+	GPUs []OperationGPU `json:"gpus,omitempty"`
 	// Error is why it failed or what it waits for.
 	Error *Problem `json:"error,omitempty"`
 	// Renamed maps the UUIDs of MIG devices before to those that stand in their place, after a roll-back.
@@ -65,10 +83,33 @@ type Operation struct {
 // OperationStep is one step and what came of it.
 type OperationStep struct {
 	mig.Step
-	// State is "pending", "running", "done", "failed" or "undone".
-	State string    `json:"state"`
+	State StepState `json:"state"`
 	Done  *mig.Done `json:"result,omitempty"`
 	Error string    `json:"error,omitempty"`
+}
+
+// StepState is how far a step is.
+type StepState string
+
+// The states of steps.
+const (
+	StepPending StepState = "pending"
+	StepRunning StepState = "running"
+	StepDone    StepState = "done"
+	StepFailed  StepState = "failed" // it has changed nothing, unless the error says otherwise
+	StepUndone  StepState = "undone" // it was done, and rolled back
+)
+
+// OperationGPU is what became of one GPU in an operation.
+type OperationGPU struct {
+	GPU gpu.UUID `json:"gpu"`
+	// State is the operation's state as far as this GPU is concerned: pending, running, rolling-back, succeeded, rolled-back,
+	// failed (nothing was changed), interrupted, accepted, degraded or stuck.
+	State OperationState `json:"state"`
+	// Error is why the GPU is not as planned.
+	Error string `json:"error,omitempty"`
+	// Standing are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted.
+	Standing []Instance `json:"standing,omitempty"`
 }
 
 // HookResult is how a hook ended.
@@ -90,6 +131,7 @@ type ModeRequest struct {
 // ModeResult is what became of a mode change.
 type ModeResult struct {
 	GPU     gpu.UUID `json:"gpu"`
+	Wanted  bool     `json:"wanted"`
 	Current bool     `json:"current"`
 	Pending bool     `json:"pending"`
 	// Waits is what a pending mode waits for: "reset", "reboot" or "in use"; empty where it is in force.
@@ -104,18 +146,37 @@ type Operations struct {
 	// State of partition control as a whole: "idle", "running", "degraded", "stuck" or "read-only".
 	State string `json:"state"`
 	// Reason is why it is read-only.
-	Reason     string      `json:"reason,omitempty"`
-	Operations []Operation `json:"operations"`
+	Reason string `json:"reason,omitempty"`
+	// Blocked names the operation that keeps a GPU from being changed: one that settles, is degraded or is stuck.
+	Blocked    map[gpu.UUID]string `json:"blocked,omitempty"`
+	Operations []Operation         `json:"operations"`
 }
+
+// EventKind is what an event is about.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventState EventKind = "state" // the operation has another state
+	EventStep  EventKind = "step"  // a step has begun or ended
+	EventHook  EventKind = "hook"  // a hook has ended
+	EventNote  EventKind = "note"  // anything else that the operator should know
+)
 
 // Event is one piece of news of an operation. Seq grows by one with each; it is the id of the server-sent event.
 type Event struct {
 	Seq  int       `json:"seq"`
 	Time time.Time `json:"time"`
-	// Kind is "state", "step", "hook" or "note".
-	Kind  string         `json:"kind"`
-	State OperationState `json:"state"` // of the operation, now
-	// Step is the index of the step that it is about.
-	Step gpu.Opt[int] `json:"step,omitzero"`
-	Text string       `json:"text"`
+	Kind EventKind `json:"kind"`
+	// State is the operation's, at the time of the event.
+	State OperationState `json:"state"`
+	// Step is what a step event is about: the step with its state, result and error. Index is its place in the operation's
+	// steps, or in those of its rollback if Rollback is set.
+	Step     *OperationStep `json:"step,omitempty"`
+	Index    gpu.Opt[int]   `json:"index,omitzero"`
+	Rollback bool           `json:"rollback,omitempty"`
+	// Hook is what a hook event is about.
+	Hook *HookResult `json:"hook,omitempty"`
+	// Text is a sentence for people. Step and hook events have none.
+	Text string `json:"text,omitempty"`
 }

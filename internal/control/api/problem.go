@@ -63,8 +63,9 @@ const (
 	Internal        ProblemType = "urn:mig-exporter:problem:internal"        // 500
 	NotBuilt        ProblemType = "urn:mig-exporter:problem:unimplemented"   // 501
 	Unavailable     ProblemType = "urn:mig-exporter:problem:unavailable"     // 503: no driver answers, or it has no rights
-	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the journal cannot be written or read
-	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: a roll-back has to be retried first
+	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the state folder cannot be used
+	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: a rollback has to be retried or accepted first
+	LayoutChanged   ProblemType = "urn:mig-exporter:problem:layout-changed"  // 409: in an operation, another client has changed the GPU
 	StuckNode       ProblemType = "urn:mig-exporter:problem:stuck"           // 503: a driver call hangs
 	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // 502: in an operation, a driver call failed
 )
