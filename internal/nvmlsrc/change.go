@@ -19,17 +19,7 @@ import (
 func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
 	done, err := run(ctx, a, laneKey{id: s.GPU, changes: true}, func() (mig.Done, error) {
 		c := &changing{Actuator: a, ctx: ctx, step: s}
-		switch s.Op {
-		case mig.CreateInstance:
-			return c.createInstance()
-		case mig.CreateCompute:
-			return c.createCompute()
-		case mig.DestroyInstance:
-			return c.destroyInstance()
-		case mig.DestroyCompute:
-			return c.destroyCompute()
-		}
-		return mig.Done{}, fmt.Errorf("%w: no such step", gpu.ErrInvalidArgument)
+		return c.do()
 	})
 	if err != nil {
 		return mig.Done{}, fmt.Errorf("%s %s at %s of GPU %s: %w", s.Op, s.Profile, s.Placement, s.GPU, err)

@@ -170,6 +170,9 @@ func (r *round) nodeGPU() mig.NodeGPU {
 			slices := c.ComputeSlices.Or(c.Placement.Or(gpu.Placement{}).Size)
 			at.Computes = append(at.Computes, mig.NodeCompute{ID: c.ID, UUID: c.UUID, Slices: slices, Placement: c.place()})
 		}
+		for k, place := range mig.ComputePlacements(at) {
+			at.Computes[k].Placement = gpu.Some(place)
+		}
 		g.Instances = append(g.Instances, at)
 	}
 	return g
