@@ -105,8 +105,12 @@ func (e *fakeEngine) Rollback(_ context.Context, by control.Actor, id string) (*
 	return &api.Operation{ID: "op-back-" + id}, e.note("rollback "+id, by)
 }
 
-func (e *fakeEngine) Abandon(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
-	return &api.Operation{ID: id, State: api.Failed}, e.note("abandon "+id, by)
+func (e *fakeEngine) Accept(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return &api.Operation{ID: id, State: api.Accepted}, e.note("accept "+id, by)
+}
+
+func (e *fakeEngine) EndSettling(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return &api.Operation{ID: id, State: api.Settling}, e.note("settled "+id, by)
 }
 
 func (e *fakeEngine) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {

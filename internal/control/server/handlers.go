@@ -141,7 +141,9 @@ func (c *call) start() error {
 
 func (c *call) rollback() error { return c.onOperation(c.s.engine.Rollback) }
 
-func (c *call) abandon() error { return c.onOperation(c.s.engine.Abandon) }
+func (c *call) accept() error { return c.onOperation(c.s.engine.Accept) }
+
+func (c *call) endSettling() error { return c.onOperation(c.s.engine.EndSettling) }
 
 // onOperation does something with an operation that needs no words.
 func (c *call) onOperation(do func(context.Context, control.Actor, string) (*api.Operation, error)) error {

@@ -33,7 +33,8 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 		{"POST", "/api/v1/operations", start, verbApply, 202},
 		{"POST", "/api/v1/operations/op-1/rollback", "", verbApply, 202},
 		{"POST", "/api/v1/operations/op-1/rollback", "{}", verbApply, 202},
-		{"POST", "/api/v1/operations/op-1/abandon", "", verbApply, 202},
+		{"POST", "/api/v1/operations/op-1/accept", "", verbApply, 202},
+		{"POST", "/api/v1/operations/op-1/settled", "", verbApply, 202},
 		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`, verbMode, 202},
 	}
 	for _, c := range calls {

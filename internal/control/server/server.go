@@ -28,7 +28,8 @@ type Engine interface {
 	Layouts(ctx context.Context) (*api.Layouts, error)
 	Start(ctx context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error)
 	Rollback(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
-	Abandon(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
+	Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
+	EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	SetMode(ctx context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error)
 	Operation(id string) (*api.Operation, error)
 	Operations() *api.Operations
