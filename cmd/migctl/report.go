@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,11 +17,11 @@ import (
 // report tells an error and what to do next on standard error, and returns the exit code.
 func (s *session) report(err error) int {
 	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), speaksUTF8(s.lookup))
-	defer p.flush() // where an error cannot be written, nobody can be told
+	defer p.flush() // an error that cannot be written cannot be reported
 	var usage usageError
 	var problem *api.Problem
 	var ended *operationError
-	var nobody *unreachable
+	var silent *unreachable
 	switch {
 	case errors.Is(err, errDeclined):
 		p.line(text("Nothing was done."))
@@ -34,9 +35,9 @@ func (s *session) report(err error) int {
 	case errors.As(err, &problem):
 		reportProblem(p, problem, &s.opts)
 		return problemCode(problem)
-	case errors.As(err, &nobody):
-		p.para("migctl: ", red, nobody.Error())
-		hint(p, reachHint(nobody))
+	case errors.As(err, &silent):
+		p.para("migctl: ", red, silent.Error())
+		hint(p, reachHint(silent))
 		return exitUnreachable
 	case errors.Is(err, context.Canceled):
 		p.line(text("migctl: interrupted."))
@@ -104,9 +105,14 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.InProgress:
 		return fmt.Sprintf("wait for the other operation: migctl operations --follow %s", operation)
 	case api.DegradedNode:
-		return fmt.Sprintf("see what failed with migctl operations %s, mend the cause, then try again: migctl rollback %s", operation, operation)
+		return fmt.Sprintf("migctl operations %[1]s shows the step that failed. Mend its cause, then: migctl rollback %[1]s. To accept the layout as it stands instead: migctl accept %[1]s", operation)
+	case api.LayoutChanged:
+		if o.Command == commandRollback {
+			return fmt.Sprintf("the layout is no longer the one that the operation has left, so it is not rolled back. To accept what stands: migctl accept %s", operation)
+		}
+		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
 	case api.StuckNode:
-		return "a driver call hangs. Metrics go on, changes wait; when it returns, all is rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If it never returns, reboot the node."
+		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never returns, reboot the node."
 	case api.KeyReused:
 		return "try again: migctl takes a new key for each attempt."
 	case api.RateLimited:
@@ -114,7 +120,7 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.Unavailable:
 		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
 	case api.ReadOnly:
-		return "the journal of operations cannot be written or read: see mig-exporter's log, and free or repair the disk of --control.state-dir."
+		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of --control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it cannot be read."
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
 		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
 	case api.NotBuilt:
@@ -135,7 +141,7 @@ func wantHint(p *api.Problem, o *options) string {
 	case api.ModeDiffers:
 		return "switch the mode first: migctl mode on GPU, or migctl mode off GPU."
 	case api.BadSpec:
-		if o.Command == commandRollback {
+		if slices.Contains([]string{commandRollback, commandAccept, commandSettled}, o.Command) {
 			return "migctl operations shows what has become of it, migctl get the layout as it is. Nothing was changed."
 		}
 		return "correct the spec: migctl profiles, migctl layouts and migctl get tell the names that it may use."
