@@ -172,7 +172,7 @@ func writeNext(p *page, op *api.Operation) {
 	switch op.State {
 	case api.Succeeded:
 		if op.Verb == api.VerbApply || op.Verb == api.VerbRollback {
-			p.line(text("To undo: ").in(cyan), text("migctl rollback %s", op.ID))
+			p.command("To undo", "migctl rollback", op.ID)
 		}
 		if slices.ContainsFunc(op.Hooks, func(h api.HookResult) bool { return !h.OK }) {
 			hint(p, "the change itself is done. Do by hand what the failed hook should have done.")
@@ -191,6 +191,7 @@ func writeNext(p *page, op *api.Operation) {
 			failed := *op.Error
 			failed.Operation = cmp.Or(failed.Operation, op.ID)
 			hint(p, problemHint(&failed, &options{}))
+			writeCommands(p, &failed, &options{})
 		}
 	case api.Interrupted:
 		p.para("", plain, "Another client changed a GPU while this operation ran. From then on this operation changed nothing there, not even to roll back. No GPU is blocked.")
@@ -214,19 +215,21 @@ func writeBlocked(p *page, op *api.Operation) {
 	for _, id := range blocked {
 		p.line(text("Blocked: %s", id).in(yellow))
 	}
-	problem := api.Problem{Type: api.StuckNode, Operation: op.ID}
-	switch {
-	case op.Verb == api.VerbRecovery:
+	if op.Verb == api.VerbRecovery {
 		p.line(text("Nothing is changed on any GPU until the layout is accepted."))
-		hint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the layout that you expect, then: migctl accept "+op.ID)
+		hint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the layout that you expect, then accept it.")
+		p.command("To accept the layout as it stands", "migctl accept", op.ID)
 		return
-	case len(blocked) > 0:
+	}
+	if len(blocked) > 0 {
 		p.line(text("All other GPUs can be changed."))
 	}
+	problem := api.Problem{Type: api.StuckNode, Operation: op.ID}
 	if op.State == api.Degraded {
 		problem.Type = api.DegradedNode
 	}
 	hint(p, problemHint(&problem, &options{}))
+	writeCommands(p, &problem, &options{})
 }
 
 func stateSpan(state api.OperationState) span { return span{string(state), stateColor(state)} }

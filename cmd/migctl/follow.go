@@ -68,7 +68,7 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 // rollback rolls an operation back, after asking.
 func (s *session) rollback(ctx context.Context) error {
 	if s.opts.Abandon {
-		return usageError{"rollback has no --abandon: to accept the layout as it stands, use migctl accept " + s.opts.Operation}
+		return usageError{"migctl accept " + s.opts.Operation + " replaces rollback --abandon"}
 	}
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {

@@ -42,9 +42,9 @@ func (s *session) operations(ctx context.Context) error {
 		writeEnd(s.page, &op)
 		return nil
 	}
-	s.page.line(text("To follow it: ").in(cyan), text("migctl operations --follow %s", op.ID))
+	s.page.command("To follow it", "migctl operations --follow", op.ID)
 	if op.State == api.Settling {
-		s.page.line(text("To end the wait for the kubelet: ").in(cyan), text("migctl settled %s", op.ID))
+		s.page.command("To end the wait for the kubelet", "migctl settled", op.ID)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,7 +69,25 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
 	hint(p, problemHint(problem, o))
+	writeCommands(p, problem, o)
 	writeForced(p, problem, o)
+}
+
+// writeCommands shows the commands that go with a problem's hint.
+func writeCommands(p *page, problem *api.Problem, o *options) {
+	id := cmp.Or(problem.Operation, "OPERATION")
+	switch {
+	case problem.Type == api.InProgress:
+		p.command("To follow it", "migctl operations --follow", id)
+	case problem.Type == api.DriverFailed:
+		p.command("To see its steps", "migctl operations", id)
+	case problem.Type == api.DegradedNode:
+		p.command("To see its steps", "migctl operations", id)
+		p.command("To try again", "migctl rollback", id)
+		p.command("To accept the layout as it stands", "migctl accept", id)
+	case problem.Type == api.LayoutChanged && o.Command == commandRollback:
+		p.command("To accept the layout as it stands", "migctl accept", id)
+	}
 }
 
 // problemCode is the exit code of a refusal.
@@ -84,10 +103,6 @@ func problemCode(p *api.Problem) int {
 
 // problemHint says what to do about a refusal; Detail has what is particular.
 func problemHint(p *api.Problem, o *options) string {
-	operation := p.Operation
-	if operation == "" {
-		operation = "OPERATION"
-	}
 	switch p.Type {
 	case api.Unauthenticated:
 		return "show who you are: --token-file, or --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
@@ -103,12 +118,12 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.StalePlan:
 		return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
 	case api.InProgress:
-		return fmt.Sprintf("wait for the other operation: migctl operations --follow %s", operation)
+		return "wait for the other operation to end."
 	case api.DegradedNode:
-		return fmt.Sprintf("migctl operations %[1]s shows the step that failed. Mend its cause, then: migctl rollback %[1]s. To accept the layout as it stands instead: migctl accept %[1]s", operation)
+		return "see which step failed, and mend its cause. Then try again to roll back, or accept the layout as it stands."
 	case api.LayoutChanged:
 		if o.Command == commandRollback {
-			return fmt.Sprintf("the layout is no longer the one that the operation has left, so it is not rolled back. To accept what stands: migctl accept %s", operation)
+			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with migctl get."
 		}
 		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
 	case api.StuckNode:
@@ -126,7 +141,7 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.NotBuilt:
 		return "this version of mig-exporter does not offer it."
 	case api.DriverFailed:
-		return fmt.Sprintf("migctl operations %s shows the step that failed and what the driver said.", operation)
+		return "see which step failed and what the driver said."
 	}
 	return wantHint(p, o)
 }
