@@ -185,11 +185,12 @@ func (o observer) State(state string) { o.metrics.SetState(state) }
 
 func newControlMetrics() *collector.Control {
 	return collector.NewControl(collector.ControlOptions{
-		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore)},
+		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore), string(api.VerbRecovery)},
 		Results: []string{
-			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Degraded), string(api.Stuck),
+			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Interrupted), string(api.Accepted),
+			string(api.Degraded), string(api.Stuck),
 		},
-		States: []string{"idle", "running", "degraded", "stuck", "read-only"},
+		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    time.Now,
 	})
 }
