@@ -382,7 +382,7 @@ type observer struct{ *world }
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
 
-var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}}
 
 // engine starts one over the world, as a process would.
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {

@@ -20,6 +20,8 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	switch {
 	case !by.Rights.Mode:
 		return nil, problemf(api.Forbidden, "%s may not change MIG modes", by.Name)
+	case r.TakeOver && !by.Rights.TakeOver:
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
 	case !e.o.Apply:
 		return nil, problemf(api.PlanOnly, "MIG modes are changed only with --control.mode=apply")
 	}

@@ -137,7 +137,7 @@ type Actor struct {
 	Rights Rights
 }
 
-// Rights are what an actor may do; each is of its own.
+// Rights are what an actor may do; none of them includes another.
 type Rights struct {
-	Read, Plan, Apply, Mode, Force bool
+	Read, Plan, Apply, Mode, Force, TakeOver bool
 }

@@ -64,6 +64,8 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, problemf(api.Forbidden, "%s may not plan", by.Name)
 	case len(r.Force) > 0 && !by.Rights.Force:
 		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
+	case r.TakeOver && !by.Rights.TakeOver:
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
 	}
 	wanted, err := spec.Resolve(r.Spec, e.o.Layouts)
 	if err != nil {

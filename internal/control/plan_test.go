@@ -189,6 +189,12 @@ func TestForce(t *testing.T) {
 	e := w.engine(t, nil)
 	_, err := e.Plan(t.Context(), Actor{Rights: Rights{Plan: true}}, second(two3g, sevenG))
 	isProblem(t, err, api.Forbidden)
+	taking := second(two3g)
+	taking.TakeOver = true
+	_, err = e.Plan(t.Context(), Actor{Rights: Rights{Plan: true, Force: true}}, taking)
+	if p := isProblem(t, err, api.Forbidden); !strings.Contains(p.Detail, "take-over") {
+		t.Errorf("the problem does not name the right: %s", p.Detail)
+	}
 	for _, name := range []string{"MIG-nobody", "all", "", bareName(gpu1, 3)} { // the last has a compute instance
 		_, err := e.Plan(t.Context(), everything, second(two3g, name))
 		isProblem(t, err, api.BadSpec)

@@ -178,7 +178,7 @@ func operate(ctx context.Context, engine *control.Engine, snapshot *gpu.Snapshot
 	if err := json.Unmarshal(data, &todo); err != nil {
 		return err
 	}
-	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}}
 	var op *api.Operation
 	if todo.Mode != nil {
 		op, err = engine.SetMode(ctx, root, snapshot.GPUs[todo.Mode.GPU].UUID, api.ModeRequest{Enabled: todo.Mode.Enabled})

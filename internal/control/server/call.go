@@ -167,6 +167,20 @@ func (c *call) need(v verb) error {
 	return nil
 }
 
+// needFor checks the rights beyond that of the route: to destroy busy instances by name, and to change GPUs that another
+// owner manages.
+func (c *call) needFor(force []string, takeOver bool) error {
+	if len(force) > 0 {
+		if err := c.need(verbForce); err != nil {
+			return err
+		}
+	}
+	if c.entry.TakeOver = takeOver; takeOver {
+		return c.need(verbTakeOver)
+	}
+	return nil
+}
+
 // once answers a call with an Idempotency-Key: again what was answered before, or for the first time.
 func (c *call) once(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {

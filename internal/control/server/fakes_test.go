@@ -76,6 +76,8 @@ func (e *fakeEngine) PlanByID(id string) (*api.Plan, error) {
 		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h"}, nil
 	case "forced":
 		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h", Forced: []string{"MIG-1"}}, nil
+	case "taking-over":
+		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h", TakeOver: true}, nil
 	}
 	return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
 }

@@ -64,10 +64,8 @@ func (c *call) plan() error {
 	}
 	sum := sha256.Sum256(raw)
 	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
-	if len(request.Force) > 0 {
-		if err := c.need(verbForce); err != nil {
-			return err
-		}
+	if err := c.needFor(request.Force, request.TakeOver); err != nil {
+		return err
 	}
 	var err error
 	if request.Spec, err = spec.Decode(raw); err != nil {
@@ -125,10 +123,10 @@ func (c *call) start() error {
 		return err
 	}
 	c.entry.Plan = short(request.Plan)
-	// Whether a plan destroys what is busy does not change any more. One that is not known the engine refuses.
-	if plan, err := c.s.engine.PlanByID(request.Plan); err == nil && len(plan.Forced) > 0 {
+	// What a plan forces or takes over is fixed. The engine refuses a plan that it does not have.
+	if plan, err := c.s.engine.PlanByID(request.Plan); err == nil {
 		c.entry.Force = plan.Forced
-		if err := c.need(verbForce); err != nil {
+		if err := c.needFor(plan.Forced, plan.TakeOver); err != nil {
 			return err
 		}
 	}
@@ -165,6 +163,9 @@ func (c *call) mode() error {
 	if err := c.decode(map[string]field{
 		"enabled": {into: &request.Enabled, required: true}, "takeOver": {into: &request.TakeOver},
 	}); err != nil {
+		return err
+	}
+	if err := c.needFor(nil, request.TakeOver); err != nil {
 		return err
 	}
 	id, err := c.gpu(c.r.PathValue("gpu"))

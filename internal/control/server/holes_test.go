@@ -38,7 +38,7 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`, verbMode, 202},
 	}
 	for _, c := range calls {
-		for _, right := range []verb{verbRead, verbPlan, verbApply, verbMode, verbForce, ""} {
+		for _, right := range []verb{verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver, ""} {
 			r := newRig(t)
 			var rights control.Rights
 			*rightOf(&rights, right) = true
@@ -68,6 +68,35 @@ func TestForceIsARightOfItsOwn(t *testing.T) {
 	}
 	if w := r.do(someone(allRights()), "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`); w.Code != 202 {
 		t.Errorf("with force: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestTakeOverIsARightOfItsOwn(t *testing.T) {
+	r := newRig(t)
+	without := someone(control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true})
+	calls := []struct{ method, path, body string }{
+		{"POST", "/api/v1/plans", `{"spec":{"demand":[{"sms":1,"count":1}]},"takeOver":true}`},
+		{"POST", "/api/v1/operations", `{"plan":"taking-over","hash":"h"}`},
+		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true,"takeOver":true}`},
+	}
+	for _, c := range calls {
+		p := wantProblem(t, r.do(without, c.method, c.path, c.body), 403, api.Forbidden)
+		if !strings.Contains(p.Detail, `"take-over"`) {
+			t.Errorf("%s %s: the answer does not name the right: %s", c.method, c.path, p.Detail)
+		}
+	}
+	if r.engine.called() != 0 {
+		t.Error("take-over without the right reached the engine")
+	}
+	for _, e := range r.audit.entries(t) {
+		if !e.TakeOver || e.Status != 403 {
+			t.Errorf("audit: %+v", e)
+		}
+	}
+	for _, c := range calls {
+		if w := r.do(someone(allRights()), c.method, c.path, c.body); w.Code >= 300 {
+			t.Errorf("%s %s with take-over: %d %s", c.method, c.path, w.Code, w.Body)
+		}
 	}
 }
 

@@ -21,11 +21,12 @@ import (
 type verb string
 
 const (
-	verbRead  verb = "read"
-	verbPlan  verb = "plan"
-	verbApply verb = "apply"
-	verbMode  verb = "mode"
-	verbForce verb = "force"
+	verbRead     verb = "read"
+	verbPlan     verb = "plan"
+	verbApply    verb = "apply"
+	verbMode     verb = "mode"
+	verbForce    verb = "force"
+	verbTakeOver verb = "take-over"
 )
 
 // identity is who asks.
@@ -65,6 +66,8 @@ func rightOf(r *control.Rights, v verb) *bool {
 		return &r.Mode
 	case verbForce:
 		return &r.Force
+	case verbTakeOver:
+		return &r.TakeOver
 	}
 	return new(bool)
 }

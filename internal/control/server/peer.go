@@ -86,7 +86,7 @@ func (d peerDoor) identify(r *http.Request) (identity, error) {
 		who.rights = allRights()
 	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
 		who.rights = allRights()
-		who.rights.Force = false
+		who.rights.Force, who.rights.TakeOver = false, false
 	}
 	return who, nil
 }
@@ -94,5 +94,5 @@ func (d peerDoor) identify(r *http.Request) (identity, error) {
 func (d peerDoor) from(*http.Request) string { return "socket" }
 
 func allRights() control.Rights {
-	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}
+	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}
 }

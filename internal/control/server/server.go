@@ -46,7 +46,8 @@ type Reviewer interface {
 
 // Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force; -1 is none.
+	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force and take-over;
+	// -1 is none.
 	Socket   string
 	AllowGID int
 	// ListenAddress is host:port, served with TLS only, as ConfigFile says; port 0 takes a free one.

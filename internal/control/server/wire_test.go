@@ -148,7 +148,7 @@ func TestPeers(t *testing.T) {
 		"overflowed group": {peer{uid: 1000, gid: 1<<32 - 1}, -1, 403, 403},
 	} {
 		r := newRig(t)
-		for plan, want := range map[string]int{"plan-1": c.status, "forced": c.force} {
+		for plan, want := range map[string]int{"plan-1": c.status, "forced": c.force, "taking-over": c.force} {
 			request, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, c.peer), http.MethodPost,
 				"/api/v1/operations", strings.NewReader(`{"plan":"`+plan+`","hash":"h"}`))
 			if err != nil {
