@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -47,21 +48,45 @@ func TestPlanChangesNothing(t *testing.T) {
 	}
 }
 
-func TestPlansAreBounded(t *testing.T) {
+// A caller that plans without end loses only its own plans.
+func TestPlansAreKeptPerCaller(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
 	first, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range maxPlans {
-		e.plans.add(&planned{plan: &api.Plan{ID: newID()}})
+	flood := func(caller string) (latest string) {
+		for range 260 {
+			latest = newID()
+			e.plans.add(caller, &planned{plan: &api.Plan{ID: latest}})
+		}
+		return latest
 	}
-	if len(e.plans.byID) != maxPlans || len(e.plans.order) != maxPlans {
-		t.Errorf("%d plans are kept", len(e.plans.byID))
+	var latest string
+	for n := range maxPlanCallers - 1 {
+		latest = flood(fmt.Sprint("token:", n))
 	}
+	for _, id := range []string{first.ID, latest} {
+		if _, err := e.PlanByID(id); err != nil {
+			t.Errorf("after floods of other callers: %v", err)
+		}
+	}
+	if n := len(e.plans.byID); n != 1+(maxPlanCallers-1)*maxPlansPerCaller {
+		t.Errorf("%d plans are kept", n)
+	}
+	flood(everything.Name)
 	_, err = e.PlanByID(first.ID)
 	isProblem(t, err, api.NotFound)
+	if _, err := e.PlanByID(latest); err != nil {
+		t.Errorf("after a flood of the operator: %v", err)
+	}
+	for n := range 2 * maxPlanCallers {
+		flood(fmt.Sprint("user:", n))
+	}
+	if len(e.plans.callers) != maxPlanCallers || len(e.plans.byID) != maxPlanCallers*maxPlansPerCaller {
+		t.Errorf("%d plans of %d callers are kept", len(e.plans.byID), len(e.plans.callers))
+	}
 }
 
 // use makes an instance busy, or impossible to check.
