@@ -25,6 +25,7 @@ type call struct {
 	r     *http.Request
 	who   identity
 	body  []byte
+	turn  *planTicket // of a call for a plan
 	entry auditEntry
 	// untold calls have no line of their own in the audit log.
 	untold bool
@@ -91,9 +92,18 @@ func (c *call) answer(d door) error {
 	if err := c.need(to.verb); err != nil {
 		return err
 	}
+	limit := c.s.limits.bodyBytes
+	if to.verb == verbPlan {
+		// The place comes before the body: it bounds how many bodies of one caller are in memory.
+		if c.turn = c.s.plans.join(c.caller()); c.turn == nil {
+			return c.tooMany(c.s.actors, c.caller(), 1, "Too many plans of yours are waiting.")
+		}
+		defer c.turn.leave()
+		limit = c.s.limits.planBytes
+	}
 	switch {
 	case to.method != http.MethodGet:
-		if err := c.readBody(to.noBody); err != nil {
+		if err := c.readBody(limit, to.noBody); err != nil {
 			return err
 		}
 	case c.r.ContentLength != 0:
@@ -140,12 +150,14 @@ func (c *call) admit(d door) error {
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
 		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
 	}
-	actor := who.method + " " + who.name
-	if wait, ok := c.s.actors.take(actor); !ok {
-		return c.tooMany(c.s.actors, actor, wait, "Too many calls.")
+	if wait, ok := c.s.actors.take(c.caller()); !ok {
+		return c.tooMany(c.s.actors, c.caller(), wait, "Too many calls.")
 	}
 	return nil
 }
+
+// caller is the name under which a caller's calls are counted together.
+func (c *call) caller() string { return c.who.method + " " + c.who.name }
 
 // hangUp closes the connection behind the answer: connections are few, and for those who are known.
 func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
@@ -186,7 +198,7 @@ func (c *call) once(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.", maxKey)
 	}
-	k := replayKey{actor: c.who.method + " " + c.who.name, key: key}
+	k := replayKey{actor: c.caller(), key: key}
 	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
 	stands, full := c.s.replays.claim(k, request)
 	switch {
@@ -289,6 +301,17 @@ func (c *call) gone(err error) error {
 }
 
 func (c *call) actor() control.Actor { return control.Actor{Name: c.who.name, Rights: c.who.rights} }
+
+// awaitTurn blocks until the plan may be computed. ctx is the caller's.
+func (c *call) awaitTurn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
+	defer cancel()
+	if c.turn.wait(ctx) != nil {
+		c.w.Header().Set("Retry-After", "5")
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "Plans of other callers are being computed. Try again in 5 s.")
+	}
+	return nil
+}
 
 // reading bounds a call of the engine that changes nothing; it ends with the client.
 func (c *call) reading() (context.Context, context.CancelFunc) {

@@ -45,8 +45,10 @@ type fakeEngine struct {
 	block  chan struct{} // Start waits for it
 	inside chan struct{} // Start says that it waits
 	events chan api.Event
-	ctx    context.Context // of Events
-	after  int
+	// planning, if not nil, is what Plan does first.
+	planning func(context.Context, control.Actor) error
+	ctx      context.Context // of Events
+	after    int
 }
 
 func (e *fakeEngine) note(call string, by control.Actor) error {
@@ -63,7 +65,12 @@ func (e *fakeEngine) called() int {
 	return len(e.calls)
 }
 
-func (e *fakeEngine) Plan(_ context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error) {
+func (e *fakeEngine) Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error) {
+	if e.planning != nil {
+		if err := e.planning(ctx, by); err != nil {
+			return nil, err
+		}
+	}
 	if err := e.note("plan", by); err != nil {
 		return nil, err
 	}

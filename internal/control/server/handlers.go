@@ -76,6 +76,9 @@ func (c *call) plan() error {
 	}
 	ctx, cancel := c.reading()
 	defer cancel()
+	if err := c.awaitTurn(ctx); err != nil {
+		return err
+	}
 	plan, err := c.s.engine.Plan(ctx, c.actor(), request)
 	if err != nil {
 		return err

@@ -75,7 +75,10 @@ type limits struct {
 	call                      time.Duration // of the engine
 	eventWrite, heartbeat     time.Duration
 	headerBytes               int
-	bodyBytes                 int64
+	bodyBytes                 int64 // of a request
+	planBytes                 int64 // of a request for a plan, which has a spec in it
+	plans, plansPerCaller     int   // computed at once; in the queue
+	planWait                  time.Duration
 	conns                     int // of one listener
 	streams, streamsPerActor  int
 	callsPerSecond            float64 // of one actor
@@ -89,7 +92,8 @@ func defaultLimits() limits {
 		header: 5 * time.Second, read: 10 * time.Second, write: time.Minute, idle: time.Minute,
 		call:       45 * time.Second,
 		eventWrite: 10 * time.Second, heartbeat: 15 * time.Second,
-		headerBytes: 16 << 10, bodyBytes: 1 << 20,
+		headerBytes: 16 << 10, bodyBytes: 16 << 10, planBytes: 320 << 10,
+		plans: 2, plansPerCaller: 4, planWait: 15 * time.Second,
 		conns: 128, streams: 32, streamsPerActor: 8,
 		callsPerSecond: 20, callsBurst: 60,
 		failuresPerSecond: 0.5, failuresBurst: 10,
@@ -107,6 +111,7 @@ type server struct {
 	fails   *buckets
 	replays *replays
 	streams *streams
+	plans   *planQueue
 	routes  []route
 }
 
@@ -121,6 +126,7 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 		fails:   newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
 		replays: newReplays(o.Now),
 		streams: newStreams(l.streams, l.streamsPerActor),
+		plans:   newPlanQueue(l.plans, l.plansPerCaller),
 	}
 	s.routes = s.table()
 	return s
