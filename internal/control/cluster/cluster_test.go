@@ -101,6 +101,12 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 	actor()
 	s.set(func() { s.grants["alice"] = nil })
 	now.advance(believed - 1)
+	if known, ok := c.Known("good"); !ok || !known.Rights.Read {
+		t.Errorf("known: %+v, %t", known, ok)
+	}
+	if _, ok := c.Known("another"); ok {
+		t.Error("a token that was never reviewed is known")
+	}
 	if !actor().Rights.Read || s.count("POST") != 7 {
 		t.Errorf("asked %d times", s.count("POST"))
 	}

@@ -5,11 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/go-kit/log/level"
@@ -119,58 +117,8 @@ func (c *call) answer(d door) error {
 	return to.do(c)
 }
 
-// admit finds out who asks, and whether he asks too often.
-func (c *call) admit(d door) error {
-	remote := c.entry.From
-	if wait, ok := c.s.fails.peek(remote); !ok {
-		c.hangUp()
-		return c.tooMany(c.s.fails, remote, wait, "Too many failed authentications from there.")
-	}
-	who, err := d.identify(c.r)
-	switch {
-	case errors.Is(err, errCannotCheck):
-		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", remote, "err", err)
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
-	case err != nil:
-		_, _ = c.s.fails.take(remote)
-		c.hangUp()
-		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
-		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
-	}
-	c.who = who
-	c.entry.Actor, c.entry.Method = who.name, who.method
-	if who.from != "" {
-		c.entry.From = who.from
-	}
-	if who.method != "peer" && who.rights == (control.Rights{}) {
-		// In a cluster every pod has a token that somebody knows. It gets no more than who has none.
-		_, _ = c.s.fails.take(remote)
-		c.hangUp()
-	}
-	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
-		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
-	}
-	if wait, ok := c.s.actors.take(c.caller()); !ok {
-		return c.tooMany(c.s.actors, c.caller(), wait, "Too many calls.")
-	}
-	return nil
-}
-
 // caller is the name under which a caller's calls are counted together.
 func (c *call) caller() string { return c.who.method + " " + c.who.name }
-
-// hangUp closes the connection behind the answer: connections are few, and for those who are known.
-func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
-
-// tooMany refuses a call. The audit log has one line a minute for each who is refused so, and how many calls it stands for: a
-// flood must not fill the disk.
-func (c *call) tooMany(of *buckets, key string, wait int, why string) error {
-	if c.entry.Calls = of.refused(key); c.entry.Calls == 0 {
-		c.untold = true
-	}
-	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
-	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
-}
 
 func (c *call) need(v verb) error {
 	if !*rightOf(&c.who.rights, v) {

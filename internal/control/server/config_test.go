@@ -99,7 +99,7 @@ func TestConfigIsReadAnew(t *testing.T) {
 		if err != nil {
 			return "error"
 		}
-		who, err := d.byToken(t.Context(), c, token)
+		who, err := d.byToken(c, token)
 		if err != nil {
 			return "no"
 		}

@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -148,12 +149,15 @@ func (e *fakeEngine) Events(ctx context.Context, _ string, after int) (<-chan ap
 	return e.events, nil
 }
 
-// fakeReviewer knows two tokens.
-type fakeReviewer struct{}
+// fakeReviewer knows two tokens, counts what it is asked and remembers nothing.
+type fakeReviewer struct{ asked atomic.Int64 }
 
-func (fakeReviewer) Actor(_ context.Context, token string) (control.Actor, error) {
+func (*fakeReviewer) Known(string) (control.Actor, bool) { return control.Actor{}, false }
+
+func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, error) {
+	r.asked.Add(1)
 	switch token {
-	case "kube-reader":
+	case "kube-reader", "kube-reader-2":
 		return control.Actor{Name: "serviceaccount:ml/reader", Rights: control.Rights{Read: true}}, nil
 	case "kube-nobody":
 		return control.Actor{}, fmt.Errorf("token review: %w", gpu.ErrNoPermission)
@@ -199,8 +203,9 @@ func (l *lockedBuffer) entries(t *testing.T) []auditEntry {
 // fixedDoor lets everybody in as one.
 type fixedDoor struct{ who identity }
 
-func (d fixedDoor) identify(*http.Request) (identity, error) { return d.who, nil }
-func (d fixedDoor) from(*http.Request) string                { return "here" }
+func (d fixedDoor) identify(*http.Request) (identity, error)         { return d.who, nil }
+func (d fixedDoor) review(context.Context, string) (identity, error) { return d.who, nil }
+func (d fixedDoor) from(*http.Request) string                        { return "here" }
 
 func someone(rights control.Rights) door {
 	return fixedDoor{identity{name: "someone", method: "token", rights: rights}}

@@ -35,21 +35,26 @@ type identity struct {
 	method string // "peer", "mtls", "token" or "kube"
 	from   string
 	rights control.Rights
+	token  string // with errUnreviewed
 }
 
-// Why somebody is not known.
+// Why a caller is not known.
 var (
 	errNobody      = errors.New("no credentials")
 	errWrong       = errors.New("wrong credentials")
+	errUnreviewed  = errors.New("a token that the API server has to review")
 	errCannotCheck = errors.New("credentials cannot be checked")
 )
 
 // reviewTimeout bounds what the API server is asked for one call.
 const reviewTimeout = 5 * time.Second
 
-// door tells who comes through a listener. Errors are errNobody, errWrong and errCannotCheck, wrapped.
+// door authenticates the callers of a listener. Errors are those above, wrapped.
 type door interface {
+	// identify asks no other program. With errUnreviewed, the identity has the token for review, and nothing else.
 	identify(r *http.Request) (identity, error)
+	// review asks the API server for the identity of a token.
+	review(ctx context.Context, token string) (identity, error)
 	// from is the remote whose failures are counted together.
 	from(r *http.Request) string
 }
@@ -89,7 +94,7 @@ func (d *tlsDoor) identify(r *http.Request) (identity, error) {
 		if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" {
 			return identity{}, errWrong
 		}
-		return d.byToken(r.Context(), config, token)
+		return d.byToken(config, token)
 	}
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return identity{}, errNobody
@@ -98,7 +103,7 @@ func (d *tlsDoor) identify(r *http.Request) (identity, error) {
 }
 
 // byToken compares with every known token, each in constant time.
-func (d *tlsDoor) byToken(ctx context.Context, config *loaded, token string) (identity, error) {
+func (d *tlsDoor) byToken(config *loaded, token string) (identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
 	for i, t := range config.tokens {
@@ -109,17 +114,19 @@ func (d *tlsDoor) byToken(ctx context.Context, config *loaded, token string) (id
 	switch {
 	case found >= 0:
 		return identity{name: "token:" + config.tokens[found].name, method: "token", rights: config.tokens[found].rights}, nil
-	case config.kubernetes:
-		return d.byReview(ctx, token)
-	}
-	return identity{}, errWrong
-}
-
-// byReview asks the API server. No answer is never a yes.
-func (d *tlsDoor) byReview(ctx context.Context, token string) (identity, error) {
-	if d.reviewer == nil {
+	case !config.kubernetes:
+		return identity{}, errWrong
+	case d.reviewer == nil:
 		return identity{}, fmt.Errorf("%w: no API server is known", errCannotCheck)
 	}
+	if actor, ok := d.reviewer.Known(token); ok {
+		return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
+	}
+	return identity{token: token}, errUnreviewed
+}
+
+// review asks the API server. Only its answer can admit a caller.
+func (d *tlsDoor) review(ctx context.Context, token string) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	actor, err := d.reviewer.Actor(ctx, token)

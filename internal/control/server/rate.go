@@ -44,12 +44,13 @@ func (b *buckets) take(key string) (wait int, ok bool) {
 	return 0, true
 }
 
-// peek is take without taking.
-func (b *buckets) peek(key string) (wait int, ok bool) {
+// give returns what take has taken.
+func (b *buckets) give(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)
-	return b.wait(current), current.left >= 1
+	current.left = min(b.burst, current.left+1)
+	b.put(key, current)
 }
 
 // refused counts a refusal, and returns how many there were if it is time to tell, else 0.

@@ -38,9 +38,11 @@ type Engine interface {
 
 var _ Engine = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server whose token it is and what he may do with the partitions of this node. The error
-// wraps gpu.ErrNoPermission where the token is nobody's; any other means that it could not be found out.
+// Reviewer asks the Kubernetes API server whose token it is, and for the rights on the partitions of this node. The error wraps
+// gpu.ErrNoPermission if the token is invalid; any other means that the API server did not answer.
 type Reviewer interface {
+	// Known returns the actor of a token that was reviewed just now, without asking again.
+	Known(token string) (control.Actor, bool)
 	Actor(ctx context.Context, token string) (control.Actor, error)
 }
 
@@ -83,7 +85,7 @@ type limits struct {
 	streams, streamsPerActor  int
 	callsPerSecond            float64 // of one actor
 	callsBurst                float64
-	failuresPerSecond         float64 // of one remote address
+	failuresPerSecond         float64 // calls without a valid credential, of one remote address
 	failuresBurst             float64
 }
 
@@ -102,17 +104,18 @@ func defaultLimits() limits {
 
 // server answers calls. The handler of a listener is it with a door: how those who come through it are known.
 type server struct {
-	o       Options
-	engine  Engine
-	logger  log.Logger
-	limits  limits
-	audit   *auditLog
-	actors  *buckets
-	fails   *buckets
-	replays *replays
-	streams *streams
-	plans   *planQueue
-	routes  []route
+	o        Options
+	engine   Engine
+	logger   log.Logger
+	limits   limits
+	audit    *auditLog
+	actors   *buckets
+	fails    *buckets
+	reviewed *reviewedTokens
+	replays  *replays
+	streams  *streams
+	plans    *planQueue
+	routes   []route
 }
 
 func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
@@ -121,12 +124,13 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 	}
 	s := &server{
 		o: o, engine: engine, logger: logger, limits: l,
-		audit:   &auditLog{w: o.Audit},
-		actors:  newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
-		fails:   newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
-		replays: newReplays(o.Now),
-		streams: newStreams(l.streams, l.streamsPerActor),
-		plans:   newPlanQueue(l.plans, l.plansPerCaller),
+		audit:    &auditLog{w: o.Audit},
+		actors:   newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
+		fails:    newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
+		reviewed: newReviewedTokens(o.Now),
+		replays:  newReplays(o.Now),
+		streams:  newStreams(l.streams, l.streamsPerActor),
+		plans:    newPlanQueue(l.plans, l.plansPerCaller),
 	}
 	s.routes = s.table()
 	return s
