@@ -70,7 +70,7 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 	if c.engine, err = control.New(opts); err != nil {
 		return err
 	}
-	audit, err := server.OpenAudit(filepath.Join(cfg.Control.StateDir, auditFile))
+	audit, err := server.OpenAudit(filepath.Join(cfg.Control.StateDir, auditFile), c.logger)
 	if err != nil {
 		return fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
 	}
@@ -84,6 +84,7 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 		Node:            web.NewStateHandler(x.poller, c.logger),
 		Current:         x.poller.Current,
 		Audit:           audit,
+		Observer:        c.metrics,
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
 	}

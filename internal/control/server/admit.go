@@ -42,7 +42,7 @@ func (c *call) admit(d door) error {
 		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
 	}
 	if wait, ok := c.s.actors.take(c.caller()); !ok {
-		return c.tooMany(c.s.actors, c.caller(), wait, "Too many calls.")
+		return c.tooMany(wait, "Too many calls.")
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func (c *call) authenticate(d door) (identity, error) {
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {
 		if wait, ok := c.s.fails.take(remote); !ok {
-			return identity{}, c.tooMany(c.s.fails, remote, wait, "Too many failed authentications from there.")
+			return identity{}, c.tooMany(wait, "Too many failed authentications from there.")
 		}
 	}
 	if !unreviewed {
@@ -90,12 +90,8 @@ func (i identity) powerless() bool { return i.method != "peer" && i.rights == (c
 // hangUp closes the connection after the answer: connections are few, and for callers that are known.
 func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
 
-// tooMany refuses a call. The audit log has one line a minute for each key that is refused so, with the number of calls that
-// the line stands for: a flood must not fill the disk.
-func (c *call) tooMany(of *buckets, key string, wait int, why string) error {
-	if c.entry.Calls = of.refused(key); c.entry.Calls == 0 {
-		c.untold = true
-	}
+// tooMany refuses a call that may be made again in wait seconds.
+func (c *call) tooMany(wait int, why string) error {
 	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
 	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"encoding/json"
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -11,7 +10,7 @@ import (
 )
 
 // auditEntry is one line of the audit log. A change has two: one before it is begun, and one when it has been answered.
-// Nothing in it is a credential, nor free text of who is not known: a path that is no route is not written down.
+// Nothing in it is a credential, nor free text of an unknown caller: a path that is no route is not written down.
 type auditEntry struct {
 	Time     time.Time       `json:"time"`
 	Phase    string          `json:"phase"` // "begin" or "end"
@@ -31,7 +30,7 @@ type auditEntry struct {
 	Status   int             `json:"status,omitempty"`
 	Problem  api.ProblemType `json:"problem,omitempty"`
 	Seconds  float64         `json:"durationSeconds,omitempty"`
-	Calls    int             `json:"calls,omitempty"` // that were refused by a limit since the last such line, this one included
+	Calls    int             `json:"calls,omitempty"` // of this caller and status since the last such line, this one included; absent is one
 }
 
 // auditLog writes whole lines.
@@ -60,63 +59,4 @@ func (a *auditLog) write(e auditEntry, durable bool) error {
 		return s.Sync()
 	}
 	return nil
-}
-
-// AuditFile is an audit log on disk. It is safe for concurrent use.
-type AuditFile struct {
-	path string
-	mu   sync.Mutex
-	file *os.File
-}
-
-// OpenAudit opens an audit log to append to; a new one is for its owner alone. When the file is moved away, as logrotate
-// does, the next line begins a new one.
-func OpenAudit(path string) (*AuditFile, error) {
-	a := &AuditFile{path: path}
-	if err := a.reopen(); err != nil {
-		return nil, err
-	}
-	return a, nil
-}
-
-func (a *AuditFile) reopen() error {
-	file, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	if a.file != nil {
-		_ = a.file.Close() // what was written is written
-	}
-	a.file = file
-	return nil
-}
-
-// Write appends a line.
-func (a *AuditFile) Write(line []byte) (int, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	open, err := a.file.Stat()
-	if err != nil {
-		return 0, err
-	}
-	if named, err := os.Stat(a.path); err != nil || !os.SameFile(open, named) {
-		if err := a.reopen(); err != nil {
-			return 0, err
-		}
-	}
-	return a.file.Write(line)
-}
-
-// Sync returns when what was written is on disk.
-func (a *AuditFile) Sync() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.file.Sync()
-}
-
-// Close closes the file.
-func (a *AuditFile) Close() error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.file.Close()
 }

@@ -25,8 +25,8 @@ type call struct {
 	body  []byte
 	turn  *planTicket // of a call for a plan
 	entry auditEntry
-	// untold calls have no line of their own in the audit log.
-	untold bool
+	// begun is set once the audit log has the line before a change.
+	begun bool
 }
 
 // recorder notes what is answered, and keeps it where an Idempotency-Key wants it kept.
@@ -94,7 +94,7 @@ func (c *call) answer(d door) error {
 	if to.verb == verbPlan {
 		// The place comes before the body: it bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.join(c.caller()); c.turn == nil {
-			return c.tooMany(c.s.actors, c.caller(), 1, "Too many plans of yours are waiting.")
+			return c.tooMany(1, "Too many plans of yours are waiting.")
 		}
 		defer c.turn.leave()
 		limit = c.s.limits.planBytes
@@ -189,15 +189,31 @@ func (c *call) begin() error {
 		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written: changes are refused", "err", err)
 		return problem(api.ReadOnly, http.StatusServiceUnavailable, "The audit log cannot be written. Nothing was changed.")
 	}
+	c.begun = true
 	return nil
 }
 
-// end writes down how the call was answered.
+// end writes down how the call was answered. Reads are counted instead, unless they were refused. All lines of changes are
+// written; of other calls, which a client can make without end, so many of each caller and status as limits.linesBurst and
+// limits.linesPerSecond say. The next line then says how many calls it stands for.
 func (c *call) end(begun time.Time) {
-	if c.untold {
+	e := c.entry
+	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden && status != http.StatusTooManyRequests {
+		if c.s.o.Observer != nil {
+			c.s.o.Observer.Read()
+		}
 		return
 	}
-	e := c.entry
+	if !c.begun {
+		caller := "from " + e.From
+		if c.who.name != "" {
+			caller = c.caller()
+		}
+		var ok bool
+		if e.Calls, ok = c.s.lines.line(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
+			return
+		}
+	}
 	e.Phase, e.Time = "end", c.s.o.Now()
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {

@@ -250,28 +250,85 @@ func TestCallsAreLimited(t *testing.T) {
 	if w := r.do(all, "GET", "/api/v1/operations", ""); w.Code != 200 {
 		t.Errorf("after waiting: %d", w.Code)
 	}
-	*r.clock = r.clock.Add(tellEvery)
-	for range 3 {
-		r.do(all, "GET", "/api/v1/operations", "")
+}
+
+func TestChangesAreLimited(t *testing.T) {
+	r := newRig(t, func(_ *Options, l *limits) { l.changesBurst = 2 })
+	all := someone(allRights())
+	for i, want := range []int{202, 409, 429} {
+		body := []string{start, `{"plan":"plan-1","hash":"stale"}`, start}[i]
+		if w := r.do(all, "POST", "/api/v1/operations", body); w.Code != want {
+			t.Errorf("change %d: %d %s, want %d", i, w.Code, w.Body, want)
+		}
 	}
-	refused := 0
-	entries := r.audit.entries(t)
-	for _, e := range entries {
-		refused += e.Calls
+	if w := r.do(all, "POST", "/api/v1/plans", planBody); w.Code != 201 {
+		t.Errorf("a plan: %d", w.Code)
 	}
-	if len(entries) != 7 || refused != 11 {
-		t.Errorf("%d lines for 5 answers and %d refusals; want 7 and 11", len(entries), refused)
+	if n := len(r.audit.entries(t)); n != 6 {
+		t.Errorf("%d lines, want two of each change, one of the refusal and one of the plan", n)
 	}
 }
 
-func TestEveryCallIsInTheAudit(t *testing.T) {
+// reads counts what an Observer is told.
+type reads struct{ n int }
+
+func (r *reads) Read() { r.n++ }
+
+func TestReadsAreCountedAndNotWritten(t *testing.T) {
+	count := new(reads)
+	r := newRig(t, func(o *Options, l *limits) { o.Observer, l.callsBurst = count, 2000 })
+	for range 1000 {
+		r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/node", "")
+	}
+	r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/plans/none", "")
+	if lines := len(r.audit.entries(t)); lines != 0 || count.n != 1001 {
+		t.Errorf("%d lines in the audit log and %d reads counted, want 0 and 1001", lines, count.n)
+	}
+	r.do(someone(control.Rights{Plan: true}), "GET", "/api/v1/node", "")
+	if lines := len(r.audit.entries(t)); lines != 1 || count.n != 1001 {
+		t.Errorf("a read that is refused: %d lines and %d reads, want 1 and 1001", lines, count.n)
+	}
+}
+
+// Calls that change nothing have a bounded number of lines, which say how many calls they stand for; changes have all.
+func TestAuditLinesAreBounded(t *testing.T) {
+	r := newRig(t, func(_ *Options, l *limits) { l.callsBurst, l.linesBurst = 2000, 3 })
+	planner, all := someone(control.Rights{Plan: true}), someone(allRights())
+	count := func() (lines, calls int) {
+		for _, e := range r.audit.entries(t) {
+			lines, calls = lines+1, calls+max(e.Calls, 1)
+		}
+		return lines, calls
+	}
+	for range 100 {
+		r.do(planner, "POST", "/api/v1/plans", planBody)
+		r.do(planner, "GET", "/api/v1/node", "") // refused
+	}
+	if lines, calls := count(); lines != 6 || calls != 6 {
+		t.Errorf("%d lines for %d calls, want 6 for 6", lines, calls)
+	}
+	*r.clock = r.clock.Add(time.Minute)
+	r.do(planner, "POST", "/api/v1/plans", planBody)
+	r.do(planner, "GET", "/api/v1/node", "")
+	if lines, calls := count(); lines != 8 || calls != 202 {
+		t.Errorf("%d lines for %d calls, want 8 for all 202", lines, calls)
+	}
+	for range 10 {
+		r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"stale"}`)
+	}
+	if lines, _ := count(); lines != 28 {
+		t.Errorf("%d lines, want two more for each of ten changes that failed", lines-8)
+	}
+}
+
+func TestChangesAndRefusalsAreInTheAudit(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())
 	r.do(all, "GET", "/api/v1/node", "")
 	r.do(all, "POST", "/api/v1/operations", start, "Authorization", "Bearer s3cret")
 	r.do(someone(control.Rights{}), "PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`)
 	r.do(all, "GET", "/s3cret?token=s3cret", "")
-	r.do(all, "GET", "/api/v1/operations/panic", "")
+	r.do(all, "POST", "/api/v1/plans", planBody)
 	entries := r.audit.entries(t)
 	var got []string
 	for _, e := range entries {
@@ -279,12 +336,11 @@ func TestEveryCallIsInTheAudit(t *testing.T) {
 		got = append(got, string(b))
 	}
 	want := []string{
-		`["end","someone","read","GET /api/v1/node","","",200,""]`,
 		`["begin","someone","apply","POST /api/v1/operations","plan-1","",0,""]`,
 		`["end","someone","apply","POST /api/v1/operations","plan-1","op-1",202,""]`,
 		`["end","someone","mode","PUT /api/v1/gpus/{gpu}/mig-mode","","",403,"urn:mig-exporter:problem:forbidden"]`,
 		`["end","someone","","unknown path","","",404,"urn:mig-exporter:problem:not-found"]`,
-		`["end","someone","read","GET /api/v1/operations/{id}","","panic",500,"urn:mig-exporter:problem:internal"]`,
+		`["end","someone","plan","POST /api/v1/plans","plan-1","",201,""]`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("audit:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

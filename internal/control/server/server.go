@@ -46,6 +46,12 @@ type Reviewer interface {
 	Actor(ctx context.Context, token string) (control.Actor, error)
 }
 
+// Observer counts calls.
+type Observer interface {
+	// Read counts a call that only reads. It is safe for concurrent use.
+	Read()
+}
+
 // Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
 type Options struct {
 	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force and take-over;
@@ -62,8 +68,11 @@ type Options struct {
 	Node http.Handler
 	// Current is what the exporter saw last; GPUs are found in it by index or PCI bus id.
 	Current func() *gpu.Snapshot
-	// Audit takes a line of JSON for each call; see OpenAudit. If it has a method Sync, that is called before a change is begun.
+	// Audit takes a line of JSON for each call that changes something or is refused; see OpenAudit. If it has a method Sync, that
+	// is called before a change is begun.
 	Audit io.Writer
+	// Observer, if not nil, counts what the audit log does not have.
+	Observer Observer
 	// ShutdownTimeout is how long calls in flight may go on once the context has ended.
 	ShutdownTimeout time.Duration
 	Now             func() time.Time
@@ -85,6 +94,10 @@ type limits struct {
 	streams, streamsPerActor  int
 	callsPerSecond            float64 // of one actor
 	callsBurst                float64
+	changesPerSecond          float64 // calls of one actor that begin a change
+	changesBurst              float64
+	linesPerSecond            float64 // in the audit log, of one caller and status, of calls that change nothing
+	linesBurst                float64
 	failuresPerSecond         float64 // calls without a valid credential, of one remote address
 	failuresBurst             float64
 }
@@ -98,6 +111,8 @@ func defaultLimits() limits {
 		plans: 2, plansPerCaller: 4, planWait: 15 * time.Second,
 		conns: 128, streams: 32, streamsPerActor: 8,
 		callsPerSecond: 20, callsBurst: 60,
+		changesPerSecond: 0.2, changesBurst: 20,
+		linesPerSecond: 1.0 / 60, linesBurst: 30,
 		failuresPerSecond: 0.5, failuresBurst: 10,
 	}
 }
@@ -110,6 +125,8 @@ type server struct {
 	limits   limits
 	audit    *auditLog
 	actors   *buckets
+	changes  *buckets
+	lines    *buckets
 	fails    *buckets
 	reviewed *reviewedTokens
 	replays  *replays
@@ -126,6 +143,8 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 		o: o, engine: engine, logger: logger, limits: l,
 		audit:    &auditLog{w: o.Audit},
 		actors:   newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
+		changes:  newBuckets(l.changesPerSecond, l.changesBurst, o.Now),
+		lines:    newBuckets(l.linesPerSecond, l.linesBurst, o.Now),
 		fails:    newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
 		reviewed: newReviewedTokens(o.Now),
 		replays:  newReplays(o.Now),

@@ -66,6 +66,9 @@ func TestSocket(t *testing.T) {
 	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
 		t.Errorf("own uid: %d %s", status, body)
 	}
+	if status, body := get(t, unixClient(path), "http://control/none"); status != 404 {
+		t.Errorf("no such path: %d %s", status, body)
+	}
 	e := r.audit.entries(t)[0]
 	if e.Actor != fmt.Sprintf("uid:%d", os.Getuid()) || e.Method != "peer" || e.From != fmt.Sprintf("pid:%d", os.Getpid()) {
 		t.Errorf("audit: %+v", e)
