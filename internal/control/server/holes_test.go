@@ -261,11 +261,16 @@ func TestChangesAreLimited(t *testing.T) {
 			t.Errorf("change %d: %d %s, want %d", i, w.Code, w.Body, want)
 		}
 	}
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 429, api.RateLimited)
+	*r.clock = r.clock.Add(5 * time.Second)
+	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
+		t.Errorf("the same key once there is room: %d %s, want 202", w.Code, w.Body)
+	}
 	if w := r.do(all, "POST", "/api/v1/plans", planBody); w.Code != 201 {
 		t.Errorf("a plan: %d", w.Code)
 	}
-	if n := len(r.audit.entries(t)); n != 6 {
-		t.Errorf("%d lines, want two of each change, one of the refusal and one of the plan", n)
+	if n := len(r.audit.entries(t)); n != 9 {
+		t.Errorf("%d lines, want two of each change, one of each refusal and one of the plan", n)
 	}
 }
 
