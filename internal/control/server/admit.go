@@ -37,6 +37,9 @@ func (c *call) admit(d door) error {
 	}
 	if who.powerless() {
 		c.hangUp()
+	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.admit(c.caller()) {
+		c.hangUp()
+		return c.tooMany(1, "Too many of your connections are open.")
 	}
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
 		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")

@@ -165,17 +165,19 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	return identity{name: "cert:" + cn, method: "mtls", rights: config.clients["cn:"+cn]}, nil
 }
 
-// from is the remote's address, of IPv6 its network of 64 bits, of which a host has as many as it wants.
-func (d *tlsDoor) from(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+func (d *tlsDoor) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
+
+// remoteOf returns the remote's IP address; of IPv6 its network of 64 bits, since a host has as many addresses there as it wants.
+func remoteOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return ""
 	}
-	address, err := netip.ParseAddr(host)
-	if err != nil || address.Unmap().Is4() {
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.Unmap().Is4() {
 		return host
 	}
-	network, err := address.WithZone("").Prefix(64)
+	network, err := ip.WithZone("").Prefix(64)
 	if err != nil {
 		return host
 	}

@@ -90,7 +90,10 @@ type limits struct {
 	planBytes                 int64 // of a request for a plan, which has a spec in it
 	plans, plansPerCaller     int   // computed at once; in the queue
 	planWait                  time.Duration
-	conns                     int // of one listener
+	newConns                  int // of one listener: connections without a valid credential so far
+	newConnsPerAddress        int
+	knownConns                int // of one listener: connections of callers
+	knownConnsPerCaller       int
 	streams, streamsPerActor  int
 	callsPerSecond            float64 // of one actor
 	callsBurst                float64
@@ -109,7 +112,8 @@ func defaultLimits() limits {
 		eventWrite: 10 * time.Second, heartbeat: 15 * time.Second,
 		headerBytes: 16 << 10, bodyBytes: 16 << 10, planBytes: 320 << 10,
 		plans: 2, plansPerCaller: 4, planWait: 15 * time.Second,
-		conns: 128, streams: 32, streamsPerActor: 8,
+		newConns: 128, newConnsPerAddress: 32, knownConns: 256, knownConnsPerCaller: 32,
+		streams: 32, streamsPerActor: 8,
 		callsPerSecond: 20, callsBurst: 60,
 		changesPerSecond: 0.2, changesBurst: 20,
 		linesPerSecond: 1.0 / 60, linesBurst: 30,
@@ -195,8 +199,7 @@ func (s *server) open(ctx context.Context) ([]entrance, error) {
 			}
 			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
 		}
-		e := entrance{listener: limitConns(l, s.limits.conns), server: s.httpServer(s.handler(peerDoor{gid: s.o.AllowGID}))}
-		e.server.ConnContext = withPeer
+		e := entrance{listener: newConnPool(s.limits).listen(l), server: s.httpServer(s.handler(peerDoor{gid: s.o.AllowGID}))}
 		e.serve = e.server.Serve
 		all = append(all, e)
 	}
@@ -218,7 +221,7 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 		return entrance{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
 	}
 	e := entrance{
-		listener: limitConns(l, s.limits.conns),
+		listener: newConnPool(s.limits).listen(l),
 		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer})),
 	}
 	e.server.TLSConfig = config.tls()
@@ -229,7 +232,8 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 func (s *server) httpServer(h http.Handler) *http.Server {
 	server := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: s.limits.header,
+		ConnContext:       withConn,
+		ReadHeaderTimeout: s.limits.header, // and, before it, the time for the TLS handshake
 		ReadTimeout:       s.limits.read,
 		WriteTimeout:      s.limits.write,
 		IdleTimeout:       s.limits.idle,

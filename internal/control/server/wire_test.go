@@ -326,24 +326,6 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 	}
 }
 
-func TestConnectionsAreLimited(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "control.sock")
-	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.conns, l.header = path, 1, 100*time.Millisecond })
-	r.start(t)
-	first, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
-	// The second is served once the first, which says nothing, is cut off.
-	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
-		t.Errorf("%d %s", status, body)
-	}
-	if _, err := first.Read(make([]byte, 1)); err == nil {
-		t.Error("the silent connection was not closed")
-	}
-}
-
 func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.heartbeat = path, 10*time.Millisecond })
