@@ -48,18 +48,27 @@ func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
 	switch {
 	case e.best == nil:
 		return PlannedGPU{}, &InfeasibleError{GPU: position, Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
-			g.Index, describe(wants), g.Name, withheld(list))}
+			g.Index, describe(wants), g.Name, whyNot(list, shape))}
 	case e.bestCost.busy > 0:
 		return PlannedGPU{}, e.blocked(position, wants)
 	}
 	return planned(g, position, e.after()), nil
 }
 
-// withheld says which of the wanted profiles has no placements that the driver tells.
-func withheld(list []wanted) string {
+// whyNot says which of the wanted profiles has no placements that the driver reports, or of which engines there are too few.
+func whyNot(list []wanted, s shape) string {
+	var need [len(engineCounts{})]int
 	for _, w := range list {
 		if len(w.profile.Placements) == 0 {
-			return fmt.Sprintf(": the driver tells no placements of %s", w.profile.Name)
+			return fmt.Sprintf(": the driver reports no placements of %s", w.profile.Name)
+		}
+		for i, n := range w.profile.engines {
+			need[i] += int(n)
+		}
+	}
+	for i, name := range [...]string{"copy engines", "decoders", "encoders", "JPEG engines", "OFA engines"} {
+		if s.engines[i] != unlimited && need[i] > int(s.engines[i]) {
+			return fmt.Sprintf(": they need %d %s, and it has %d", need[i], name, s.engines[i])
 		}
 	}
 	return ""

@@ -10,12 +10,13 @@ import (
 // cut is a profile made ready for the search.
 type cut struct {
 	gpu.Profile
-	media bool     // of which a GPU can have one
-	sets  []uint64 // units of each of its placements; none for one that is not on an axis
+	media   bool // of which a GPU can have one
+	engines engineCounts
+	sets    []uint64 // units of each of its placements; none for one that is not on an axis
 }
 
 func cutOf(p gpu.Profile) *cut {
-	c := &cut{Profile: p, media: hasMediaExtensions(p)}
+	c := &cut{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
 	for _, at := range p.Placements {
 		c.sets = append(c.sets, units(at))
 	}
@@ -92,8 +93,10 @@ func (s *search) run(o occupancy) {
 	}
 }
 
-// has tells whether one more instance is possible, wherever it may stand.
-func (o occupancy) has(p *cut) bool { return p.ComputeSlices <= o.compute && !(o.media && p.media) }
+// has reports whether one more instance is possible, at any placement.
+func (o *occupancy) has(p *cut) bool {
+	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
+}
 
 func (o occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
 
@@ -102,6 +105,7 @@ func (o occupancy) with(p *cut, at gpu.Placement) occupancy {
 	o.units |= units(at)
 	o.compute -= p.ComputeSlices
 	o.media = o.media || p.media
+	o.left = o.left.without(p.engines)
 	return o
 }
 
