@@ -103,9 +103,9 @@ func newDemand(gpus []NodeGPU, needs []Need) *demand {
 		var key strings.Builder
 		for _, b := range d.boards {
 			var fits []*cut
-			for _, p := range gpus[b].Profiles {
-				if n.met(p) {
-					fits = append(fits, cutOf(p))
+			for _, p := range cutsOf(gpus[b].Profiles) {
+				if n.met(p.Profile) {
+					fits = append(fits, p)
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
 				}
 			}

@@ -28,8 +28,8 @@ type wanted struct {
 	sizes   []int // of its compute instances, descending
 }
 
-// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose instances stand
-// lowest. position is the GPU's index in the list planned for.
+// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
+// stands at the most preferred place, then the next. position is the GPU's index in the list planned for.
 func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
@@ -77,6 +77,7 @@ func whyNot(list []wanted, s shape) string {
 // resolve finds the wanted profiles, the largest first, each as often as it is wanted.
 func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 	var list []wanted
+	s := shapeOf(g.Profiles)
 	for _, w := range wants {
 		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
 		if at < 0 {
@@ -90,7 +91,7 @@ func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 		if err != nil {
 			return nil, err
 		}
-		ready := cutOf(p)
+		ready := cutOf(p, s)
 		for range w.Count {
 			list = append(list, wanted{profile: ready, sizes: sizes})
 		}
@@ -151,7 +152,7 @@ func describe(wants []Want) string {
 	return strings.Join(parts, ", ")
 }
 
-// judge keeps a layout that is better than the best so far; of equal ones the first, whose instances stand lowest. How many
+// judge keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How many
 // are created follows from how many are destroyed, and so does whether the GPU is touched.
 func (e *exact) judge(o occupancy, chosen []fitted) {
 	var c cost

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cut is a profile made ready for the search.
+// cut is a profile made ready for the search: its placements are in the order of preference.
 type cut struct {
 	gpu.Profile
 	media   bool // of which a GPU can have one
@@ -15,9 +15,10 @@ type cut struct {
 	sets    []uint64 // units of each of its placements; none for one that is not on an axis
 }
 
-func cutOf(p gpu.Profile) *cut {
+func cutOf(p gpu.Profile, s shape) *cut {
 	c := &cut{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
-	for _, at := range p.Placements {
+	c.Placements = preferred(p, s)
+	for _, at := range c.Placements {
 		c.sets = append(c.sets, units(at))
 	}
 	return c
@@ -25,8 +26,9 @@ func cutOf(p gpu.Profile) *cut {
 
 func cutsOf(profiles []gpu.Profile) []*cut {
 	var list []*cut
+	s := shapeOf(profiles)
 	for _, p := range profiles {
-		list = append(list, cutOf(p))
+		list = append(list, cutOf(p, s))
 	}
 	return list
 }
@@ -34,8 +36,9 @@ func cutsOf(profiles []gpu.Profile) []*cut {
 // cutsOfInstances are those of the standing instances.
 func (g *NodeGPU) cutsOfInstances() []*cut {
 	var list []*cut
+	s := shapeOf(g.Profiles)
 	for _, standing := range g.Instances {
-		list = append(list, cutOf(profileOf(g.Profiles, standing.Placed)))
+		list = append(list, cutOf(profileOf(g.Profiles, standing.Placed), s))
 	}
 	return list
 }
@@ -53,6 +56,7 @@ type fitted struct {
 	item    int
 	profile *cut
 	at      gpu.Placement
+	choice  int // position of the profile and placement among those that the item can have
 }
 
 // search goes through all layouts of some items on one GPU.
@@ -60,14 +64,15 @@ type search struct {
 	items []item
 	// taken tells of places that are out of the question; nil is none.
 	taken func(*cut, gpu.Placement) bool
-	// judge is called with each layout, in a fixed order: lowest on the axis first. It may not keep the list.
+	// judge is called with each layout, in a fixed order: that of the items' profiles and of the preference for their
+	// placements, for the first item first. It must not keep the list.
 	judge func(occupancy, []fitted)
 
 	chosen []fitted
 }
 
-// run gives each item in turn each of its free placements. Of equal items the later one stands higher: their order makes
-// no difference.
+// run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their order
+// makes no difference.
 func (s *search) run(o occupancy) {
 	n := len(s.chosen)
 	if n == len(s.items) {
@@ -76,20 +81,22 @@ func (s *search) run(o occupancy) {
 	}
 	from := 0
 	if n > 0 && s.items[n-1].group == s.items[n].group {
-		from = s.chosen[n-1].at.End()
+		from = s.chosen[n-1].choice + 1
 	}
+	first := 0 // choice of the profile
 	for _, p := range s.items[n].fits {
-		if !o.has(p) {
-			continue
-		}
-		for i, at := range p.Placements {
-			if !o.isFree(p.sets[i]) || at.Start < from || s.taken != nil && s.taken(p, at) {
-				continue
+		if o.has(p) {
+			for i := max(from-first, 0); i < len(p.Placements); i++ {
+				at := p.Placements[i]
+				if !o.isFree(p.sets[i]) || s.taken != nil && s.taken(p, at) {
+					continue
+				}
+				s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at, choice: first + i})
+				s.run(o.with(p, at))
+				s.chosen = s.chosen[:n]
 			}
-			s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at})
-			s.run(o.with(p, at))
-			s.chosen = s.chosen[:n]
 		}
+		first += len(p.Placements)
 	}
 }
 
