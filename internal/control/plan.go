@@ -36,7 +36,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	if p := c.mark(r.Force); p != nil {
 		return nil, p
 	}
-	node, err := mig.PlanNode(c.gpus, wanted)
+	node, err := mig.PlanNode(ctx, c.gpus, wanted)
 	if err != nil {
 		return nil, c.planProblem(err)
 	}

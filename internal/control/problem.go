@@ -94,6 +94,8 @@ func (c *census) planProblem(err error) *api.Problem {
 		return problemf(api.ModeDiffers, "%s", mode)
 	case errors.As(err, &selector) && len(c.unreadable) > 0: // it may be one of those
 		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(c.warnings, "; "))
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // the client is gone, or shutdown began
+		return problemf(api.Unavailable, "%s", err)
 	default:
 		return problemf(api.BadSpec, "%s", err)
 	}

@@ -81,21 +81,21 @@ func TestPlansDoNotOverdrawEngines(t *testing.T) {
 	node := []NodeGPU{g.nodeGPU(0, standing)}
 	both := []Want{{Profile: "2g.48gb", Count: 1}, {Profile: "2g.48gb+me.all", Count: 1}}
 	rule := func(want []Want) Spec { return Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: want}}} }
-	_, err := PlanNode(node, rule(both))
+	_, err := PlanNode(t.Context(), node, rule(both))
 	var infeasible *InfeasibleError
 	const says = "GPU 0: 1 x 2g.48gb, 1 x 2g.48gb+me.all do not fit on an empty model together: they need 6 decoders, and it has 4"
 	if !errors.As(err, &infeasible) || err.Error() != says {
 		t.Errorf("%v, want %q", err, says)
 	}
 	both[0].Profile = "2g.48gb-me"
-	plan, err := PlanNode(node, rule(both))
+	plan, err := PlanNode(t.Context(), node, rule(both))
 	if err != nil || len(plan.GPUs[0].After) != 2 {
 		t.Errorf("%+v, %v", plan, err)
 	}
 	// What the driver reports wins over any table: without engines they are not counted.
 	node[0].Profiles = withoutEngines(m).Profiles
 	both[0].Profile = "2g.48gb"
-	if plan, err := PlanNode(node, rule(both)); err != nil || len(plan.GPUs[0].After) != 2 {
+	if plan, err := PlanNode(t.Context(), node, rule(both)); err != nil || len(plan.GPUs[0].After) != 2 {
 		t.Errorf("%+v, %v", plan, err)
 	}
 }
@@ -103,7 +103,7 @@ func TestPlansDoNotOverdrawEngines(t *testing.T) {
 // What is left beside 2g.48gb+me.all is a profile without media engines.
 func TestLargestProfileLeftCountsEngines(t *testing.T) {
 	node := []NodeGPU{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}
-	plan, err := PlanNode(node, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "2g.48gb+me.all", Count: 1}}}}})
+	plan, err := PlanNode(t.Context(), node, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "2g.48gb+me.all", Count: 1}}}}})
 	if err != nil || plan.GPUs[0].Left != "2g.48gb-me" {
 		t.Errorf("%+v, %v", plan, err)
 	}

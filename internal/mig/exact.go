@@ -30,17 +30,17 @@ type wanted struct {
 
 // planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
 // stands at the most preferred place, then the next. position is the GPU's index in the list planned for.
-func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
+func planExact(w *watch, g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
 		return PlannedGPU{}, err
 	}
 	e := &exact{gpu: g, own: g.cutsOfInstances(), all: cutsOf(g.Profiles), wanted: list, kept: map[[2]int]*arrangement{}}
-	s := search{judge: e.judge}
+	s := search{watch: w, judge: e.judge}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
-	for _, w := range list {
-		s.items = append(s.items, item{group: w.group, fits: []*cut{w.profile}})
-		slicesWanted += w.profile.ComputeSlices
+	for _, each := range list {
+		s.items = append(s.items, item{group: each.group, fits: []*cut{each.profile}})
+		slicesWanted += each.profile.ComputeSlices
 	}
 	if slicesWanted <= shape.compute {
 		s.run(newOccupancy(shape, g.Profiles, nil))

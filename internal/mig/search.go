@@ -59,8 +59,30 @@ type fitted struct {
 	choice  int // position of the profile and placement among those that the item can have
 }
 
+// watch ends a search when its caller has gone away. It asks once in a few thousand steps: a step takes far less time.
+type watch struct {
+	gone    <-chan struct{}
+	steps   int
+	stopped bool
+}
+
+const stepsBetween = 4096
+
+// step counts a step and reports whether the search is to stop.
+func (w *watch) step() bool {
+	if w.steps++; w.steps%stepsBetween == 0 && !w.stopped {
+		select {
+		case <-w.gone:
+			w.stopped = true
+		default:
+		}
+	}
+	return w.stopped
+}
+
 // search goes through all layouts of some items on one GPU.
 type search struct {
+	watch *watch
 	items []item
 	// taken tells of places that are out of the question; nil is none.
 	taken func(*cut, gpu.Placement) bool
@@ -74,6 +96,9 @@ type search struct {
 // run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their order
 // makes no difference.
 func (s *search) run(o occupancy) {
+	if s.watch.step() {
+		return
+	}
 	n := len(s.chosen)
 	if n == len(s.items) {
 		s.judge(o, s.chosen)

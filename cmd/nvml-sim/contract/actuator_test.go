@@ -67,7 +67,7 @@ func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
 // planned are the steps to a layout of a GPU.
 func (c *control) planned(t *testing.T, g mig.NodeGPU, want ...mig.Want) []mig.Step {
 	t.Helper()
-	plan, err := mig.PlanNode([]mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
+	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
 	if err != nil {
 		t.Fatal(err)
 	}
