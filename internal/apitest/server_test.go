@@ -227,6 +227,7 @@ func exchanges() []exchange {
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
 		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
 		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},
+		{"POST", "/plans", plan(`{"gpus":[0],"devices":{"3g.20gb":[{"compute":["1c","2c"]},1]}}`), 201},
 		{"POST", "/plans", plan(`{"gpus":[0],"devices":{}}`), 201},
 		{"POST", "/plans", plan(`{"demand":[{"memory":"12GiB","sms":20,"count":3},{"memory":1024,"count":1}]}`), 201},
 		{"POST", "/plans", plan(`{"layout":"half"}`), 201},

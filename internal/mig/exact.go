@@ -140,14 +140,20 @@ func offers(profiles []gpu.Profile) []string {
 }
 
 func describe(wants []Want) string {
-	var parts []string
+	var names []string
+	counts := map[string]int{}
 	for _, w := range wants {
-		if w.Count > 0 {
-			parts = append(parts, fmt.Sprintf("%d x %s", w.Count, w.Profile))
+		if w.Count > 0 && counts[w.Profile] == 0 {
+			names = append(names, w.Profile)
 		}
+		counts[w.Profile] += w.Count
 	}
-	if parts == nil {
+	if names == nil {
 		return "no instances"
+	}
+	var parts []string
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%d x %s", counts[name], name))
 	}
 	return strings.Join(parts, ", ")
 }

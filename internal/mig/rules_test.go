@@ -171,6 +171,50 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 	}
 }
 
+// TestSplitsFindTheirInstances: of two instances of one profile each gets the split that destroys the least.
+func TestSplitsFindTheirInstances(t *testing.T) {
+	g := newNaiveGPU(model(t, "A100-40GB"))
+	const of3g = 4 // the profile's position
+	split := naiveStanding{naiveInstance: naiveInstance{of3g, 0}, computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
+	whole := naiveStanding{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
+	want := func(sizes ...[]int) Rule {
+		r := Rule{GPUs: []string{"0"}, Enabled: true}
+		for _, s := range sizes {
+			r.Want = append(r.Want, Want{Profile: "3g.20gb", Count: 1, Computes: s})
+		}
+		return r
+	}
+	for _, tt := range []struct {
+		standing []naiveStanding
+		rule     Rule
+		steps    string
+	}{
+		{[]naiveStanding{split, whole}, want([]int{1, 2}, nil), ""},
+		{[]naiveStanding{split, whole}, want(nil, []int{2, 1}), ""},
+		{[]naiveStanding{split, whole}, want(nil, []int{1, 1, 1}), "destroy-ci 3g.20gb@0:4 1:2, create-ci 3g.20gb@0:4 1:1, create-ci 3g.20gb@0:4 2:1"},
+		{[]naiveStanding{whole}, want([]int{1, 2}, nil), "create-gi 3g.20gb@0:4, create-ci 3g.20gb@0:4 0:2, create-ci 3g.20gb@0:4 2:1"},
+		{[]naiveStanding{split}, want(nil, []int{1, 2}), "create-gi 3g.20gb@4:4, create-ci 3g.20gb@4:4 0:3"},
+	} {
+		plan := planOf(t, []NodeGPU{g.nodeGPU(0, tt.standing)}, tt.rule)
+		var steps []string
+		for _, s := range plan.Steps {
+			text := fmt.Sprintf("%s %s@%s", s.Op, s.Profile, s.Placement)
+			if c, ok := s.Compute.Get(); ok {
+				text += " " + c.String()
+			}
+			steps = append(steps, text)
+		}
+		if got := strings.Join(steps, ", "); got != tt.steps {
+			t.Errorf("%+v: %s, want %s", tt.rule.Want, got, tt.steps)
+		}
+	}
+	_, err := PlanNode(t.Context(), []NodeGPU{g.nodeGPU(0, []naiveStanding{split, whole})}, Spec{Rules: []Rule{want([]int{2}, nil)}})
+	const says = "GPU 0: 2 x 3g.20gb fit only without compute instance 0 of 3g.20gb@0:4, busy"
+	if fmt.Sprint(err) != says {
+		t.Errorf("%v, want %s", err, says)
+	}
+}
+
 // TestNewComputeInstancesStandAligned: where any driver would let them.
 func TestNewComputeInstancesStandAligned(t *testing.T) {
 	for _, tt := range []struct {
