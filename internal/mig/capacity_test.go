@@ -98,11 +98,6 @@ func capacityCases() []capacityCase {
 			available: "1g.24gb-me:1",
 		},
 		{
-			about: "+me excludes +me.all and leaves decoders", model: "RTX PRO 6000", layout: []string{"1g.24gb+me@0", "1g.24gb-me@9"},
-			compute: gpu.SliceCount{Used: 2, Free: 2}, memory: gpu.SliceCount{Used: 6, Free: 6},
-			available: "1g.24gb:2 1g.24gb+gfx:2 1g.24gb-me:2",
-		},
-		{
 			about: "more decoders in use than there are", model: "RTX PRO 6000", layout: []string{"2g.48gb+me.all@0", "1g.24gb@9"},
 			compute: gpu.SliceCount{Used: 3, Free: 1}, memory: gpu.SliceCount{Used: 9, Free: 3},
 			available: "1g.24gb-me:1",
