@@ -126,7 +126,12 @@ func newCollector(cfg *Config, driverCalls, profilerCalls func() uint64, logger 
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
+	var notes func() []string
+	if x.control != nil {
+		notes = x.control.notes
+	}
 	return web.Options{
+		Notes:         notes,
 		TelemetryPath: cfg.TelemetryPath,
 		MaxScrapes:    cfg.MaxScrapes,
 		FreshFor:      cfg.freshFor(),

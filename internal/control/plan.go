@@ -69,8 +69,7 @@ func (e *Engine) assemble(c *census, node mig.NodePlan, r api.PlanRequest, owner
 		g := c.gpus[pg.GPU]
 		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axis(g.Profiles),
 			Before: c.describe(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
-		n.before = append(n.before, layoutOf(g))
-		n.after = append(n.after, layoutAfter(g.UUID, pg.After))
+		n.after = append(n.after, layout{GPU: g.UUID, Instances: instancesAfter(pg.After)})
 	}
 	n.facts = e.facts(c, plan)
 	plan.Hash = hash(n.facts)

@@ -26,12 +26,12 @@ const sevenG = "MIG-1-0:8-0:7-e0"
 func TestPlanChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
-	appends := len(w.records)
+	appends := w.saves
 	plan, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.calls != 0 || len(w.records) != appends || w.cutting() != mixedBefore {
+	if w.calls != 0 || w.saves != appends || w.cutting() != mixedBefore {
 		t.Error("a plan has changed something")
 	}
 	again, err := e.Plan(t.Context(), everything, mixed())

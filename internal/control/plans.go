@@ -16,9 +16,9 @@ const (
 
 // planned is a plan and what it was made from.
 type planned struct {
-	plan          *api.Plan
-	facts         []string
-	before, after []layout
+	plan  *api.Plan
+	facts []string
+	after []layout // of the plan's GPUs
 }
 
 // plans keeps the latest plans of each caller. A caller's plans evict only plans of the same caller. Only a further caller

@@ -51,10 +51,7 @@ func TestAuditAfterATornLine(t *testing.T) {
 
 func TestAuditFileIsReopenedWhenMoved(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	a, err := OpenAudit(path, log.NewNopLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := NewAudit(path, log.NewNopLogger())
 	defer a.Close()
 	write := func(s string) {
 		t.Helper()
@@ -87,10 +84,7 @@ type auditLines struct {
 func newAuditLines(t *testing.T) *auditLines {
 	t.Helper()
 	l := &auditLines{t: t, at: time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)}
-	var err error
-	if l.AuditFile, err = OpenAudit(filepath.Join(t.TempDir(), "audit.jsonl"), log.NewLogfmtLogger(&l.log)); err != nil {
-		t.Fatal(err)
-	}
+	l.AuditFile = NewAudit(filepath.Join(t.TempDir(), "audit.jsonl"), log.NewLogfmtLogger(&l.log))
 	t.Cleanup(func() { _ = l.Close() })
 	l.now = func() time.Time { return l.at }
 	l.maxBytes, l.kept = 64, 3

@@ -40,14 +40,11 @@ type AuditFile struct {
 	failed bool      // the last rotation failed
 }
 
-// OpenAudit opens an audit log to append to; a new one is readable by its owner alone. If the file is deleted, or moved away
-// as logrotate does, the next line begins a new one.
-func OpenAudit(path string, logger log.Logger) (*AuditFile, error) {
-	a := &AuditFile{path: path, logger: logger, now: time.Now, maxBytes: maxAuditBytes, maxAge: maxAuditAge, kept: auditFilesKept}
-	if err := a.reopen(); err != nil {
-		return nil, err
-	}
-	return a, nil
+// NewAudit is an audit log to append to; a new file is readable by its owner alone. It is opened by the first line that is
+// written; until that succeeds, writing fails. If the file is deleted, or moved away as logrotate does, the next line begins a
+// new one.
+func NewAudit(path string, logger log.Logger) *AuditFile {
+	return &AuditFile{path: path, logger: logger, now: time.Now, maxBytes: maxAuditBytes, maxAge: maxAuditAge, kept: auditFilesKept}
 }
 
 // reopen opens the file at the path, which it creates if necessary. If it fails, the file that was open stays open.
@@ -95,6 +92,11 @@ func firstLine(file *os.File) time.Time {
 func (a *AuditFile) Write(line []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.file == nil {
+		if err := a.reopen(); err != nil {
+			return 0, err
+		}
+	}
 	info, err := a.file.Stat()
 	if err != nil {
 		return 0, err
@@ -167,6 +169,9 @@ func (a *AuditFile) report(err error) {
 func (a *AuditFile) Sync() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.file == nil {
+		return nil
+	}
 	return a.file.Sync()
 }
 
@@ -174,5 +179,8 @@ func (a *AuditFile) Sync() error {
 func (a *AuditFile) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.file == nil {
+		return nil
+	}
 	return a.file.Close()
 }

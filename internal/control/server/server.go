@@ -68,7 +68,7 @@ type Options struct {
 	Node http.Handler
 	// Current is what the exporter saw last; GPUs are found in it by index or PCI bus id.
 	Current func() *gpu.Snapshot
-	// Audit takes a line of JSON for each call that changes something or is refused; see OpenAudit. If it has a method Sync, that
+	// Audit takes a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method Sync, that
 	// is called before a change is begun.
 	Audit io.Writer
 	// Observer, if not nil, counts what the audit log does not have.
