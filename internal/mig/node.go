@@ -95,7 +95,7 @@ type Outcome struct {
 var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 
 // SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and placements.
-// Both are by placement. MIG UUIDs are compared if both lists have them; Busy is not compared.
+// Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles are not compared.
 func SameInstances(a, b []NodeInstance) bool {
 	return slices.EqualFunc(a, b, func(x, y NodeInstance) bool {
 		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement && slices.EqualFunc(x.Computes, y.Computes, sameCompute)

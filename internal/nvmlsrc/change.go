@@ -131,7 +131,9 @@ func oneMore(before, now []mig.NodeInstance) bool {
 	more := 0
 	var rest []mig.NodeInstance
 	for _, i := range now {
-		at := slices.IndexFunc(before, func(b mig.NodeInstance) bool { return b.ID == i.ID && b.Placed == i.Placed })
+		at := slices.IndexFunc(before, func(b mig.NodeInstance) bool {
+			return b.ID == i.ID && b.ProfileID == i.ProfileID && b.Placement == i.Placement
+		})
 		if at < 0 {
 			more += 1 + len(i.Computes)
 			continue

@@ -107,6 +107,9 @@ func (i spyInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.
 func (c spyCompute) GetInfo() (nvmlsrc.ComputeInstanceInfo, nvml.Return) {
 	info, ret := c.ComputeInstance.GetInfo()
 	info.Placement = c.spy.widen(info.Placement)
+	if c.spy.noPlacements {
+		info.Placement = nvml.ComputeInstancePlacement{}
+	}
 	return info, ret
 }
 
