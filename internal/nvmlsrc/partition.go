@@ -69,11 +69,9 @@ func (a *Actuator) look(b *board) (view, error) {
 }
 
 // steady looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls, between which
-// another client may change the GPU. After mostLooks it gives up with errUnsteady, or errTorn if no look was complete, and
-// gpu.ErrInUse.
+// another client may change the GPU. After mostLooks it gives up with errUnsteady, or errTorn if the last look was not complete.
 func (a *Actuator) steady(b *board, expected []mig.NodeInstance) (view, error) {
 	var last *view
-	failure := errTorn
 	for range mostLooks {
 		v, err := a.look(b)
 		if errors.Is(err, errTorn) {
@@ -87,9 +85,12 @@ func (a *Actuator) steady(b *board, expected []mig.NodeInstance) (view, error) {
 		if mig.SameInstances(now, expected) || last != nil && mig.SameInstances(now, last.instances()) {
 			return v, nil
 		}
-		last, failure = &v, errUnsteady
+		last = &v
 	}
-	return view{}, fmt.Errorf("%w: %w", gpu.ErrInUse, failure)
+	if last == nil {
+		return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errTorn)
+	}
+	return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errUnsteady)
 }
 
 // modeOf reads the MIG mode, which is absent if the GPU has none.

@@ -3,7 +3,6 @@ package nvmlsrc_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -138,22 +137,42 @@ func (p *performer) anotherClient(profile uint32, start int) gpu.InstanceID {
 func TestPerformStepOnAGPUThatIsChangedAllTheTime(t *testing.T) {
 	p := newPerformer(t)
 	looks := 0
-	p.spy.mu.Lock()
-	p.spy.every = func() {
+	change := func() {
 		p.spy.do("GetMigMode", func() {
 			must(t, p.Reset(0))
-			if looks++; looks < 6 {
-				p.anotherClient(19, looks)
-			}
+			looks++
+			p.anotherClient(19, looks)
 		})
 	}
+	change()
+	p.spy.mu.Lock()
+	p.spy.every = change
 	p.spy.mu.Unlock()
 	p.spy.taken()
 	out, err := p.try(p.instance())
-	if !errors.Is(err, mig.ErrLayoutChanged) || !errors.Is(err, gpu.ErrInUse) || out.Read || out.Instances != nil || looks != 4 {
+	if !errors.Is(err, mig.ErrLayoutChanged) || out.Read || out.Instances != nil || looks != 4 {
 		t.Errorf("%+v, %v after %d looks", out, err, looks)
 	}
 	noChange(t, p.node)
+}
+
+// From the call on it is changed all the time: the step has succeeded, but what stands is not known.
+func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
+	p := newPerformer(t)
+	looks := 0
+	change := func() {
+		p.spy.do("GetMigMode", func() { looks++; p.anotherClient(19, 7-looks) })
+	}
+	p.spy.do("CreateGpuInstance", func() {
+		must(t, p.Reset(0))
+		p.spy.mu.Lock()
+		p.spy.every = change
+		p.spy.mu.Unlock()
+	})
+	out, err := p.try(p.createGI(19, 0, 1))
+	if !errors.Is(err, gpu.ErrDriver) || errors.Is(err, gpu.ErrInUse) || errors.Is(err, mig.ErrLayoutChanged) || out.Read || looks != 4 {
+		t.Errorf("%+v, %v after %d looks", out, err, looks)
+	}
 }
 
 // Another client is at work in the middle of a step: the outcome has what stands, whether the step succeeded or not.
@@ -263,21 +282,29 @@ func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	}
 }
 
-// Whichever call hangs, the step is given up in time, the GPU is known to hang, and nothing is changed after the call returns.
+// Whichever call hangs, the step is given up in time, the GPU is known to hang, and after the call has returned nothing is
+// changed that was not under way.
 func TestStepsThatHangInEachCall(t *testing.T) {
-	for _, call := range []string{"GetUUID", "GetMigMode", "GetGpuInstances", "Instance.GetInfo", "GetComputeInstancesOf", "CreateGpuInstance"} {
+	create := func(p *performer) mig.Step { return p.instance() }
+	destroy := func(p *performer) mig.Step {
+		return p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: p.expected[0].ID, ComputeID: gpu.Some(gpu.ComputeID(0))})
+	}
+	for call, step := range map[string]func(p *performer) mig.Step{
+		"GetUUID": create, "GetMigMode": create, "GetGpuInstances": create, "Instance.GetInfo": destroy, "GetComputeInstancesOf": destroy,
+		"CreateGpuInstance": create, "Compute.Destroy": destroy,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPerformer(t)
-			a := p.source.Actuator()
+			a, s := p.source.Actuator(), step(p)
 			returns := make(chan struct{})
 			p.spy.do(call, func() { <-returns })
 			p.spy.taken()
-			out, err := p.try(p.instance())
+			out, err := p.try(s)
 			if !errors.Is(err, gpu.ErrTimeout) || out.Read || !a.Hung(p.gpu) || a.Hung(p.discover()[1]) || a.HungCalls() != 1 {
 				t.Errorf("%s hangs: %+v, %v; %d calls hang", call, out, err, a.HungCalls())
 			}
 			begun := time.Now()
-			if _, err := p.try(p.instance()); !errors.Is(err, gpu.ErrTimeout) || time.Since(begun) > 0 {
+			if _, err := p.try(s); !errors.Is(err, gpu.ErrTimeout) || time.Since(begun) > 0 {
 				t.Errorf("%s hangs; a second step: %v", call, err)
 			}
 			close(returns)
@@ -285,10 +312,12 @@ func TestStepsThatHangInEachCall(t *testing.T) {
 			if a.Hung(p.gpu) || a.HungCalls() != 0 {
 				t.Errorf("%s has returned; %d calls hang", call, a.HungCalls())
 			}
-			want := fmt.Sprint(map[bool]int{call == "CreateGpuInstance": 1}[true])
-			if calls := fmt.Sprint(p.spy.taken()["CreateGpuInstance"]); calls != want {
-				t.Errorf("%s has returned: %s creations, want %s", call, calls, want)
+			if same := mig.SameInstances(p.layout(0).Instances, p.expected); same == (p.spy.taken()[call] > 0 && changes(call)) {
+				t.Errorf("%s has returned; the same instances: %t", call, same)
 			}
 		})
 	}
 }
+
+// changes reports whether a call is one that changes the GPU.
+func changes(call string) bool { return call == "CreateGpuInstance" || call == "Compute.Destroy" }
