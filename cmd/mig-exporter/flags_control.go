@@ -42,7 +42,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
 	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
 		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
-	intFlag(app, "control.allow-gid", "Group whose members may read, plan, apply and change the MIG mode on the socket; -1 is none.",
+	intFlag(app, "control.allow-gid", "Group whose members may read, plan, apply and change the MIG mode on the socket, without force and take-over; -1 is none.",
 		"-1", &cfg.AllowGID)
 	app.Flag("control.listen-address", "Address on which partition control is served over TLS too; needs --control.config.file.").
 		StringVar(&cfg.ListenAddress)

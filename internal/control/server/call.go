@@ -92,9 +92,10 @@ func (c *call) answer(d door) error {
 	}
 	limit := c.s.limits.bodyBytes
 	if to.verb == verbPlan {
-		// The place comes before the body: it bounds how many bodies of one caller are in memory.
+		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.join(c.caller()); c.turn == nil {
-			return c.tooMany(1, "Too many plans of yours are waiting.")
+			c.hangUp() // rather than read a body for nothing
+			return c.tooMany(1, "Too many of your plans are waiting.")
 		}
 		defer c.turn.leave()
 		limit = c.s.limits.planBytes
@@ -193,9 +194,9 @@ func (c *call) begin() error {
 	return nil
 }
 
-// end writes down how the call was answered. Reads are counted instead, unless they were refused. All lines of changes are
-// written; of other calls, which a client can make without end, so many of each caller and status as limits.linesBurst and
-// limits.linesPerSecond say. The next line then says how many calls it stands for.
+// end writes down how the call was answered. Reads that were not refused are counted instead. A change always has its line.
+// Other calls can be made without end, so each caller has a bounded number of lines for each status (limits.linesBurst and
+// linesPerSecond), and the next line says how many calls it stands for.
 func (c *call) end(begun time.Time) {
 	e := c.entry
 	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden && status != http.StatusTooManyRequests {
@@ -210,7 +211,7 @@ func (c *call) end(begun time.Time) {
 			caller = c.caller()
 		}
 		var ok bool
-		if e.Calls, ok = c.s.lines.line(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
+		if e.Calls, ok = c.s.lines.takeLine(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
 			return
 		}
 	}

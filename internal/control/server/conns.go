@@ -20,8 +20,8 @@ import (
 //
 // A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them is
 // closed. An address with one new connection loses it only if there are as many addresses as places, so one address does
-// not starve another. Callers behind the address of a flood are served as long as they need less time for the handshake and
-// the first call than the flood needs to open perAddress connections.
+// not starve another. A caller behind the address of a flood is served as long as its handshake and first call take less time
+// than the flood needs to open perAddress connections.
 type connPool struct {
 	fresh, perAddress int // new connections, of all and of one address
 	known, perCaller  int // connections of callers, of all and of one
@@ -143,8 +143,8 @@ func (p *connPool) release(c *pooledConn) {
 	}
 }
 
-// admit makes the connection the caller's. It reports false if the caller, or all callers together, have as many connections as
-// they may have, or if the connection was closed before.
+// admit makes the connection the caller's and reports whether it did. It does not if the connection was closed meanwhile, or if
+// the caller, or all callers together, have as many connections as they may have.
 func (c *pooledConn) admit(caller string) bool {
 	p := c.pool
 	p.mu.Lock()

@@ -183,8 +183,7 @@ func (c *call) mode() error {
 	})
 }
 
-// change begins an operation, of which there is an account before. The number of changes is bounded, as is that of the lines that
-// their accounts have.
+// change writes to the audit log, then begins an operation. Changes of one caller are limited, and with them their lines there.
 func (c *call) change(do func() (*api.Operation, error)) error {
 	if wait, ok := c.s.changes.take(c.caller()); !ok {
 		return c.tooMany(wait, "Too many changes.")

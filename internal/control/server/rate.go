@@ -20,7 +20,7 @@ type buckets struct {
 type bucket struct {
 	left   float64
 	at     time.Time
-	missed int // calls of line that found none since the last one that did
+	missed int // calls of takeLine since its last successful one
 }
 
 func newBuckets(rate, burst float64, now func() time.Time) *buckets {
@@ -49,9 +49,9 @@ func (b *buckets) give(key string) {
 	b.put(key, current)
 }
 
-// line takes one for the key and returns 0, or the number of calls of line since the last one that took, if there were others.
-// ok is false if there is none to take.
-func (b *buckets) line(key string) (calls int, ok bool) {
+// takeLine takes one for the key and reports whether there was one. calls is the number of calls of takeLine since the last
+// successful one, this one included; 0 if this is the only one.
+func (b *buckets) takeLine(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)

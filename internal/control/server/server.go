@@ -112,7 +112,7 @@ func defaultLimits() limits {
 		eventWrite: 10 * time.Second, heartbeat: 15 * time.Second,
 		headerBytes: 16 << 10, bodyBytes: 16 << 10, planBytes: 320 << 10,
 		plans: 2, plansPerCaller: 4, planWait: 15 * time.Second,
-		newConns: 128, newConnsPerAddress: 32, knownConns: 256, knownConnsPerCaller: 32,
+		newConns: 128, newConnsPerAddress: 64, knownConns: 256, knownConnsPerCaller: 32,
 		streams: 32, streamsPerActor: 8,
 		callsPerSecond: 20, callsBurst: 60,
 		changesPerSecond: 0.2, changesBurst: 20,
