@@ -94,7 +94,6 @@ func (c *call) answer(d door) error {
 	if to.verb == verbPlan {
 		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.join(c.caller()); c.turn == nil {
-			c.hangUp() // rather than read a body for nothing
 			return c.tooMany(1, "Too many of your plans are waiting.")
 		}
 		defer c.turn.leave()
