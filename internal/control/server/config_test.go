@@ -161,12 +161,15 @@ func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
 }
 
 func TestBucketsAreBounded(t *testing.T) {
-	now := time.Unix(0, 0)
-	b := newBuckets(1, 1, func() time.Time { return now })
+	looks := 0 // at the clock: one for each bucket that is looked at
+	b := newBuckets(1, 1, func() time.Time { looks++; return time.Unix(0, 0) })
 	for i := range 3 * bucketsKept {
 		b.take(string(rune(i)))
 	}
 	if len(b.byKey) > bucketsKept {
 		t.Errorf("%d keys", len(b.byKey))
+	}
+	if looks > 30*bucketsKept {
+		t.Errorf("%d buckets were looked at for %d keys", looks, 3*bucketsKept)
 	}
 }

@@ -82,7 +82,8 @@ func (b *buckets) filled(key string) bucket {
 	return current
 }
 
-// put keeps a bucket. Where there are too many, those that are full again go, and then whichever: the bound holds.
+// put keeps a bucket. If there are too many, those that are full again go, and then any until a quarter of the room is free, so
+// that a flood of new keys does not search all of them for each one.
 func (b *buckets) put(key string, current bucket) {
 	if _, ok := b.byKey[key]; !ok && len(b.byKey) >= bucketsKept {
 		for other := range b.byKey {
@@ -91,7 +92,7 @@ func (b *buckets) put(key string, current bucket) {
 			}
 		}
 		for other := range b.byKey {
-			if len(b.byKey) < bucketsKept {
+			if len(b.byKey) <= bucketsKept*3/4 {
 				break
 			}
 			delete(b.byKey, other)
