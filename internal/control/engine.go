@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
 	"time"
 
@@ -167,8 +168,10 @@ func (e *Engine) announce() {
 func (e *Engine) setUnusable(err error) {
 	e.mu.Lock()
 	reason := "the state folder cannot be used: " + stateText(err)
-	repeated := e.unusable == reason
-	e.unusable = reason
+	repeated := e.unusable == reason || e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
+	if !repeated {
+		e.unusable = reason
+	}
 	e.mu.Unlock()
 	if !repeated {
 		level.Error(e.o.Logger).Log("msg", "Partition control is read-only: its state folder cannot be used", "err", err)

@@ -88,7 +88,8 @@ type Profiling interface {
 // Store keeps the documents of partition control durably, in a folder that no other process uses meanwhile. What was saved is
 // on disk. Errors: ErrStateReplaced, and those of the file system.
 type Store interface {
-	// Open takes the folder and reads it. It can be called again after any error.
+	// Open takes the folder and reads it. It can be called again after any error; then it refuses a folder whose documents are
+	// not those saved last, with ErrStateForeign.
 	Open() (Documents, error)
 	// Reserve makes room for documents of an operation of up to size bytes, so that saving them allocates nothing on disk.
 	Reserve(size int) error
@@ -106,14 +107,15 @@ type Documents struct {
 	// History is the history, nil if there is none. HistoryDamaged says that there is one that cannot be read.
 	History        []byte
 	HistoryDamaged bool
-	// Foreign says that the documents are not those that were saved last: another program used the folder meanwhile. It is
-	// never set by the first Open.
-	Foreign bool
 }
 
-// ErrStateReplaced says that the files of the state folder in use are not those on disk any more: the folder was deleted or
-// replaced under the running program. Open takes up the one that is there now.
-var ErrStateReplaced = errors.New("state folder was replaced while it was in use")
+var (
+	// ErrStateReplaced says that the files of the state folder in use are not those on disk any more: the folder was deleted or
+	// replaced under the running program. Open takes up the one that is there now.
+	ErrStateReplaced = errors.New("state folder was replaced while it was in use")
+	// ErrStateForeign says that a state folder which is opened again has other documents than those saved last.
+	ErrStateForeign = errors.New("state folder was changed by another program: stop that one, and restart this one")
+)
 
 // Observer counts operations.
 type Observer interface {

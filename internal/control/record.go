@@ -167,16 +167,9 @@ func (e *Engine) dropOldOperations() {
 	}
 }
 
-// errForeignState says that a state folder has come into use by another program.
-var errForeignState = errors.New("another program has used the state folder meanwhile: stop it, and restart this one")
-
 // reopenStore takes up a state folder that was replaced, and saves the history there. It is called with saving held.
 func (e *Engine) reopenStore() error {
-	docs, err := e.o.Store.Open()
-	if err == nil && docs.Foreign {
-		err = errForeignState
-	}
-	if err != nil {
+	if _, err := e.o.Store.Open(); err != nil {
 		return err
 	}
 	return e.writeHistory()

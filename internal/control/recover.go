@@ -42,9 +42,11 @@ func (e *Engine) recover(ctx context.Context) {
 	for _, op := range e.unfinished() {
 		e.resume(ctx, safe, op)
 	}
-	e.retryUncordon(safe)
-	e.restoreOnce(ctx)
-	_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+	if e.Reason() == "" { // damaged documents stand until they are accepted
+		e.retryUncordon(safe)
+		e.restoreOnce(ctx)
+		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+	}
 	e.setRecovered()
 }
 

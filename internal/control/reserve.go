@@ -123,8 +123,8 @@ func (e *Engine) repairStore() {
 func stateText(err error) string {
 	var errno syscall.Errno
 	switch {
-	case errors.Is(err, errForeignState):
-		return errForeignState.Error()
+	case errors.Is(err, ErrStateForeign):
+		return ErrStateForeign.Error()
 	case errors.Is(err, ErrStateReplaced):
 		return ErrStateReplaced.Error()
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):

@@ -135,6 +135,9 @@ func (e *Engine) retryParked(ctx context.Context) {
 
 // retry takes the rollback of an operation up again.
 func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, error) {
+	if op.Operation.Verb == api.VerbRecovery {
+		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
+	}
 	if p := e.reserve(ctx, op, op.gpus()...); p != nil {
 		return nil, p
 	}
@@ -144,9 +147,6 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	e.mu.Unlock()
 	if over { // another client has changed its GPUs
 		return e.Operation(op.Operation.ID)
-	}
-	if op.Operation.Verb == api.VerbRecovery {
-		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
 	}
 	if p := e.parkedProblem(op, "retry"); p != nil {
 		return nil, p

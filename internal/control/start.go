@@ -22,6 +22,8 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 		return nil, problemf(api.StalePlan, "the hash is not that of plan %s: plan again", r.Plan)
 	case len(n.plan.Forced) > 0 && !by.Rights.Force:
 		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
+	case n.plan.TakeOver && !by.Rights.TakeOver:
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs that another controller manages (right take-over)", by.Name)
 	}
 	if p := e.reserve(ctx, nil, touched(n.plan.Steps)...); p != nil {
 		return nil, p

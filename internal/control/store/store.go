@@ -47,8 +47,9 @@ type fingerprint struct {
 // New returns the store of a folder. It does not touch the disk: Open comes next.
 func New(dir string) *Store { return &Store{dir: dir} }
 
-// Open takes the folder, makes what is missing and reads its documents. It can be called again after an error, and after
-// control.ErrStateReplaced. Errors: ErrLocked, and those of the file system.
+// Open takes the folder, makes what is missing and reads its documents. It can be called again after any error; then it refuses
+// a folder whose documents are not those saved last. Errors: ErrLocked, control.ErrStateForeign, and those of the file system.
+// After an error nothing can be saved.
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +88,9 @@ func (s *Store) open() (control.Documents, error) {
 	}
 	found := fingerprint{true, sha256.Sum256(docs.Operation), sha256.Sum256(docs.History)}
 	empty := docs.Operation == nil && docs.History == nil && !docs.OperationDamaged && !docs.HistoryDamaged
-	docs.Foreign = s.saved.used && !empty && found != s.saved
+	if s.saved.used && !empty && found != s.saved {
+		return control.Documents{}, control.ErrStateForeign
+	}
 	if !s.saved.used {
 		s.saved = found
 	}

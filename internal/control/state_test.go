@@ -1,0 +1,277 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// TestDamagedState: a document that cannot be read never proves that nothing was under way. If the GPUs are as the readable one
+// says, nothing was; otherwise nothing is changed until the operator has accepted what stands.
+func TestDamagedState(t *testing.T) {
+	for name, c := range map[string]struct {
+		damage  func(w *world)
+		blocked []gpu.UUID // named by the operation to accept; none: the state is good
+	}{
+		"newer slot, nothing done since": {func(w *world) { w.documents.OperationDamaged = true }, nil},
+		"newer slot, GPU differs": {func(w *world) {
+			w.documents.OperationDamaged = true
+			w.takeOver()
+		}, []gpu.UUID{gpu1}},
+		"both slots": {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil }, []gpu.UUID{gpu0, gpu1}},
+		"senseless operation": {func(w *world) { w.documents.Operation = []byte(`{"operation":7}`) }, []gpu.UUID{gpu0, gpu1}},
+		"history":             {func(w *world) { w.documents.HistoryDamaged, w.documents.History = true, nil }, []gpu.UUID{gpu0, gpu1}},
+		"senseless history":   {func(w *world) { w.documents.History = []byte(`[]`) }, []gpu.UUID{gpu0, gpu1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, _, _ := survives(t, api.Succeeded, func(*world) {})
+				c.damage(w)
+				was, calls := w.cutting(), w.calls
+				e := w.engine(t, nil)
+				if len(c.blocked) == 0 {
+					if e.State() != idle || e.free(t, gpu1) != nil {
+						t.Errorf("state %s: %s", e.State(), e.Reason())
+					}
+					return
+				}
+				op := e.Operations().Operations[0]
+				p := e.free(t, gpu0)
+				if e.State() != readOnly || p == nil || p.Type != api.ReadOnly || !strings.Contains(p.Detail, "migctl accept "+op.ID) {
+					t.Fatalf("state %s, a new operation gets %v", e.State(), p)
+				}
+				var named []gpu.UUID
+				for _, g := range op.GPUs {
+					named = append(named, g.GPU)
+				}
+				if op.Verb != api.VerbRecovery || op.State != api.Degraded || !slices.Equal(named, c.blocked) {
+					t.Errorf("operation %+v", op)
+				}
+				_, err := e.Rollback(t.Context(), everything, op.ID)
+				isProblem(t, err, api.ReadOnly)
+				e.repairStore() // it does not go away by itself, nor with a restart
+				if next := w.engine(t, nil); e.State() != readOnly || next.State() != readOnly {
+					t.Errorf("state %s, after a restart %s", e.State(), next.State())
+				}
+				if got, err := e.Accept(t.Context(), everything, op.ID); err != nil || got.State != api.Accepted {
+					t.Fatalf("accepted: %+v, %v", got, err)
+				}
+				w.documents.OperationDamaged, w.documents.HistoryDamaged = false, false // both were written anew
+				for _, e := range []*Engine{e, w.engine(t, nil)} {
+					if e.State() != idle || w.cutting() != was || w.calls != calls {
+						t.Errorf("state %s: %s\n%s", e.State(), e.Reason(), w.cutting())
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestDamageInMidOperation: the newer document of an operation under way is torn. If the GPUs are as the older one says, the
+// operation is rolled back; the crash was between two writes.
+func TestDamageInMidOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		var older []byte
+		w.saving = func(_ int, document []byte) error {
+			w.dead = w.calls == 5
+			older = w.documents.Operation
+			return nil
+		}
+		if _, err := e.start(t, mixed()); err != nil {
+			t.Fatal(err)
+		}
+		e.drive(t)
+		w.revive()
+		w.saving = nil
+		w.documents.Operation, w.documents.OperationDamaged = older, true
+		w.sound(t, w.engine(t, nil), mixedBefore, mixedBefore)
+	})
+}
+
+// TestStateFolderComesLater: a folder that cannot be used at the start makes control read-only, and what the last process left
+// is finished once it can be.
+func TestStateFolderComesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		w.after = func(_ int, s mig.Step) error { w.dead = s.Op == mig.DestroyInstance; return nil }
+		if _, err := e.start(t, second(two3g)); err != nil {
+			t.Fatal(err)
+		}
+		e.drive(t)
+		w.revive()
+		w.after = nil
+		w.opening = syscall.EROFS
+		next := w.engine(t, nil)
+		p := next.free(t, gpu0)
+		if next.State() != readOnly || p == nil || p.Type != api.ReadOnly || !strings.Contains(next.Reason(), "cannot be written") {
+			t.Errorf("state %s: %s; a new operation gets %v", next.State(), next.Reason(), p)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- next.Run(ctx) }()
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		w.opening = nil
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		w.sound(t, next, mixedBefore, mixedBefore)
+	})
+}
+
+// TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The operation goes on in the new
+// one, or is parked if another program uses it.
+func TestStateFolderReplaced(t *testing.T) {
+	for _, foreign := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t)
+			e := w.engine(t, nil)
+			replaced := false
+			w.saving = func(n int, _ []byte) error {
+				if n >= 8 && !replaced {
+					replaced = true
+					w.documents = Documents{}
+					if foreign {
+						w.opening = ErrStateForeign
+					}
+					return ErrStateReplaced
+				}
+				if w.opening != nil {
+					return os.ErrClosed
+				}
+				return nil
+			}
+			op := e.applied(t, mixed())
+			if !foreign {
+				if op.State != api.Succeeded || w.cutting() != mixedAfter || e.State() != idle {
+					t.Errorf("operation is %s, state %s\n%s", op.State, e.State(), w.cutting())
+				}
+				return
+			}
+			if op.State != api.Degraded || e.State() != readOnly || !strings.Contains(e.Reason(), "by another program") {
+				t.Errorf("operation is %s, state %s: %s", op.State, e.State(), e.Reason())
+			}
+		})
+	}
+}
+
+// TestReserveIsEnough: no document of an operation, its rollback included, is larger than what was reserved for it.
+func TestReserveIsEnough(t *testing.T) {
+	for name, begin := range representative() {
+		synctest.Test(t, func(t *testing.T) {
+			w, _, _ := prepared(t, name)
+			e := w.engine(t, nil)
+			room := &roomyFolder{folder: folder{w}}
+			e.o.Store = room
+			w.before = func(n int, s mig.Step) error {
+				if n == 6 {
+					return errors.Join(gpu.ErrDriver, errors.New(strings.Repeat("long ", 100)))
+				}
+				return nil
+			}
+			if err := begin(t, w, e); err != nil {
+				t.Fatal(err)
+			}
+			e.drive(t)
+			if room.reserved == 0 || room.largest > (room.reserved-reserveBase)/2 {
+				t.Errorf("%s: a document has %d bytes, reserved were %d", name, room.largest, room.reserved)
+			}
+		})
+	}
+}
+
+type roomyFolder struct {
+	folder
+	reserved, largest int
+}
+
+func (r *roomyFolder) Reserve(size int) error { r.reserved = size; return nil }
+
+func (r *roomyFolder) SaveOperation(document []byte) error {
+	r.largest = max(r.largest, len(document))
+	return r.folder.SaveOperation(document)
+}
+
+// TestSettlingBlocksItsGPUsOnly: while one operation waits for the kubelet, another GPU can be changed, a restart goes on
+// waiting, and an operator can end the wait.
+func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.kubeletLags = true
+		e := w.engine(t, func(o *Options) { o.SettleTimeout = time.Hour })
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+		first, err := e.start(t, second(two3g))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got := e.now(t, first.ID); got.State != api.Settling || e.Operations().Blocked[gpu1] != first.ID {
+			t.Fatalf("operation is %s, blocked %v", got.State, e.Operations().Blocked)
+		}
+		if p := e.free(t, gpu1); p == nil || p.Type != api.InProgress || p.Operation != first.ID {
+			t.Errorf("its GPU: %v", p)
+		}
+		other, err := e.start(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got := e.now(t, other.ID); got.State != api.Succeeded || w.cordonedBy != "me" { // it has created no device to wait for
+			t.Errorf("the other operation is %s, cordoned by %q", got.State, w.cordonedBy)
+		}
+		_, err = e.EndSettling(t.Context(), Actor{Name: "uid:7"}, first.ID)
+		isProblem(t, err, api.Forbidden)
+		for range 2 {
+			if _, err := e.EndSettling(t.Context(), everything, first.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		got := e.now(t, first.ID)
+		if got.State != api.Succeeded || w.cordonedBy != "" || e.State() != idle || len(e.Operations().Blocked) != 0 ||
+			!strings.Contains(strings.Join(got.Warnings, "\n"), "uid:0 has ended the wait") {
+			t.Errorf("operation is %s: %v; cordoned by %q, state %s", got.State, got.Warnings, w.cordonedBy, e.State())
+		}
+		_, err = e.EndSettling(t.Context(), everything, first.ID)
+		isProblem(t, err, api.BadSpec)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		w.sound(t, w.engine(t, nil), w.cutting(), w.cutting())
+	})
+}
+
+// TestDocumentsAreReadable: what is on disk can be read by a person and by later versions: JSON with names.
+func TestDocumentsAreReadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, _ := survives(t, api.Succeeded, func(*world) {})
+		var h history
+		if err := json.Unmarshal(w.documents.History, &h); err != nil || len(h.Operations) != 1 || len(h.Layouts) != 2 || h.Restored != "boot-1" {
+			t.Errorf("%+v, %v", h, err)
+		}
+		again, err := json.Marshal(h)
+		if err != nil || string(again) != string(w.documents.History) {
+			t.Errorf("%v\n%s\nread and written:\n%s", err, w.documents.History, again)
+		}
+	})
+}
