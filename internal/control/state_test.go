@@ -29,7 +29,7 @@ func TestDamagedState(t *testing.T) {
 			w.documents.OperationDamaged = true
 			w.takeOver()
 		}, []gpu.UUID{gpu1}},
-		"both slots": {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil }, []gpu.UUID{gpu0, gpu1}},
+		"both slots":          {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil }, []gpu.UUID{gpu0, gpu1}},
 		"senseless operation": {func(w *world) { w.documents.Operation = []byte(`{"operation":7}`) }, []gpu.UUID{gpu0, gpu1}},
 		"history":             {func(w *world) { w.documents.HistoryDamaged, w.documents.History = true, nil }, []gpu.UUID{gpu0, gpu1}},
 		"senseless history":   {func(w *world) { w.documents.History = []byte(`[]`) }, []gpu.UUID{gpu0, gpu1}},

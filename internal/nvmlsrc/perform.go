@@ -23,27 +23,7 @@ import (
 // gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
 // the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that succeeded.
 func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
-	return a.perform(ctx, s, func() ([]mig.NodeInstance, error) { return expected, nil })
-}
-
-// Do is PerformStep for the instances that the GPU has now.
-func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
-	out, err := a.perform(ctx, s, func() ([]mig.NodeInstance, error) {
-		g, err := a.readLayout(s.GPU)
-		return g.Instances, err
-	})
-	if err != nil {
-		return mig.Done{}, err
-	}
-	return out.Done, nil
-}
-
-func (a *Actuator) perform(ctx context.Context, s mig.Step, expect func() ([]mig.NodeInstance, error)) (mig.Outcome, error) {
 	out, err := run(ctx, a, laneKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
-		expected, err := expect()
-		if err != nil {
-			return mig.Outcome{}, err
-		}
 		b, err := a.board(s.GPU)
 		if err != nil {
 			return mig.Outcome{}, err
