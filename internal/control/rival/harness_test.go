@@ -41,8 +41,9 @@ type ours interface {
 // harness lets both sides work on one node, as a seed decides.
 type harness struct {
 	t      testing.TB
-	node   *sim.Node // the same that they see
-	rng    *rand.Rand
+	node   *sim.Node    // the same that they see
+	rng    *rand.Rand   // of requests
+	rngs   []*rand.Rand // of what happens on each GPU: GPUs are read at the same time
 	rival  theirs
 	ours   ours
 	mu     sync.Mutex
@@ -50,23 +51,24 @@ type harness struct {
 	chance chance
 	script func(point) // instead of chances, in tests of one interleaving
 	alone  bool        // the rival never has a turn
-	seed   uint64      // of orders
-	first  uint64      // the seed of this run
+	seed   uint64      // of this run
+	orders []uint64    // given so far, for each GPU
 
 	requests, kills int
+	last            answer
 }
 
 // chance is what may happen during one request, drawn before it.
 type chance struct {
 	atRead, atChange float64 // that the turn is handed over at a point
-	dieAt            int     // the point at which our process is killed; 0 is never
+	dieAt, dieOn     int     // the point of a GPU at which our process is killed; 0 is never
 	failAt, failures int     // the change that the driver refuses first, and how many
-	points, changes  int     // so far
+	points, changes  int     // so far, points of the GPU dieOn
 }
 
 func newHarness(t testing.TB, node *sim.Node, seed uint64) *harness {
 	t.Helper()
-	h := &harness{t: t, node: node, rng: rand.New(rand.NewPCG(seed, 1)), seed: seed << 32, first: seed}
+	h := &harness{t: t, node: node, rng: rand.New(rand.NewPCG(seed, 1)), seed: seed}
 	var uuids []gpu.UUID
 	for i := range node.Count() {
 		s, err := node.Read(i, gpu.ReadingDevice)
@@ -74,7 +76,9 @@ func newHarness(t testing.TB, node *sim.Node, seed uint64) *harness {
 			t.Fatal(err)
 		}
 		uuids = append(uuids, s.UUID)
+		h.rngs = append(h.rngs, rand.New(rand.NewPCG(seed, uint64(i)+2)))
 	}
+	h.orders = make([]uint64, len(uuids))
 	h.judge = newOracle(uuids, func(i int) tree { return treeOf(t, node, i) }, h.isBusy)
 	return h
 }
@@ -97,7 +101,10 @@ func (h *harness) at(p point) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := &h.chance
-	if c.points++; c.dieAt > 0 && c.points > c.dieAt {
+	if p.GPU == c.dieOn {
+		c.points++
+	}
+	if c.dieAt > 0 && c.points > c.dieAt {
 		return die
 	}
 	if h.script != nil {
@@ -110,7 +117,7 @@ func (h *harness) at(p point) verdict {
 		c.changes++
 		refuse = c.failAt > 0 && c.changes >= c.failAt && c.changes < c.failAt+c.failures
 	}
-	if c.points == c.dieAt {
+	if c.dieAt > 0 && c.points == c.dieAt {
 		if p.After || !p.changes() { // else the call is not made
 			h.judge.passed(p)
 		}
@@ -135,7 +142,7 @@ func (h *harness) handOver(p point) {
 	case p.changes():
 		odds = h.chance.atChange
 	}
-	if odds > 0 && h.rng.Float64() < odds {
+	if odds > 0 && h.rngs[p.GPU].Float64() < odds {
 		h.turn(p.GPU)
 	}
 }
@@ -146,17 +153,18 @@ func (h *harness) turn(index int) {
 		return
 	}
 	h.judge.handovers++
-	if h.rng.IntN(40) == 0 {
+	rng := h.rngs[index]
+	if rng.IntN(40) == 0 {
 		h.judge.note("the rival is killed")
 		h.rival.kill()
 	}
-	calls := 1 + h.rng.IntN(6)
-	if h.rng.IntN(2) == 0 {
+	calls := 1 + rng.IntN(6)
+	if rng.IntN(2) == 0 {
 		calls = 64
 	}
 	for range calls {
-		h.seed++
-		if m := h.rivalMoves(order{GPU: index, Seed: h.seed}); m.Ended {
+		h.orders[index]++
+		if m := h.rivalMoves(order{GPU: index, Seed: h.seed<<32 + h.orders[index]<<8 + uint64(index)}); m.Ended {
 			return
 		}
 	}
@@ -190,7 +198,7 @@ func (h *harness) draw() chance {
 		c.atRead, c.atChange = 0.003, 0.1
 	}
 	if r.IntN(8) == 0 {
-		c.dieAt = 1 + r.IntN(900)
+		c.dieAt, c.dieOn = 1+r.IntN(500), r.IntN(h.node.Count())
 	}
 	switch r.IntN(10) {
 	case 0, 1:
@@ -259,6 +267,7 @@ func (h *harness) ask(r request) (alive bool) {
 	a, alive := h.ours.do(r)
 	if alive {
 		h.judge.answered(r, a)
+		h.last = a
 	}
 	return alive
 }
@@ -270,7 +279,7 @@ func (h *harness) report(t *testing.T) {
 		return
 	}
 	log := h.judge.log
-	t.Errorf("seed %d: %s\nthe last calls:\n%s", h.first, strings.Join(h.judge.broken, "\n"), strings.Join(log[max(len(log)-*shown, 0):], "\n"))
+	t.Errorf("seed %d: %s\nthe last calls:\n%s", h.seed, strings.Join(h.judge.broken, "\n"), strings.Join(log[max(len(log)-*shown, 0):], "\n"))
 }
 
 // specs are what operators ask for.

@@ -67,7 +67,7 @@ type order struct {
 	GPU     int    `json:"gpu"`
 	Seed    uint64 `json:"seed"`
 	Program string `json:"program,omitempty"`
-	Layout  tree   `json:"layout,omitempty"` // of clearAndBuild; drawn if it is nil
+	Layout  tree   `json:"layout"` // of clearAndBuild; drawn if it is nil
 }
 
 func (p *partitioner) step(o order) move {
