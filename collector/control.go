@@ -15,6 +15,7 @@ type Control struct {
 	duration   *prometheus.HistogramVec
 	state      *prometheus.GaugeVec
 	lastError  prometheus.Gauge
+	reads      prometheus.Counter
 	states     []string
 	now        func() time.Time
 
@@ -49,6 +50,10 @@ func NewControl(opts ControlOptions) *Control {
 			Name: "mig_control_last_error_timestamp_seconds",
 			Help: "Unix time at which an operation of partition control last failed; 0 where none has since the start.",
 		}),
+		reads: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "mig_control_api_reads_total",
+			Help: "Calls to the API of partition control that only read. All other calls are in its audit log.",
+		}),
 		states: opts.States,
 		now:    opts.Now,
 	}
@@ -70,6 +75,9 @@ func (c *Control) Ended(verb, result string, took time.Duration, failed bool) {
 		c.lastError.Set(float64(c.now().UnixNano()) / 1e9)
 	}
 }
+
+// Read counts a call that only reads.
+func (c *Control) Read() { c.reads.Inc() }
 
 // SetState says which of the states partition control is in. A state of no name known is left out.
 func (c *Control) SetState(state string) {
@@ -98,4 +106,5 @@ func (c *Control) Collect(to chan<- prometheus.Metric) {
 	c.duration.Collect(to)
 	c.state.Collect(to)
 	c.lastError.Collect(to)
+	c.reads.Collect(to)
 }

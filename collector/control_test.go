@@ -19,6 +19,9 @@ func newControl() *Control {
 func TestControlBeginsAtZero(t *testing.T) {
 	c := newControl()
 	want := `
+# HELP mig_control_api_reads_total Calls to the API of partition control that only read. All other calls are in its audit log.
+# TYPE mig_control_api_reads_total counter
+mig_control_api_reads_total 0
 # HELP mig_control_last_error_timestamp_seconds Unix time at which an operation of partition control last failed; 0 where none has since the start.
 # TYPE mig_control_last_error_timestamp_seconds gauge
 mig_control_last_error_timestamp_seconds 0
@@ -35,7 +38,7 @@ mig_control_state{state="idle"} 1
 mig_control_state{state="running"} 0
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
-		"mig_control_operations_total", "mig_control_state", "mig_control_last_error_timestamp_seconds"); err != nil {
+		"mig_control_operations_total", "mig_control_state", "mig_control_last_error_timestamp_seconds", "mig_control_api_reads_total"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(c, "mig_control_operation_duration_seconds"); n != 2 {
@@ -52,6 +55,10 @@ func TestControlCounts(t *testing.T) {
 	c.Ended("apply", "succeeded", 3*time.Second, false)
 	if got := testutil.ToFloat64(c.lastError); got != 0 {
 		t.Errorf("last error at %v after a success", got)
+	}
+	c.Read()
+	if got := testutil.ToFloat64(c.reads); got != 1 {
+		t.Errorf("%v reads, want 1", got)
 	}
 	c.Ended("apply", "degraded", 7*time.Second, true)
 	c.SetState("degraded")

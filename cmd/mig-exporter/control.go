@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-kit/log"
@@ -16,9 +18,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/hooks"
-	"github.com/mig-exporter/mig-exporter/internal/control/journal"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
+	"github.com/mig-exporter/mig-exporter/internal/control/store"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -31,11 +33,13 @@ type controller struct {
 	engine  *control.Engine
 	server  server.Options
 	metrics *collector.Control
+	status  *controlStatus
 	closers []func() error
 	logger  log.Logger
 }
 
-// openControl opens the journal and the audit log, and makes the engine over the exporter's parts.
+// openControl makes the engine over the exporter's parts. It touches neither the state folder nor a socket: if these cannot be
+// used, metrics are served all the same.
 func openControl(cfg *Config, x *exporter) (*controller, error) {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
 	if err := c.open(cfg, x); err != nil {
@@ -61,20 +65,13 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 	if err != nil {
 		return err
 	}
-	file, err := journal.Open(cfg.Control.StateDir)
-	if err != nil {
-		return fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
-	}
-	c.closers = append(c.closers, file.Close)
-	opts.Journal = file
+	folder := store.New(cfg.Control.StateDir)
+	audit := server.NewAudit(filepath.Join(cfg.Control.StateDir, auditFile), c.logger)
+	c.closers = append(c.closers, folder.Close, audit.Close)
+	opts.Store = folder
 	if c.engine, err = control.New(opts); err != nil {
 		return err
 	}
-	audit, err := server.OpenAudit(filepath.Join(cfg.Control.StateDir, auditFile))
-	if err != nil {
-		return fmt.Errorf("--control.state-dir=%s: %w", cfg.Control.StateDir, err)
-	}
-	c.closers = append(c.closers, audit.Close)
 	c.server = server.Options{
 		Socket:          cfg.Control.Socket,
 		AllowGID:        cfg.Control.AllowGID,
@@ -84,6 +81,7 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 		Node:            web.NewStateHandler(x.poller, c.logger),
 		Current:         x.poller.Current,
 		Audit:           audit,
+		Observer:        c.metrics,
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
 	}
@@ -104,6 +102,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		return control.Options{}, err
 	}
 	c.metrics = newControlMetrics()
+	c.status = &controlStatus{metrics: c.metrics, engine: "idle"}
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}
@@ -119,7 +118,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		Handles:       x.node.handles,
 		Cluster:       x.node.cluster,
 		Profiling:     x.node.releaser,
-		Observer:      observer{c.metrics},
+		Observer:      observer{c.metrics, c.status},
 		CallTimeout:   cfg.Control.CallTimeout,
 		IdleFor:       cfg.Control.IdleFor,
 		SettleTimeout: cfg.Control.SettleTimeout,
@@ -156,14 +155,49 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 	return list, nil
 }
 
-// run finishes what a crash has left, and serves until ctx ends.
+// retryServing is how long after its API could not be served partition control tries again.
+const retryServing = 10 * time.Second
+
+// run finishes what a crash has left, and serves until ctx ends. What keeps it from doing so is a state of partition control,
+// and no reason to end the program.
 func (c *controller) run(ctx context.Context) error {
-	if err := c.engine.Recover(ctx); err != nil {
-		return fmt.Errorf("partition control: %w", err)
+	return sideBySide(ctx, []func(context.Context) error{c.engine.Run, c.serveAPI})
+}
+
+func (c *controller) serveAPI(ctx context.Context) error {
+	opts := c.server
+	opts.Ready = func(addresses []net.Addr) {
+		c.status.setOff("")
+		if c.server.Ready != nil {
+			c.server.Ready(addresses)
+		}
 	}
-	return sideBySide(ctx, []func(context.Context) error{c.engine.Run, func(ctx context.Context) error {
-		return server.Serve(ctx, c.server, c.engine, c.logger)
-	}})
+	for {
+		err := server.Serve(ctx, opts, c.engine, c.logger)
+		if ctx.Err() != nil {
+			return err
+		}
+		if c.status.setOff(err.Error()) {
+			level.Error(c.logger).Log("msg", "Partition control is off: its API cannot be served; it is tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryServing):
+		}
+	}
+}
+
+// notes says what an operator should know of partition control.
+func (c *controller) notes() []string {
+	var list []string
+	if off := c.status.reason(); off != "" {
+		list = append(list, "partition control is off: "+off)
+	}
+	if reason := c.engine.Reason(); reason != "" {
+		list = append(list, "partition control is read-only: "+reason)
+	}
+	return list
 }
 
 func (c *controller) close() {
@@ -175,21 +209,65 @@ func (c *controller) close() {
 }
 
 // observer counts the engine's operations in metrics.
-type observer struct{ metrics *collector.Control }
+type observer struct {
+	metrics *collector.Control
+	status  *controlStatus
+}
 
 func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 	o.metrics.Ended(string(verb), result, took, result != string(api.Succeeded))
 }
 
-func (o observer) State(state string) { o.metrics.SetState(state) }
+func (o observer) State(state string) { o.status.setEngine(state) }
+
+// controlStatus joins the state of the engine with whether its API is served.
+type controlStatus struct {
+	metrics *collector.Control
+
+	mu     sync.Mutex
+	engine string
+	off    string // why the API is not served
+}
+
+func (s *controlStatus) setEngine(state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine = state
+	s.show()
+}
+
+// setOff notes why the API is not served, and reports whether that is news.
+func (s *controlStatus) setOff(reason string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	news := s.off != reason
+	s.off = reason
+	s.show()
+	return news
+}
+
+func (s *controlStatus) show() {
+	if s.off != "" {
+		s.metrics.SetState("off")
+		return
+	}
+	s.metrics.SetState(s.engine)
+}
+
+func (s *controlStatus) reason() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.off
+}
 
 func newControlMetrics() *collector.Control {
 	return collector.NewControl(collector.ControlOptions{
-		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore)},
+		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore), string(api.VerbRecovery)},
 		Results: []string{
-			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Degraded), string(api.Stuck),
+			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Interrupted), string(api.Accepted),
+			string(api.Degraded), string(api.Stuck),
 		},
-		States: []string{"idle", "running", "degraded", "stuck", "read-only"},
+		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    time.Now,
 	})
 }

@@ -57,14 +57,17 @@ func TestTheRollbackFails(t *testing.T) {
 	s.expect(t, "mended", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="2g.10gb"`)
 }
 
-// A node that cannot be led back is usable again when its operation is given up.
-func TestAbandon(t *testing.T) {
+// A GPU whose operation cannot be rolled back can be changed again once its layout is accepted as it stands.
+func TestAccept(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", faultyRecut+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))
 	c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	ids, _ := c.operations()
-	c.must(0, "rollback", "--abandon", "--yes", ids[0])
-	if _, states := c.operations(); !slices.Equal(states, []string{"apply failed"}) {
+	if out := c.must(2, "rollback", "--abandon", "--yes", ids[0]); !strings.Contains(out, "migctl accept "+ids[0]) {
+		t.Errorf("migctl does not name the command that replaces --abandon:\n%s", out)
+	}
+	c.must(0, "accept", "--yes", ids[0])
+	if _, states := c.operations(); slices.Equal(states, []string{"apply degraded"}) {
 		t.Errorf("%q", states)
 	}
 	c.advance(11 * time.Second)

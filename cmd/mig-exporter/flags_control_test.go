@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -56,5 +57,17 @@ func TestCheckConfigOfControl(t *testing.T) {
 	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
 	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure || !strings.Contains(text, "--control.config.file") {
 		t.Errorf("a configuration with a misspelt key: exit code %d, %q", code, text)
+	}
+}
+
+func TestHostNames(t *testing.T) {
+	names := hostNames([]string{":9401", "metrics.local:9401", "127.0.0.1:0", "no port"}, "gpu-node")
+	for _, want := range []string{"gpu-node", "metrics.local", "127.0.0.1"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%q lacks %s", names, want)
+		}
+	}
+	if slices.Contains(names, "") {
+		t.Errorf("%q has an empty name", names)
 	}
 }

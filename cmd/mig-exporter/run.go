@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"os"
 	"time"
@@ -125,12 +126,18 @@ func newCollector(cfg *Config, driverCalls, profilerCalls func() uint64, logger 
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
+	var notes func() []string
+	if x.control != nil {
+		notes = x.control.notes
+	}
 	return web.Options{
+		Notes:         notes,
 		TelemetryPath: cfg.TelemetryPath,
 		MaxScrapes:    cfg.MaxScrapes,
 		FreshFor:      cfg.freshFor(),
 		ReadyMaxAge:   cfg.ReadyMaxAge * cfg.speed(),
 		State:         cfg.State,
+		Hosts:         hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:         cfg.Pprof,
 		NoOpenMetrics: cfg.Names != collector.NamesNative,
 		Simulated:     cfg.Driver == driverSim,
@@ -139,6 +146,20 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Register:      x.fresh,
 		Extra:         x.node.handlers(x.poller),
 	}
+}
+
+// hostNames lists the names under which this node may be asked for: its own, and those of the addresses that are listened on.
+func hostNames(addresses []string, node string) []string {
+	names := []string{node}
+	if own, err := os.Hostname(); err == nil {
+		names = append(names, own)
+	}
+	for _, address := range addresses {
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "" {
+			names = append(names, host)
+		}
+	}
+	return names
 }
 
 // close ends the driver before the node that it belongs to.

@@ -89,19 +89,40 @@ func TestFollowReconnects(t *testing.T) {
 }
 
 func TestEnds(t *testing.T) {
-	for state, code := range map[api.OperationState]int{
-		api.RolledBack: exitFailed, api.Failed: exitFailed, api.Degraded: exitDegraded, api.Stuck: exitDegraded,
+	unchanged := operation(api.Failed)
+	unchanged.Renamed = nil
+	unchanged.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409, Detail: "Before step 1 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
+	for i := range unchanged.Steps {
+		unchanged.Steps[i].State = api.StepPending
+	}
+	unreadable := operation(api.Degraded)
+	unreadable.Verb, unreadable.Plan, unreadable.Steps, unreadable.Renamed = api.VerbRecovery, "", []api.OperationStep{}, nil
+	unreadable.GPUs = []api.OperationGPU{{GPU: gpu2, State: api.Degraded, Error: "3g.20gb at 4:4 stands there, which is not in what is on disk"}}
+	unreadable.Error = &api.Problem{Type: api.ReadOnly, Title: "Operations cannot be recorded", Status: 503, Detail: "The newest copy of operation.0 is damaged."}
+	for name, c := range map[string]struct {
+		op   *api.Operation
+		code int
+	}{
+		"rolled-back":    {operation(api.RolledBack), exitFailed},
+		"failed":         {operation(api.Failed), exitFailed},
+		"layout-changed": {unchanged, exitFailed},
+		"interrupted":    {partial(api.Interrupted), exitNeither},
+		"accepted":       {partial(api.Accepted), exitNeither},
+		"degraded":       {partial(api.Degraded), exitDegraded},
+		"recovery":       {unreadable, exitDegraded},
+		"stuck":          {partial(api.Stuck), exitDegraded},
 	} {
-		t.Run(string(state), func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			routes := applied()
-			routes["GET /operations/op-20260304-1"] = answer(operation(state))
+			routes["GET /operations/op-20260304-1"] = answer(c.op)
 			_, address := serve(t, routes)
 			got := runner{}.run(t, address, "operations", "--follow", "op-20260304-1")
-			if got.code != code || got.err != "" {
+			if got.code != c.code || got.err != "" {
 				t.Errorf("exit code %d: %s", got.code, got.err)
 			}
 			fits(t, got.out)
-			golden(t, "end-"+string(state)+".txt", got.out)
+			_, end, _ := strings.Cut(got.out, "\n\n") // what is before has nothing new
+			golden(t, "end-"+name+".txt", end)
 		})
 	}
 }
@@ -140,7 +161,7 @@ func TestMode(t *testing.T) {
 	const put = "PUT /gpus/GPU-5f65f8d5-"
 	op := operation(api.Succeeded)
 	op.Verb, op.Steps, op.Hooks = api.VerbMode, nil, nil
-	op.Mode = &api.ModeResult{GPU: "GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a", Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 812, What: "nvidia-persistenced"}}}
+	op.Mode = &api.ModeResult{GPU: "GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a", Wanted: true, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 812, What: "nvidia-persistenced"}}}
 	routes["GET /operations/op-20260304-1"] = answer(op)
 	f, address := serve(t, routes)
 	var uuid string

@@ -50,7 +50,7 @@ func TestLongCommandsAreNotCut(t *testing.T) {
 	}
 }
 
-// TestNoForceWhereThereIsNone: MIG mode and roll-backs know no force.
+// TestNoForceWhereThereIsNone: MIG mode and rollbacks know no force.
 func TestNoForceWhereThereIsNone(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -60,7 +60,7 @@ func TestNoForceWhereThereIsNone(t *testing.T) {
 		"processes of a GPU":    {blocked(api.Busy, "GPU-00811850"), "mode on 0 -y", "end whatever has the GPU open"},
 		"instances of a GPU":    {blocked(api.Busy, "MIG-1", "MIG-2"), "mode on 0 -y", "--devices none"},
 		"nothing named":         {blocked(api.Busy), "mode on 0 -y", "end whatever"},
-		"a roll-back":           {blocked(api.Busy, "MIG-1"), "rollback op -y", "repeat the command"},
+		"a rollback":            {blocked(api.Busy, "MIG-1"), "rollback op -y", "repeat the command"},
 		"nothing to roll back":  {refuse(api.Problem{Type: api.BadSpec, Status: 422}), "rollback op -y", "migctl operations"},
 		"a plan, seen before":   {blocked(api.Busy, "MIG-1"), "apply --plan=p --hash=h -y", "plan again"},
 		"a GPU without a place": {blocked(api.Busy, "GPU-00811850"), "rollback op -y", "in the way: GPU-00811850 in use"},

@@ -142,7 +142,7 @@ func (s *session) argValues(ctx context.Context, t *typed) []string {
 		return []string{"bash", "zsh", "fish"}
 	case commandGet, commandProfiles:
 		return s.gpuNames(ctx)
-	case commandRollback, commandOperations:
+	case commandRollback, commandAccept, commandSettled, commandOperations:
 		if len(t.args) == 0 {
 			return s.operationNames(ctx)
 		}

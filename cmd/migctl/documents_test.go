@@ -24,7 +24,7 @@ func holds() []api.Hold {
 	return []api.Hold{{Kind: api.HoldPod, What: "ml/train-0 (main)"}, {Kind: api.HoldProcess, PID: 4711, What: "python3"}}
 }
 
-// recut is a plan that destroys a busy instance, keeps one in which a compute instance is cut anew, and creates two.
+// recut is a plan that destroys a busy instance, keeps one whose compute instances it replaces, and creates two.
 func recut() *api.Plan {
 	whole := func(uuid gpu.MIGUUID, slices int, fate api.Fate, holders ...api.Hold) []api.Compute {
 		return []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate, Holders: holders}}
@@ -98,27 +98,60 @@ func operation(state api.OperationState) *api.Operation {
 		return op
 	}
 	op.Hooks = nil
-	op.Steps[4].Done, op.Steps[4].State, op.Steps[4].Error = nil, "failed", "create compute instance: INSUFFICIENT_RESOURCES"
-	op.Steps[0].State = "undone"
+	op.Steps[4].Done, op.Steps[4].State, op.Steps[4].Error = nil, api.StepFailed, "create compute instance: INSUFFICIENT_RESOURCES"
+	op.Steps[0].State = api.StepUndone
+	for i := range op.Steps[5:] {
+		op.Steps[5+i].State = api.StepPending
+	}
 	op.Renamed = map[gpu.MIGUUID]gpu.MIGUUID{trainer: created}
-	op.Error = &api.Problem{Type: api.DriverFailed, Title: "The driver refused", Status: 500, Operation: op.ID,
-		Detail: "Creating a compute instance in 2g.10gb at 0:2 failed: somebody else is at work on this GPU."}
+	op.Error = &api.Problem{Type: api.DriverFailed, Title: "The driver refused", Status: 502, Operation: op.ID,
+		Detail: "Creating a compute instance in 2g.10gb at 0:2 failed: INSUFFICIENT_RESOURCES."}
 	return op
+}
+
+// partial is that operation with results of two GPUs, of which the other was rolled back.
+func partial(state api.OperationState) *api.Operation {
+	op := operation(state)
+	op.Renamed = nil
+	step := op.Steps[3]
+	step.Op, step.State = mig.DestroyInstance, api.StepDone
+	op.Rollback = []api.OperationStep{step}
+	op.GPUs = []api.OperationGPU{
+		{GPU: gpu2, State: state, Error: "create compute instance: INSUFFICIENT_RESOURCES", Standing: []api.Instance{
+			{ID: gpu.Some(gpu.InstanceID(2)), Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Fate: api.Keep,
+				Compute: []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: kept, Placement: at(0, 3), Fate: api.Keep}}},
+		}},
+		{GPU: "GPU-00911850-bd8c-5ae1-96ad-c6abb1e0f5e7", State: api.RolledBack},
+	}
+	if state == api.Interrupted {
+		op.GPUs[0].Error = ""
+		op.GPUs[0].Standing[0].Profile, op.GPUs[0].Standing[0].Placement = "1g.5gb", at(6, 1)
+		op.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409, Operation: op.ID,
+			Detail: "After step 4 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
+	}
+	return op
+}
+
+// stepEvent is the event of a step in a state.
+func stepEvent(index int, rollback bool, state api.StepState, failure string) api.Event {
+	step := operation(api.Running).Steps[index]
+	step.State, step.Error = state, failure
+	return api.Event{Kind: api.EventStep, State: api.Running, Step: &step, Index: gpu.Some(index), Rollback: rollback}
 }
 
 // news are the events of an operation that succeeds.
 func news() []api.Event {
-	e := func(seq int, kind string, ms int, state api.OperationState, step gpu.Opt[int], text string) api.Event {
-		return api.Event{Seq: seq, Time: began.Add(time.Duration(ms) * time.Millisecond), Kind: kind, State: state, Step: step, Text: text}
+	all := []api.Event{
+		{Kind: api.EventState, State: api.Running},
+		stepEvent(0, false, api.StepRunning, ""),
+		stepEvent(0, false, api.StepDone, ""),
+		{Kind: api.EventNote, State: api.Settling, Text: "waiting for the kubelet to show the new devices"},
+		{Kind: api.EventState, State: api.Succeeded, Text: "succeeded"},
 	}
-	none := gpu.None[int]()
-	return []api.Event{
-		e(1, "state", 0, api.Running, none, ""),
-		e(2, "step", 210, api.Running, gpu.Some(0), "destroy-ci compute 0:3 in 3g.20gb at 0:4 of "+string(gpu2)+": begun"),
-		e(3, "step", 400, api.Running, gpu.Some(0), "destroy-ci compute 0:3 in 3g.20gb at 0:4 of "+string(gpu2)+": done"),
-		e(4, "note", 900, api.Settling, none, "waiting for the kubelet to show the new devices"),
-		e(5, "state", 2300, api.Succeeded, none, "succeeded"),
+	for i, ms := range []int{0, 210, 400, 900, 2300} {
+		all[i].Seq, all[i].Time = i+1, began.Add(time.Duration(ms)*time.Millisecond)
 	}
+	return all
 }
 
 // applied are the routes of a change that succeeds.

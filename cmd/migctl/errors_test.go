@@ -47,6 +47,8 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 		{api.Unavailable, exitFailed, "migctl get"},
 		{api.ReadOnly, exitFailed, "--control.state-dir"},
 		{api.DegradedNode, exitDegraded, "migctl rollback op-7"},
+		{api.DegradedNode, exitDegraded, "migctl accept op-7"},
+		{api.LayoutChanged, exitFailed, "plan again"},
 		{api.StuckNode, exitDegraded, "driver call hangs"},
 		{api.DriverFailed, exitFailed, "migctl operations op-7"},
 	} {

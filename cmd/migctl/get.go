@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
 // get draws the node, or prints its document.
@@ -30,7 +32,11 @@ func (s *session) get(ctx context.Context) error {
 		return s.printDocument(data)
 	}
 	node.GPUs = chosen
-	drawNode(s.page, &node, s.opts.Output == formWide)
+	var list api.Operations
+	if err := s.client.fetch(ctx, "/operations", &list); err != nil { // the node is shown without what blocks its GPUs
+		list = api.Operations{}
+	}
+	drawNode(s.page, &node, &list, s.opts.Output == formWide)
 	return nil
 }
 
@@ -84,7 +90,7 @@ func (c columns) id(uuid string) string {
 	return shortUUID(uuid)
 }
 
-func drawNode(p *page, node *nodeState, wide bool) {
+func drawNode(p *page, node *nodeState, list *api.Operations, wide bool) {
 	c := tableColumns(wide)
 	if wide {
 		p.width = 0
@@ -99,6 +105,7 @@ func drawNode(p *page, node *nodeState, wide bool) {
 	if n := node.Node.HungCalls; n > 0 {
 		p.para("! ", red, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
 	}
+	writeControl(p, list)
 	if len(node.GPUs) == 0 {
 		p.line(text("No GPUs."))
 	}
@@ -108,7 +115,7 @@ func drawNode(p *page, node *nodeState, wide bool) {
 		if i == 0 || g.isMIG() || node.GPUs[i-1].isMIG() {
 			p.line()
 		}
-		drawGPU(p, g, node.Time, c)
+		drawGPU(p, g, node.Time, list, c)
 		stranded = stranded || g.Capacity != nil && g.Capacity.Memory.Stranded > 0 && g.isMIG()
 	}
 	if stranded {
@@ -134,8 +141,11 @@ func sourceTrouble(src *nodeSource) string {
 // staleAfter is the age, at the time of the document, from which readings of a GPU are called old.
 const staleAfter = 10 * time.Second
 
-func drawGPU(p *page, g *nodeGPU, now time.Time, c columns) {
+func drawGPU(p *page, g *nodeGPU, now time.Time, list *api.Operations, c columns) {
 	headGPU(p, g, c)
+	if list.Blocked[g.UUID] != "" {
+		p.para("  ! ", red, blockedText(list, g.UUID))
+	}
 	if !g.Up {
 		t := "not answering"
 		if !g.LastRead.IsZero() {

@@ -20,7 +20,7 @@ func TestHelpAndManPage(t *testing.T) {
 			t.Errorf("%s is missing in the help or the man page", c.Name)
 		}
 	}
-	for _, code := range []string{"0 done", "1 refused", "2 the command line", "3 the server", "4 the node is degraded"} {
+	for _, code := range []string{"0 done", "1 refused", "2 the command line", "3 the server", "4 degraded or stuck", "5 the layout is neither"} {
 		if !strings.Contains(flat(help.out), code) {
 			t.Errorf("the help does not tell exit code %s", code)
 		}
@@ -33,7 +33,7 @@ func TestHelpAndManPage(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"}, {"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"completion", "csh"}, {"get", "--timeout=soon"}} {
+	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"}, {"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"completion", "csh"}, {"get", "--timeout=soon"}} {
 		got := runner{}.run(t, defaultAddress, args...)
 		if got.code != exitUsage || !strings.Contains(got.err, "migctl: ") {
 			t.Errorf("%v: %+v", args, got)
@@ -72,6 +72,11 @@ func TestCompletion(t *testing.T) {
 		{"plan --force MIG-9d1a0002", "MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f"},
 		{"rollback op", "op-20260304-1 op-20260304-1"},
 		{"rollback op-20260304-1 ", ""},
+		{"rollback --a", "--address"},
+		{"acc", "accept"},
+		{"accept op", "op-20260304-1 op-20260304-1"},
+		{"settled op", "op-20260304-1 op-20260304-1"},
+		{"accept op-20260304-1 --y", "--yes"},
 		{"completion b", "bash"},
 		{"none x", ""},
 	} {

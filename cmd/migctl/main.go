@@ -16,6 +16,7 @@ const (
 	exitUsage       = 2
 	exitUnreachable = 3
 	exitDegraded    = 4 // degraded or stuck: an operator is wanted
+	exitNeither     = 5 // interrupted or accepted: the layout is neither the previous nor the planned one, and nothing is blocked
 	exitInterrupted = 130
 )
 

@@ -21,7 +21,7 @@ func writeMan(w io.Writer, model *kingpin.ApplicationModel) {
 	put := func(format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }
 	about, _, _ := strings.Cut(programHelp, "\n\n")
 	put(`.TH MIGCTL 1 "" "mig-exporter %s" "User Commands"`, roff(version.Version))
-	put(".SH NAME\nmigctl \\- show and re\\-cut the GPUs of a node")
+	put(".SH NAME\nmigctl \\- show and repartition the GPUs of a node")
 	put(".SH SYNOPSIS\n.B migctl\n[\\fIflags\\fR] \\fIcommand\\fR [\\fIarguments\\fR]")
 	put(".SH DESCRIPTION\n%s", roff(about))
 	put(".SH OPTIONS")
@@ -48,8 +48,9 @@ func writeMan(w io.Writer, model *kingpin.ApplicationModel) {
 		{exitFailed, "Refused by the server, declined by the operator, or failed and rolled back."},
 		{exitUsage, "The command line or the spec is wrong."},
 		{exitUnreachable, "The server cannot be reached, does not answer in time, or is none of mig-exporter's."},
-		{exitDegraded, "The node is degraded (a roll-back failed: see migctl rollback) or stuck (a driver call hangs)."},
-		{exitInterrupted, "Interrupted. An operation goes on without migctl: see migctl operations --follow."},
+		{exitDegraded, "A GPU is degraded (a rollback failed: see migctl rollback and migctl accept) or stuck (a driver call hangs)."},
+		{exitNeither, "The operation has ended with a layout that is neither the previous nor the planned one, and blocks no GPU: another client changed a GPU meanwhile (interrupted), or the layout was accepted as it stands. Plan again."},
+		{exitInterrupted, "Interrupted by a signal. An operation goes on without migctl: see migctl operations --follow."},
 	} {
 		put(".TP\n.B %d\n%s", e.code, roff(e.text))
 	}

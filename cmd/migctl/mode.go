@@ -79,27 +79,31 @@ func (s *session) switchModes(ctx context.Context, gpus []nodeGPU) error {
 	return nil
 }
 
-// writeMode says what became of a mode change, and what it waits for.
+// writeMode shows the mode that was asked for, the mode in force and the pending one, and what that waits for.
 func writeMode(p *page, m *api.ModeResult) {
 	if m == nil {
 		return
 	}
-	current, pending := onOff(m.Current), onOff(m.Pending)
-	if m.Current == m.Pending && m.Waits == "" {
-		p.line(text("  MIG mode is %s", current).in(green))
+	if m.Wanted == m.Current && m.Current == m.Pending && m.Waits == "" {
+		p.line(text("  MIG mode is %s", onOff(m.Current)).in(green))
 		return
 	}
-	p.line(text("  MIG mode is %s; pending: %s", current, pending).in(yellow))
+	t := fmt.Sprintf("MIG mode %s wanted, %s now, %s pending", onOff(m.Wanted), onOff(m.Current), onOff(m.Pending))
+	switch m.Waits {
+	case "":
+	case "in use":
+		t += ": waits for the GPU to be free"
+	default:
+		t += ": waits for " + m.Waits
+	}
+	p.para("  ", yellow, t)
 	switch m.Waits {
 	case "reset":
-		p.para("  waits for: ", yellow, "a reset of the GPU. End what uses it, then: nvidia-smi --gpu-reset -i "+string(m.GPU))
+		p.para("  to finish: ", yellow, "end what uses the GPU, then: nvidia-smi --gpu-reset -i "+string(m.GPU))
 	case "reboot":
-		p.para("  waits for: ", yellow, "a reboot of the node")
+		p.para("  to finish: ", yellow, "reboot the node")
 	case "in use":
-		p.para("  waits for: ", yellow, "the GPU to be free: end its users, then repeat the command")
-	case "":
-	default:
-		p.para("  waits for: ", yellow, m.Waits)
+		p.para("  to finish: ", yellow, "end what uses the GPU, then repeat the command")
 	}
 	writeHolds(p, "  ", m.Holders)
 }

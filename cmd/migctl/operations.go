@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -41,7 +42,10 @@ func (s *session) operations(ctx context.Context) error {
 		writeEnd(s.page, &op)
 		return nil
 	}
-	s.page.line(text("To follow it: ").in(cyan), text("migctl operations --follow %s", op.ID))
+	s.page.command("To follow it", "migctl operations --follow", op.ID)
+	if op.State == api.Settling {
+		s.page.command("To end the wait for the kubelet", "migctl settled", op.ID)
+	}
 	return nil
 }
 
@@ -57,8 +61,9 @@ func (s *session) listOperations(ctx context.Context) error {
 	if err := s.client.decode(data, &list); err != nil {
 		return err
 	}
-	if list.Reason != "" {
-		s.page.para("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
+	writeControl(s.page, &list)
+	for _, id := range sortedKeys(list.Blocked) {
+		s.page.para("! ", yellow, string(id)+" is "+blockedText(&list, id))
 	}
 	if len(list.Operations) == 0 && list.Reason == "" {
 		s.page.line(text("No operations yet."))
@@ -76,19 +81,53 @@ func (s *session) listOperations(ctx context.Context) error {
 	return nil
 }
 
+// writeControl says why partition control changes nothing, or what else is wrong with it.
+func writeControl(p *page, list *api.Operations) {
+	switch {
+	case list.Reason != "":
+		p.para("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
+	case list.State == "read-only" || list.State == "off":
+		p.para("! ", yellow, "Partition control is "+list.State+": mig-exporter's log has the reason")
+	}
+}
+
+// blockedText names the operation that blocks a GPU.
+func blockedText(list *api.Operations, id gpu.UUID) string {
+	by := list.Blocked[id]
+	t := "blocked by operation " + by
+	for i := range list.Operations {
+		if op := &list.Operations[i]; op.ID == by {
+			t += ", which is " + string(op.State)
+		}
+	}
+	return t
+}
+
 func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
 
 // writeOperation shows an operation and its steps.
 func writeOperation(p *page, op *api.Operation) {
+	writeTitle(p, op)
+	writeSteps(p, op.Steps)
+	if len(op.Rollback) > 0 {
+		p.line(text("Rollback").in(dim))
+		writeSteps(p, op.Rollback)
+	}
+}
+
+func writeTitle(p *page, op *api.Operation) {
 	p.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text("  %s  ", op.Verb), stateSpan(op.State))
 	p.line(text("Started   ").in(dim), text("%s UTC", op.Started.UTC().Format(time.DateTime)))
 	p.line(text("By        ").in(dim), text("%s", op.By))
 	if op.Plan != "" {
 		p.line(text("Plan      ").in(dim), text("%s", op.Plan))
 	}
-	for i := range op.Steps {
-		st := &op.Steps[i]
-		mark, c := stepMark(string(st.State))
+}
+
+func writeSteps(p *page, steps []api.OperationStep) {
+	for i := range steps {
+		st := &steps[i]
+		mark, c := stepMark(st.State)
 		p.line(span{fmt.Sprintf("  %s %d. %s", mark, i+1, stepText(&st.Step)), c}, text("  %s", st.State).in(dim))
 		if st.UUID != "" {
 			p.line(text("       was %s", st.UUID).in(dim))
@@ -102,21 +141,27 @@ func writeOperation(p *page, op *api.Operation) {
 	}
 }
 
-func stepMark(state string) (string, color) {
+func stepMark(state api.StepState) (string, color) {
 	switch state {
-	case "done":
+	case api.StepDone:
 		return "+", green
-	case "failed":
+	case api.StepFailed:
 		return "!", red
-	case "running":
+	case api.StepRunning:
 		return ">", yellow
-	case "undone":
+	case api.StepUndone:
 		return "<", yellow
 	}
 	return " ", plain
 }
 
+// stepText names a step with its GPU.
 func stepText(st *mig.Step) string {
+	return stepPlace(st) + " on " + shortUUID(string(st.GPU))
+}
+
+// stepPlace names a step on its GPU.
+func stepPlace(st *mig.Step) string {
 	what := map[mig.StepOp]string{
 		mig.DestroyCompute: "destroy CI", mig.DestroyInstance: "destroy GI",
 		mig.CreateInstance: "create GI", mig.CreateCompute: "create CI",
@@ -127,7 +172,7 @@ func stepText(st *mig.Step) string {
 	if c, ok := st.Compute.Get(); ok {
 		what += " " + c.String() + " of"
 	}
-	return fmt.Sprintf("%s %s at %s on %s", what, st.Profile, st.Placement, shortUUID(string(st.GPU)))
+	return fmt.Sprintf("%s %s at %s", what, st.Profile, st.Placement)
 }
 
 // layouts lists the named layouts that the node knows.

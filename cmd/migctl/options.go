@@ -16,6 +16,8 @@ const (
 	commandPlan       = "plan"
 	commandApply      = "apply"
 	commandRollback   = "rollback"
+	commandAccept     = "accept"
+	commandSettled    = "settled"
 	commandMode       = "mode"
 	commandProfiles   = "profiles"
 	commandOperations = "operations"
@@ -35,12 +37,13 @@ const (
 
 const (
 	defaultAddress = "unix:///run/mig-exporter/control.sock"
-	programHelp    = "Show and re-cut the GPUs of a node: a client of mig-exporter's partition control (--control.enabled). " +
+	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control (--control.enabled). " +
 		"A plan changes nothing; apply shows the plan, asks, and tells how to undo. " +
 		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the spec " +
-		"is wrong; 3 the server cannot be reached; 4 the node is degraded or stuck and wants an operator; 130 interrupted, " +
-		"the operation goes on."
+		"is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator is wanted; 5 the layout is neither the " +
+		"previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), plan again; " +
+		"130 Ctrl-C, the operation goes on."
 )
 
 // options is what a command line says.
@@ -59,7 +62,7 @@ type options struct {
 	Plan string // apply: the plan that was seen, with Hash
 	Hash string
 	Yes  bool
-	// Abandon closes an operation instead of rolling it back.
+	// Abandon is a former flag of rollback, which is refused with the command that replaces it.
 	Abandon bool
 
 	Operation string
@@ -166,10 +169,16 @@ func newApp(o *options) *kingpin.Application {
 	readCommands(app, o)
 	planFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
 	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, tell how to undo it."), o, true)
-	rollback := app.Command(commandRollback, "Lead back to the layout before an operation; or try again to roll back one that is degraded.")
+	rollback := app.Command(commandRollback, "Roll back to the layout before an operation; or try again to roll back one that is degraded.")
 	rollback.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
-	rollback.Flag("abandon", "Close an operation whose roll-back keeps failing, and leave the node as it is.").BoolVar(&o.Abandon)
+	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	yesFlag(rollback, o)
+	accept := app.Command(commandAccept, "Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
+	accept.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	yesFlag(accept, o)
+	settled := app.Command(commandSettled, "End the wait for the kubelet of an operation that settles.")
+	settled.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	yesFlag(settled, o)
 	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
 	mode.Arg("state", "on or off.").Required().EnumVar(&o.State, "on", "off")
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)

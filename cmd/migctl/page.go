@@ -61,6 +61,11 @@ func (p *page) whole(s string) {
 	p.w.WriteString(p.clean(s) + "\n") //nolint:errcheck // a bufio.Writer keeps its first error for Flush
 }
 
+// command writes a command about an operation on a line of its own, so that it can be copied.
+func (p *page) command(purpose, command, operation string) {
+	p.line(text("%s: ", purpose).in(cyan), text("%s %s", command, operation))
+}
+
 // part writes a line that is not ended yet.
 func (p *page) part(spans ...span) {
 	left := p.width

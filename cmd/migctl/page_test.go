@@ -65,31 +65,63 @@ func TestTextsAreCutAndBroken(t *testing.T) {
 }
 
 func TestProgressIsOneLineAStep(t *testing.T) {
-	op := operation(api.Running)
-	event := func(n int, what string) *api.Event {
-		return &api.Event{Time: began.Add(time.Second), Kind: "step", State: api.Running, Step: gpu.Some(n), Text: "a step: " + what}
-	}
 	out := drawn(func(p *page) {
-		g := progress{page: p, op: op, open: -1}
-		g.event(event(1, "begun"))
-		g.event(event(1, "done"))
-		g.event(event(3, "begun"))
-		g.event(event(3, "create GPU instance: INSUFFICIENT_RESOURCES"))
-		g.event(event(4, "begun"))
-		g.event(&api.Event{Time: began, Kind: "note", State: api.RollingBack, Text: "rolling back"})
-		g.event(event(77, "of a plan that is not this one"))
-		g.event(event(5, "begun"))
+		g := progress{page: p, op: operation(api.Running)}
+		show := func(e api.Event) {
+			e.Time = began.Add(time.Second)
+			g.event(&e)
+		}
+		show(stepEvent(1, false, api.StepRunning, ""))
+		show(stepEvent(1, false, api.StepDone, ""))
+		show(stepEvent(3, false, api.StepRunning, ""))
+		show(stepEvent(3, false, api.StepFailed, "create GPU instance: INSUFFICIENT_RESOURCES"))
+		show(stepEvent(4, false, api.StepRunning, ""))
+		show(api.Event{Kind: api.EventState, State: api.RollingBack, Text: "rolling back"})
+		show(stepEvent(0, true, api.StepRunning, ""))
+		show(stepEvent(0, true, api.StepDone, ""))
+		show(stepEvent(1, true, api.StepRunning, ""))
+		show(stepEvent(1, false, api.StepUndone, ""))
+		show(api.Event{Kind: api.EventStep, State: api.Running, Index: gpu.Some(7), Text: "a server that does not type its steps"})
+		newer := stepEvent(5, false, api.StepDone, "")
+		newer.Index = gpu.Some(77)
+		show(newer)
+		show(api.Event{Kind: api.EventHook, State: api.Settling, Hook: &api.HookResult{Argv: []string{"restart", "plugin"}, OK: true, Seconds: 0.4}})
+		show(api.Event{Kind: api.EventHook, State: api.Settling, Hook: &api.HookResult{Argv: []string{"notify"}, ExitCode: 7, Seconds: 1, Error: "no route"}})
+		show(stepEvent(5, false, api.StepRunning, ""))
 		g.close()
 	})
 	want := `    1.0s  [2/9] destroy GI 3g.20gb at 0:4 on GPU-00811850 done
     1.0s  [4/9] create GI 2g.10gb at 0:2 on GPU-00811850
             create GPU instance: INSUFFICIENT_RESOURCES
     1.0s  [5/9] create CI 2g.10gb at 0:2 on GPU-00811850
-    0.0s  rolling back
-    1.0s  [78/78] a step: of a plan that is not this one
+    1.0s  rolling back
+    1.0s  rollback [1] destroy CI 0:3 of 3g.20gb at 0:4 on GPU-00811850 done
+    1.0s  rollback [2] destroy GI 3g.20gb at 0:4 on GPU-00811850
+    1.0s  [2/9] destroy GI 3g.20gb at 0:4 on GPU-00811850 rolled back
+    1.0s  a server that does not type its steps
+    1.0s  [78] create GI 1g.5gb at 2:1 on GPU-00811850 done
+    1.0s  hook done: restart plugin (0.4 s)
+    1.0s  hook failed: notify (exit code 7, 1.0 s) no route
     1.0s  [6/9] create GI 1g.5gb at 2:1 on GPU-00811850
 `
 	if out != want {
+		t.Errorf("got\n%s", out)
+	}
+	fits(t, out)
+}
+
+// TestProgressOfLongNamesFits: the outcome of a step goes to the next line if there is no room for it.
+func TestProgressOfLongNamesFits(t *testing.T) {
+	e := stepEvent(0, true, api.StepRunning, "")
+	e.Step.Profile, e.Time, e.Index = "1g.24gb+me.all", began, gpu.Some(11)
+	out := drawn(func(p *page) {
+		g := progress{page: p, op: operation(api.Running)}
+		g.event(&e)
+		e.Step.State = api.StepDone
+		g.event(&e)
+	})
+	fits(t, out)
+	if !strings.HasSuffix(out, "on GPU-00811850\n            done\n") {
 		t.Errorf("got\n%s", out)
 	}
 }

@@ -1,72 +1,101 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"strings"
+	"unicode/utf8"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// progress shows the events of an operation: one line a step, which is begun when the step is and ended when that has ended.
+// progress shows the events of an operation. A step has one line, which is begun when the step begins and completed when the
+// step has ended.
 type progress struct {
 	page *page
 	op   *api.Operation
-	open int // the step whose line is not ended yet; -1: none
+	open stepRef // the step whose line is not complete; the zero value if there is none
+	used int     // columns of that line
 }
 
-// close ends the line of a step that has not ended.
+// stepRef names a step of an operation or of its rollback. Number counts from 1.
+type stepRef struct {
+	rollback bool
+	number   int
+}
+
+// close completes the line of a step that has not ended.
 func (g *progress) close() {
-	if g.open >= 0 {
+	if g.open != (stepRef{}) {
 		g.page.line()
-		g.open = -1
+		g.open = stepRef{}
 	}
 }
 
-// event is a line of progress: the time since the start, and what happened.
+// event shows an event with the time since the start of the operation.
 func (g *progress) event(e *api.Event) {
 	lead := fmt.Sprintf("%7.1fs  ", max(0, e.Time.Sub(g.op.Started)).Seconds())
-	n, isStep := e.Index.Get()
-	_, outcome, told := strings.Cut(e.Text, ": ")
-	if isStep && told && n >= 0 && n < len(g.op.Steps) {
-		lead += fmt.Sprintf("[%d/%d] %s", n+1, len(g.op.Steps), stepText(&g.op.Steps[n].Step))
-		g.step(n, lead, outcome, eventColor(e))
+	if e.Kind == api.EventStep && e.Step != nil {
+		g.step(lead, e)
 		return
 	}
 	g.close()
-	if isStep {
-		lead += fmt.Sprintf("[%d/%d] ", n+1, max(n+1, len(g.op.Steps)))
+	if e.Kind == api.EventHook && e.Hook != nil {
+		writeHook(g.page, lead, e.Hook)
+		return
 	}
-	t := e.Text
-	if t == "" {
-		t = string(e.State)
-	}
-	g.page.para(lead, eventColor(e), t)
+	g.page.para(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
 }
 
-// step tells that a step has begun, or how it ended.
-func (g *progress) step(n int, lead, outcome string, c color) {
-	if g.open != n {
+// step shows that a step has begun, or how it ended.
+func (g *progress) step(lead string, e *api.Event) {
+	ref := stepRef{e.Rollback, e.Index.Or(0) + 1}
+	if g.open != ref {
 		g.close()
-		g.page.part(text("%s", lead))
-		g.open = n
+		head := lead + g.label(ref) + " " + stepText(&e.Step.Step)
+		g.page.part(text("%s", head))
+		g.open, g.used = ref, utf8.RuneCountInString(head)
 	}
-	switch outcome {
-	case "begun":
+	switch e.Step.State {
+	case api.StepPending, api.StepRunning:
 		return
-	case "done":
-		g.page.line(text(" done").in(green))
+	case api.StepDone:
+		g.outcome("done", green)
+	case api.StepUndone:
+		g.outcome("rolled back", yellow)
 	default:
 		g.page.line()
-		g.page.para("            ", c, outcome)
+		g.page.para("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
 	}
-	g.open = -1
+	g.open = stepRef{}
+}
+
+// label is the number of a step. How many steps a rollback has is not known before it ends.
+func (g *progress) label(ref stepRef) string {
+	switch total := len(g.op.Steps); {
+	case ref.rollback:
+		return fmt.Sprintf("rollback [%d]", ref.number)
+	case ref.number > total: // the event is newer than the operation as it was fetched
+		return fmt.Sprintf("[%d]", ref.number)
+	default:
+		return fmt.Sprintf("[%d/%d]", ref.number, total)
+	}
+}
+
+// outcome completes the line of a step, on the next line if the text does not fit.
+func (g *progress) outcome(t string, c color) {
+	if g.page.width > 0 && g.used+1+len(t) > g.page.width {
+		g.page.line()
+		g.page.line(text("           "), text(" %s", t).in(c))
+		return
+	}
+	g.page.line(text(" %s", t).in(c))
 }
 
 func eventColor(e *api.Event) color {
 	switch {
-	case e.State == api.RollingBack || e.State == api.RolledBack || e.Kind == "note":
+	case e.Kind == api.EventNote || e.State == api.RollingBack || e.State == api.RolledBack:
 		return yellow
-	case e.State == api.Failed || e.State == api.Degraded || e.State == api.Stuck:
+	case stateColor(e.State) == red:
 		return red
 	}
 	return plain

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,11 +18,11 @@ import (
 // report tells an error and what to do next on standard error, and returns the exit code.
 func (s *session) report(err error) int {
 	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), speaksUTF8(s.lookup))
-	defer p.flush() // where an error cannot be written, nobody can be told
+	defer p.flush() // an error that cannot be written cannot be reported
 	var usage usageError
 	var problem *api.Problem
 	var ended *operationError
-	var nobody *unreachable
+	var silent *unreachable
 	switch {
 	case errors.Is(err, errDeclined):
 		p.line(text("Nothing was done."))
@@ -34,9 +36,9 @@ func (s *session) report(err error) int {
 	case errors.As(err, &problem):
 		reportProblem(p, problem, &s.opts)
 		return problemCode(problem)
-	case errors.As(err, &nobody):
-		p.para("migctl: ", red, nobody.Error())
-		hint(p, reachHint(nobody))
+	case errors.As(err, &silent):
+		p.para("migctl: ", red, silent.Error())
+		hint(p, reachHint(silent))
 		return exitUnreachable
 	case errors.Is(err, context.Canceled):
 		p.line(text("migctl: interrupted."))
@@ -67,7 +69,25 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
 	hint(p, problemHint(problem, o))
+	writeCommands(p, problem, o)
 	writeForced(p, problem, o)
+}
+
+// writeCommands shows the commands that go with a problem's hint.
+func writeCommands(p *page, problem *api.Problem, o *options) {
+	id := cmp.Or(problem.Operation, "OPERATION")
+	switch {
+	case problem.Type == api.InProgress:
+		p.command("To follow it", "migctl operations --follow", id)
+	case problem.Type == api.DriverFailed:
+		p.command("To see its steps", "migctl operations", id)
+	case problem.Type == api.DegradedNode:
+		p.command("To see its steps", "migctl operations", id)
+		p.command("To try again", "migctl rollback", id)
+		p.command("To accept the layout as it stands", "migctl accept", id)
+	case problem.Type == api.LayoutChanged && o.Command == commandRollback:
+		p.command("To accept the layout as it stands", "migctl accept", id)
+	}
 }
 
 // problemCode is the exit code of a refusal.
@@ -83,10 +103,6 @@ func problemCode(p *api.Problem) int {
 
 // problemHint says what to do about a refusal; Detail has what is particular.
 func problemHint(p *api.Problem, o *options) string {
-	operation := p.Operation
-	if operation == "" {
-		operation = "OPERATION"
-	}
 	switch p.Type {
 	case api.Unauthenticated:
 		return "show who you are: --token-file, or --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
@@ -102,11 +118,16 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.StalePlan:
 		return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
 	case api.InProgress:
-		return fmt.Sprintf("wait for the other operation: migctl operations --follow %s", operation)
+		return "wait for the other operation to end."
 	case api.DegradedNode:
-		return fmt.Sprintf("see what failed with migctl operations %s, mend the cause, then try again: migctl rollback %s", operation, operation)
+		return "see which step failed, and mend its cause. Then try again to roll back, or accept the layout as it stands."
+	case api.LayoutChanged:
+		if o.Command == commandRollback {
+			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with migctl get."
+		}
+		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
 	case api.StuckNode:
-		return "a driver call hangs. Metrics go on, changes wait; when it returns, all is rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If it never returns, reboot the node."
+		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never returns, reboot the node."
 	case api.KeyReused:
 		return "try again: migctl takes a new key for each attempt."
 	case api.RateLimited:
@@ -114,13 +135,13 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.Unavailable:
 		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
 	case api.ReadOnly:
-		return "the journal of operations cannot be written or read: see mig-exporter's log, and free or repair the disk of --control.state-dir."
+		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of --control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it cannot be read."
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
 		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
 	case api.NotBuilt:
 		return "this version of mig-exporter does not offer it."
 	case api.DriverFailed:
-		return fmt.Sprintf("migctl operations %s shows the step that failed and what the driver said.", operation)
+		return "see which step failed and what the driver said."
 	}
 	return wantHint(p, o)
 }
@@ -135,7 +156,7 @@ func wantHint(p *api.Problem, o *options) string {
 	case api.ModeDiffers:
 		return "switch the mode first: migctl mode on GPU, or migctl mode off GPU."
 	case api.BadSpec:
-		if o.Command == commandRollback {
+		if slices.Contains([]string{commandRollback, commandAccept, commandSettled}, o.Command) {
 			return "migctl operations shows what has become of it, migctl get the layout as it is. Nothing was changed."
 		}
 		return "correct the spec: migctl profiles, migctl layouts and migctl get tell the names that it may use."

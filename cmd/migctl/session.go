@@ -70,6 +70,10 @@ func (s *session) dispatch(ctx context.Context) error {
 		return s.apply(ctx)
 	case commandRollback:
 		return s.rollback(ctx)
+	case commandAccept:
+		return s.accept(ctx)
+	case commandSettled:
+		return s.endSettling(ctx)
 	case commandMode:
 		return s.mode(ctx)
 	case commandProfiles:
@@ -82,14 +86,14 @@ func (s *session) dispatch(ctx context.Context) error {
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }
 
-// ask puts a question to the operator. Without a terminal nobody can answer, and --yes is required. An interrupt is an
+// ask puts a question to the operator. Without a terminal --yes is required. An interrupt is an
 // answer: a read from a terminal does not end with ctx, and is left behind.
 func (s *session) ask(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil
 	}
 	if !s.inTerminal {
-		return usageError{"nobody can be asked, since standard input is no terminal: look at the plan, then give --yes"}
+		return usageError{"standard input is not a terminal, so migctl cannot ask: look at what would be done, then give --yes"}
 	}
 	if err := s.page.flush(); err != nil {
 		return err

@@ -58,15 +58,27 @@ func (engine) plan(id string, force []string) *api.Plan {
 
 func operation(id string) *api.Operation {
 	s := steps()
+	undone := api.OperationStep{Step: s[0], State: api.StepUndone, Done: &mig.Done{Instance: 2, ComputeID: gpu.Some(gpu.ComputeID(0)), UUID: mig0}}
+	failed := api.OperationStep{Step: s[1], State: api.StepFailed, Error: "insufficient resources"}
 	return &api.Operation{
-		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", By: "uid:0", State: api.RolledBack, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
-		Steps: []api.OperationStep{
-			{Step: s[0], State: "undone", Done: &mig.Done{Instance: 2, ComputeID: gpu.Some(gpu.ComputeID(0)), UUID: mig0}},
-			{Step: s[1], State: "failed", Error: "insufficient resources"},
+		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", By: "uid:0", State: api.Interrupted, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
+		Steps: []api.OperationStep{undone, failed}, Rollback: []api.OperationStep{failed},
+		GPUs: []api.OperationGPU{
+			{GPU: gpu0, State: api.Interrupted, Error: "another client has changed it", Standing: engine{}.plan("", nil).GPUs[0].Before},
+			{GPU: "GPU-2", State: api.RolledBack},
 		},
 		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, Warnings: []string{"w"},
 		Hooks: []api.HookResult{{Argv: []string{"restart"}, Seconds: 0.5, Error: "exit status 1", ExitCode: 1}},
-		Mode:  &api.ModeResult{GPU: gpu0, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 7, What: "dcgm"}}},
+		Mode:  &api.ModeResult{GPU: gpu0, Wanted: true, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 7, What: "dcgm"}}},
+	}
+}
+
+// recovery is the operation that stands for a document that cannot be read.
+func recovery() *api.Operation {
+	return &api.Operation{
+		APIVersion: api.Version, ID: "op-0", Verb: api.VerbRecovery, By: "mig-exporter", State: api.Degraded, Started: time.Unix(1, 0),
+		Steps: []api.OperationStep{}, GPUs: []api.OperationGPU{{GPU: gpu0, State: api.Degraded}},
+		Error: &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409},
 	}
 }
 
@@ -104,7 +116,11 @@ func (engine) Start(_ context.Context, _ control.Actor, r api.OperationRequest) 
 	return operation("op-1"), nil
 }
 
-func (e engine) Abandon(ctx context.Context, by control.Actor, id string) (*api.Operation, error) {
+func (e engine) Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return e.Rollback(ctx, by, id)
+}
+
+func (e engine) EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error) {
 	return e.Rollback(ctx, by, id)
 }
 
@@ -122,13 +138,25 @@ func (engine) SetMode(context.Context, control.Actor, gpu.UUID, api.ModeRequest)
 func (engine) Operation(id string) (*api.Operation, error) { return operation(id), nil }
 
 func (engine) Operations() *api.Operations {
-	return &api.Operations{APIVersion: api.Version, State: "read-only", Reason: "no room", Operations: []api.Operation{*operation("op-1")}}
+	return &api.Operations{APIVersion: api.Version, State: "read-only", Reason: "no room", Blocked: map[gpu.UUID]string{gpu0: "op-0"},
+		Operations: []api.Operation{*operation("op-1"), *recovery()}}
 }
 
 func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
-	events := make(chan api.Event, 2)
-	events <- api.Event{Seq: 1, Time: time.Unix(1, 0), Kind: "state", State: api.Running, Text: "running"}
-	events <- api.Event{Seq: 2, Time: time.Unix(1, 0), Kind: "step", State: api.Running, Step: gpu.Some(0), Text: "done"}
+	op := operation("op-1")
+	all := []api.Event{
+		{Kind: api.EventState, State: api.Running, Text: "running"},
+		{Kind: api.EventStep, State: api.Running, Step: &op.Steps[0], Index: gpu.Some(0)},
+		{Kind: api.EventStep, State: api.RollingBack, Step: &op.Rollback[0], Index: gpu.Some(0), Rollback: true},
+		{Kind: api.EventHook, State: api.Settling, Hook: &op.Hooks[0]},
+		{Kind: api.EventNote, State: api.Settling, Text: "the kubelet does not answer"},
+		{Kind: api.EventState, State: api.Interrupted},
+	}
+	events := make(chan api.Event, len(all))
+	for i, e := range all {
+		e.Seq, e.Time = i+1, time.Unix(1, 0)
+		events <- e
+	}
 	close(events)
 	return events, nil
 }
@@ -190,10 +218,16 @@ func exchanges() []exchange {
 		{"POST", "/operations/op-1/rollback", "", 202},
 		{"POST", "/operations/op-1/rollback", "{}", 202},
 		{"POST", "/operations/busy/rollback", "", 409},
-		{"POST", "/operations/op-1/abandon", "", 202},
+		{"POST", "/operations/op-1/accept", "", 202},
+		{"POST", "/operations/op-1/accept", "{}", 202},
+		{"POST", "/operations/busy/accept", "", 409},
+		{"POST", "/operations/op-1/settled", "", 202},
+		{"POST", "/operations/busy/settled", "", 409},
+		{"GET", "/operations/op-1/accept", "", 405},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
 		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
 		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},
+		{"POST", "/plans", plan(`{"gpus":[0],"devices":{"3g.20gb":[{"compute":["1c","2c"]},1]}}`), 201},
 		{"POST", "/plans", plan(`{"gpus":[0],"devices":{}}`), 201},
 		{"POST", "/plans", plan(`{"demand":[{"memory":"12GiB","sms":20,"count":3},{"memory":1024,"count":1}]}`), 201},
 		{"POST", "/plans", plan(`{"layout":"half"}`), 201},
@@ -207,6 +241,8 @@ func exchanges() []exchange {
 		{"POST", "/operations", `{"plan":1,"hash":"h"}`, 400},
 		{"POST", "/operations", `[]`, 400},
 		{"POST", "/operations/op-1/rollback", `{"x":1}`, 400},
+		{"POST", "/operations/op-1/accept", `{"x":1}`, 400},
+		{"POST", "/operations/op-1/settled", `{"x":1}`, 400},
 		{"PUT", "/gpus/0/mig-mode", `{}`, 400},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":"yes"}`, 400},
 		{"POST", "/plans", `{}`, 400},

@@ -138,6 +138,10 @@ func controlRooms() []room {
 			internals: []string{"internal/gpu", "internal/mig", "internal/control"},
 		},
 		{
+			dir:       "internal/control/store",
+			internals: []string{"internal/control"},
+		},
+		{
 			dir:       "internal/control/hooks",
 			internals: []string{"internal/gpu", "internal/control", "internal/control/api"},
 			libraries: []string{goKitLog},

@@ -29,36 +29,47 @@ type census struct {
 	warnings   []string
 }
 
-// read asks the driver how the node is cut.
+// read reads the layout of GPUs: all, or only those named.
 func (e *Engine) read(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	gpus, unreadable, err := e.o.Actuator.Layouts(ctx, only...)
 	for n := range gpus {
-		for m := range gpus[n].Instances {
-			i := &gpus[n].Instances[m]
-			for k, at := range computePlaces(*i) {
-				i.Computes[k].Placement = gpu.Some(at) // so that everyone speaks of the same place
-			}
-		}
+		fillPlacements(gpus[n].Instances)
 	}
 	return gpus, unreadable, err
 }
 
-// look reads all GPUs, or only those named, and finds out who holds their instances by what can be asked now: processes,
-// open files, pods. Each check that fails is a hold of its own.
+// fillPlacements gives every compute instance the placement that it is taken to have, so that all speak of the same place.
+func fillPlacements(instances []mig.NodeInstance) {
+	for n := range instances {
+		for k, at := range mig.ComputePlacements(instances[n]) {
+			instances[n].Computes[k].Placement = gpu.Some(at)
+		}
+	}
+}
+
+// look reads all GPUs, or only those named, and finds out what holds their instances.
 func (e *Engine) look(ctx context.Context, only ...gpu.UUID) (*census, error) {
 	gpus, unreadable, err := e.read(ctx, only...)
 	if err != nil {
 		return nil, err
 	}
-	c := &census{gpus: gpus, unreadable: unreadable, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+	c := e.collectHolders(ctx, gpus)
+	c.unreadable = unreadable
+	return c, nil
+}
+
+// collectHolders finds out what holds the instances of GPUs, by what can be asked now: processes, open files, pods. Each check
+// that fails is a hold of its own.
+func (e *Engine) collectHolders(ctx context.Context, gpus []mig.NodeGPU) *census {
+	c := &census{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
 		e.askProcesses(ctx, c, g)
 		e.askHandles(ctx, c, g)
 	}
 	e.askPods(ctx, c, gpus)
-	return c, nil
+	return c
 }
 
 // survey is look with what the last poll has seen: activity and batch jobs.

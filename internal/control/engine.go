@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
@@ -20,35 +21,36 @@ const (
 	readOnly = "read-only"
 )
 
-// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem where whoever asks should see them. It is
-// safe for concurrent use.
+// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem if the caller's client should see them. It
+// is safe for concurrent use.
 type Engine struct {
-	o      Options
-	plans  plans
-	active activity
-	queue  chan *operation // one is accepted at a time
+	o        Options
+	plans    plans
+	active   activity
+	queue    chan *operation // one is accepted at a time
+	settling sync.WaitGroup  // the operations that wait for the kubelet
 
-	journaling sync.Mutex // appending, and what is to be known for a compaction: taken before telling and mu
-	telling    sync.Mutex // the observer, of one state after the other: taken before mu
+	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
+	announcing sync.Mutex // the observer, of one state after the other: taken before mu
 
-	mu         sync.Mutex
-	appended   int        // records in the journal
-	current    *operation // accepted or being executed
-	reserved   bool       // a request is being checked, and may become the current operation
-	operations []*operation
-	committed  []layout // of GPUs that operations have cut, for a restore
-	boot       string   // of which the journal knows that its restore is over
-	cordoned   string   // the operation that has cordoned the node, where it still is
-	unusable   string   // why the engine is read-only
-	corrupt    bool     // the journal cannot be mended by this program
-	restoring  bool     // a restore is due
-	shown      string   // state that the observer knows
+	mu           sync.Mutex
+	current      *operation // accepted or being executed
+	reserved     bool       // a request is being checked, and may become the current operation
+	operations   []*operation
+	layouts      []layout // of GPUs that operations have changed, for a restore
+	restoredBoot string   // the boot whose restore is over
+	restoring    bool     // a restore is due
+	loaded       bool     // the state folder was read
+	recovering   bool     // what the last process left is being finished
+	unusable     string   // why the engine is read-only
+	damaged      bool     // the state folder's documents are, and the operator has to accept that
+	shown        string   // the state that the observer knows
 }
 
-// New makes an engine over its neighbours. Recover comes next, then Run.
+// New makes an engine. Run comes next.
 func New(o Options) (*Engine, error) {
-	if o.Actuator == nil || o.Node == nil || o.Journal == nil {
-		return nil, errors.New("control: an actuator, a node and a journal are required")
+	if o.Actuator == nil || o.Node == nil || o.Store == nil {
+		return nil, errors.New("control: an actuator, a node and a store are required")
 	}
 	if o.CallTimeout <= 0 {
 		return nil, errors.New("control: a call timeout is required")
@@ -59,29 +61,34 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = log.NewNopLogger()
 	}
-	return &Engine{o: o, queue: make(chan *operation, 1)}, nil
+	return &Engine{o: o, queue: make(chan *operation, 1), recovering: true}, nil
 }
 
-// housekeeping is how often Run looks at the last Snapshot, and whether a journal that could not be written can be now.
+// housekeeping is how often Run looks at the last Snapshot, and for operations that can be taken up again.
 const housekeeping = time.Second
 
-// Run executes what is accepted until ctx ends. An operation that is running then is brought to its end first, without
-// waiting for the kubelet any more.
+// Run finishes what the last process has left, and then executes what is accepted until ctx ends. An operation that is
+// running then is brought to its end first, for as long as the grace period lasts, without waiting for the kubelet.
 func (e *Engine) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
+	defer e.settling.Wait()
 	watching.Go(func() { e.watch(ctx) })
+	e.recover(ctx)
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for n := 0; ; n++ {
-		e.unstick(ctx)
 		if n%30 == 29 {
-			e.mend()
-			e.reopen(ctx)
+			e.repairStore()
+			e.retryUncordon(ctx)
+		}
+		if n%5 == 4 {
+			e.recover(ctx)
 		}
 		if n%10 == 9 {
 			e.restoreLater(ctx)
 		}
+		e.retryParked(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -113,82 +120,58 @@ func (e *Engine) State() string {
 }
 
 func (e *Engine) state() string {
-	switch {
-	case e.current != nil:
+	if e.current != nil || e.recovering {
 		return running
-	case e.unusable != "":
+	}
+	if e.unusable != "" {
 		return readOnly
 	}
-	if op := e.waiting(); op != nil {
-		if op.doc.State == api.Stuck {
-			return stuck
-		}
-		return degraded
-	}
-	return idle
-}
-
-// waiting is the operation whose roll-back has to be tried again.
-func (e *Engine) waiting() *operation {
+	found := map[api.OperationState]bool{}
 	for _, op := range e.operations {
-		if op.doc.State == api.Degraded || op.doc.State == api.Stuck {
-			return op
-		}
+		found[op.Operation.State] = true
 	}
-	return nil
+	switch {
+	case found[api.Stuck]:
+		return stuck
+	case found[api.Degraded]:
+		return degraded
+	case found[api.Settling]:
+		return running
+	default:
+		return idle
+	}
 }
 
-// announce tells the observer of a change of state.
+// Reason says why the engine is read-only; it is empty if it is not.
+func (e *Engine) Reason() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unusable
+}
+
+// announce reports a change of state to the observer.
 func (e *Engine) announce() {
-	e.telling.Lock()
-	defer e.telling.Unlock()
+	e.announcing.Lock()
+	defer e.announcing.Unlock()
 	e.mu.Lock()
 	now := e.state()
-	told := now == e.shown
+	known := now == e.shown
 	e.shown = now
 	e.mu.Unlock()
-	if !told && e.o.Observer != nil {
+	if !known && e.o.Observer != nil {
 		e.o.Observer.State(now)
 	}
 }
 
-// reserve keeps the place of the one operation for a request that is being checked. again is the operation whose roll-back
-// is to be retried; without it the node must be in order.
-func (e *Engine) reserve(again *operation) *api.Problem {
-	if e.mend(); again != nil {
-		return e.take(again)
-	}
-	return e.take(nil)
-}
-
-func (e *Engine) take(again *operation) *api.Problem {
+// setUnusable makes the engine read-only because of its state folder, until repairStore succeeds.
+func (e *Engine) setUnusable(err error) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.current != nil:
-		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.doc.ID, e.current.doc.Verb, e.current.doc.State)
-		p.Operation = e.current.doc.ID
-		return p
-	case e.reserved:
-		return problemf(api.InProgress, "another request is being checked; try again")
-	case e.unusable != "":
-		return problemf(api.ReadOnly, "%s", e.unusable)
-	}
-	if op := e.waiting(); op != nil && op != again {
-		kind, text := api.DegradedNode, "operation %s could not be rolled back: ask for its roll-back again first"
-		if op.doc.State == api.Stuck {
-			kind, text = api.StuckNode, "a driver call of operation %s has not returned: ask for its roll-back once the driver answers"
-		}
-		p := problemf(kind, text, op.doc.ID)
-		p.Operation = op.doc.ID
-		return p
-	}
-	e.reserved = true
-	return nil
-}
-
-func (e *Engine) release() {
-	e.mu.Lock()
-	e.reserved = false
+	reason := "the state folder cannot be used: " + stateText(err)
+	repeated := e.unusable == reason
+	e.unusable = reason
 	e.mu.Unlock()
+	if !repeated {
+		level.Error(e.o.Logger).Log("msg", "Partition control is read-only: its state folder cannot be used", "err", err)
+	}
+	e.announce()
 }

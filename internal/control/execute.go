@@ -29,113 +29,114 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return safe, func() { stop(); cancel() }
 }
 
-// leave leaves an operation to the next start where there is no time left: the journal has all that it needs.
-func (e *Engine) leave(ctx context.Context, op *operation) bool {
+// deferToRestart leaves an operation to the next start if there is no time left: the state folder has all that it needs.
+func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	if ctx.Err() == nil {
 		return false
 	}
-	level.Warn(e.o.Logger).Log("msg", "An operation is left to the next start", "operation", op.doc.ID)
-	e.update(op, "note", "the exporter stops; its next start finishes this", nil)
+	level.Warn(e.o.Logger).Log("msg", "An operation is left to the next start", "operation", op.Operation.ID)
+	e.addNote(op, "the exporter stops; its next start finishes this operation")
 	return true
 }
 
-// execute brings the current operation to an end, or to where it waits for an operator. A ctx that ends makes it hurry.
+// execute brings the current operation to an end, to where it waits for the kubelet, or for an operator. A ctx that ends
+// makes it hurry.
 func (e *Engine) execute(ctx context.Context, op *operation) {
-	defer e.rest(op)
 	safe, cancel := lasting(ctx)
 	defer cancel()
 	switch op.task {
 	case doSteps:
-		e.apply(safe, op)
-	case doUndo:
-		e.undo(safe, op, nil)
+		e.applySteps(safe, op)
+	case doRollback:
+		e.rollBack(safe, op)
 	case doMode:
-		e.mode(safe, op)
-	case doSettle:
+		e.changeMode(safe, op)
 	}
-	if op.verified {
-		e.settle(ctx, safe, op)
-	}
+	e.clearCurrent(ctx, op)
 }
 
-// rest makes room for the next operation.
-func (e *Engine) rest(op *operation) {
+// clearCurrent makes room for the next operation. One whose steps are done waits for the kubelet by itself.
+func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
+	settles := op.Operation.State == api.Settling
 	e.mu.Lock()
-	op.live = false
 	e.current = nil
-	close(op.news)
-	op.news = make(chan struct{})
-	crowd := e.appended > crowded && e.unusable == ""
+	if !settles {
+		e.endEvents(op)
+	}
 	e.mu.Unlock()
-	if crowd {
-		if err := e.compact(); err != nil {
-			level.Warn(e.o.Logger).Log("msg", "The journal of partition control could not be shortened", "err", err)
-		}
+	// A failure makes the engine read-only: the slots still have the operation, and are not used for another one until then.
+	_ = e.saveHistory()
+	if settles {
+		e.settling.Go(func() { e.settle(ctx, op) })
 	}
 	e.announce()
 }
 
-// apply does the steps and verifies what came of them, or rolls back.
-func (e *Engine) apply(ctx context.Context, op *operation) {
-	e.update(op, "state", "running", func(d *api.Operation) { d.State = api.Running })
+// endEvents closes the streams of an operation's events. It is called with mu held.
+func (e *Engine) endEvents(op *operation) {
+	op.live = false
+	close(op.news)
+	op.news = make(chan struct{})
+}
+
+// applySteps does the steps and verifies what came of them, or rolls back.
+func (e *Engine) applySteps(ctx context.Context, op *operation) {
+	e.setState(op, api.Running, "running")
+	for _, id := range op.gpus() {
+		e.setGPU(op, id, api.Running, nil, nil)
+	}
 	err := e.cordon(ctx, op)
-	for n := 0; n < len(op.doc.Steps) && err == nil; n++ {
-		if err = e.do(ctx, op, n); err != nil {
-			err = &stepError{step: op.doc.Steps[n].Step, err: err}
-		}
+	for n := 0; n < len(op.Operation.Steps) && err == nil; n++ {
+		s := op.Operation.Steps[n].Step
+		err = e.doStep(ctx, op, s, stepRef{index: n}, op.Force)
 	}
 	if err == nil {
-		err = e.verify(ctx, op.begun.After)
+		err = e.verify(ctx, op)
 	}
 	if err == nil {
 		err = e.commit(op)
 	}
 	if err != nil {
-		e.undo(ctx, op, err)
+		e.startRollback(ctx, op, err)
 	}
 }
 
 // commit is the point after which an operation is not rolled back any more.
 func (e *Engine) commit(op *operation) error {
-	if err := e.append(op, entry{Kind: entryPhase, Phase: api.Settling}); err != nil {
-		return err
+	before := op.Operation.State
+	e.setState(op, api.Settling, "all steps are done")
+	for _, id := range op.gpus() {
+		e.setGPU(op, id, api.Settling, nil, nil)
 	}
-	op.verified, op.phase = true, api.Settling
-	return nil
-}
-
-// do does one step of an operation: it is journaled before and after.
-func (e *Engine) do(ctx context.Context, op *operation, n int) error {
-	s := op.doc.Steps[n].Step
-	if err := e.append(op, entry{Kind: entryIntent, Step: &s, Number: n}); err != nil {
-		return err
-	}
-	op.intend(s)
-	e.updateStep(op, n, "running", "begun", nil)
-	done, err := e.persist(ctx, s, op.begun.Force, false)
-	outcome := entry{Kind: entryOutcome, Number: n, Done: &done}
+	err := e.saveOperation(op)
 	if err != nil {
-		outcome.Done, outcome.Error = nil, err.Error()
-		if outcome.Taken = creates(s) && errors.Is(err, gpu.ErrInsufficientResources); outcome.Taken {
-			delete(op.made, placeOf(s))
-		}
-		e.updateStep(op, n, "failed", failureText(err), func(o *api.OperationStep) { o.Error = failureText(err) })
-	} else {
-		e.updateStep(op, n, "done", "done", func(o *api.OperationStep) { o.Done = &done })
-	}
-	if written := e.append(op, outcome); written != nil && !hung(err) {
-		return written
+		e.setState(op, before, "the outcome could not be saved")
 	}
 	return err
 }
 
-// intend notes that a step was begun: what it makes is the operation's, what it destroys the operation's to restore.
-func (op *operation) intend(s mig.Step) {
-	if creates(s) {
-		op.made[placeOf(s)] = true
-	} else {
-		op.gone[placeOf(s)] = true
+// doStep does one step: it is on disk before it is begun, and what came of it afterwards. The error says why it was not done;
+// the part of the operation then has what is known of the GPU.
+func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepRef, force []string) error {
+	p := op.part(s.GPU)
+	p.Pending = &s
+	e.setStep(op, at, api.StepRunning, nil, nil)
+	if err := e.saveOperation(op); err != nil {
+		p.Pending = nil
+		e.setStep(op, at, api.StepFailed, nil, err)
+		return err
 	}
+	done, err := e.perform(ctx, op, s, force, at.rollback)
+	state := api.StepDone
+	if err != nil {
+		state = api.StepFailed
+		err = &stepError{step: s, err: err}
+	}
+	e.setStep(op, at, state, done, err)
+	if written := e.saveOperation(op); written != nil {
+		return cmp.Or(err, written)
+	}
+	return err
 }
 
 const (
@@ -143,17 +144,86 @@ const (
 	pause = 250 * time.Millisecond // before the second try; it doubles
 )
 
-// persist does a step. A GPU instance can be in use for a moment after its compute instances are gone: a destruction is tried
-// again, and each try checks anew whether it is busy. A creation is not, since it may have been done.
-// own says that the operation itself has made what is to be destroyed.
-func (e *Engine) persist(ctx context.Context, s mig.Step, force []string, own bool) (mig.Done, error) {
+// perform has the driver do a step. A GPU instance can be in use for a moment after its compute instances are gone: a
+// destruction is tried again, and each try checks anew that nothing holds it. Any step of a rollback is tried again, as long
+// as the GPU is as it was.
+func (e *Engine) perform(ctx context.Context, op *operation, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
+	p := op.part(s.GPU)
 	for n := 1; ; n++ {
-		done, err := e.once(ctx, s, force, own)
-		if err == nil || creates(s) || !errors.Is(err, gpu.ErrInUse) || n == tries {
+		done, err := e.performOnce(ctx, p, s, force, rollback)
+		again := rollback || !creates(s) && errors.Is(err, gpu.ErrInUse)
+		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) || n == tries || ctx.Err() != nil {
 			return done, err
 		}
 		wait(ctx, pause<<(n-1))
+		p.Pending = &s
 	}
+}
+
+func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
+	if !creates(s) {
+		if err := e.checkHolders(ctx, p, s, force, rollback); err != nil {
+			p.Pending = nil
+			return nil, err
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	out, err := e.o.Actuator.PerformStep(call, s, p.Expected)
+	fillPlacements(out.Instances)
+	return p.note(s, out, err)
+}
+
+// note takes in what came of a step. It changes what the operation expects of the GPU only to what was read, and only if that
+// is what the step leads to.
+func (p *part) note(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
+	after, notAfter := afterStep(p.Expected, s, out.Instances)
+	switch {
+	case errors.Is(err, mig.ErrLayoutChanged):
+		p.Pending = nil
+		return nil, &foreignError{gpu: p.GPU, standing: out.Instances}
+	case !out.Read: // it stays pending: neither done nor not done
+		p.Changed = true
+		return nil, cmp.Or(err, gpu.ErrDriver)
+	case mig.SameInstances(out.Instances, p.Expected):
+		p.Pending = nil
+		return nil, cmp.Or(err, fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver))
+	case notAfter == nil && !refused(err):
+		p.Pending, p.Changed, p.Expected = nil, true, after
+		if err != nil {
+			return nil, err
+		}
+		return &out.Done, nil
+	default:
+		p.Pending, p.Changed = nil, p.Changed || !refused(err)
+		return nil, &foreignError{gpu: p.GPU, standing: out.Instances, done: err == nil}
+	}
+}
+
+// refused reports whether the driver has definitely not done what it was asked for: what looks like it is another client's.
+func refused(err error) bool {
+	return errors.Is(err, gpu.ErrInsufficientResources) || errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrNotFound)
+}
+
+// foreignError says that another client has changed a GPU in the middle of an operation.
+type foreignError struct {
+	gpu      gpu.UUID
+	standing []mig.NodeInstance
+	done     bool // the step was done before
+}
+
+func (f *foreignError) Error() string {
+	return fmt.Sprintf("another client has changed %s: it is left as it stands", f.gpu)
+}
+
+func isForeign(err error) bool {
+	var f *foreignError
+	return errors.As(err, &f)
+}
+
+func isBusy(err error) bool {
+	var p *api.Problem
+	return errors.As(err, &p) && p.Type == api.Busy
 }
 
 func wait(ctx context.Context, d time.Duration) {
@@ -165,51 +235,22 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-func (e *Engine) once(ctx context.Context, s mig.Step, force []string, own bool) (mig.Done, error) {
-	if !creates(s) {
-		if err := e.recheck(ctx, s, force, own); err != nil {
-			return mig.Done{}, err
-		}
-	}
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-	defer cancel()
-	return e.o.Actuator.Do(call, s)
-}
-
-// recheck makes sure, right before a destruction, that what stands there is what the step means, and that nobody holds it.
-// What the last poll says of activity counts for compute instances that stood before the operation: what the operation has
-// made the poll may not have seen yet, and nothing is active where no compute instance is any more.
-func (e *Engine) recheck(ctx context.Context, s mig.Step, force []string, own bool) error {
-	c, err := e.look(ctx, s.GPU)
-	if err != nil {
-		return err
-	}
-	g, err := c.gpu(s.GPU)
-	if err != nil {
-		return err
-	}
+// checkHolders makes sure, right before a destruction, that nothing holds what the step destroys. Activity in the last poll
+// counts for compute instances that stood before the operation: what the operation has created the poll may not have seen yet,
+// and nothing is active where no compute instance is any more.
+func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
+	g := p.live()
 	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
-	if at < 0 || g.Instances[at].ID != s.Instance.Or(g.Instances[at].ID) {
-		return fmt.Errorf("GPU instance is not there any more, somebody else is at work: %w", gpu.ErrNotFound)
+	if at < 0 {
+		return fmt.Errorf("GPU instance does not stand: %w", gpu.ErrNotFound)
 	}
-	i := g.Instances[at]
-	if s.Op == mig.DestroyInstance && len(i.Computes) > 0 {
-		return fmt.Errorf("GPU instance has compute instances that somebody else made: %w", gpu.ErrInUse)
-	}
-	if s.Op == mig.DestroyCompute && !slices.ContainsFunc(i.Computes, func(ci mig.NodeCompute) bool {
-		return ci.ID == s.ComputeID.Or(ci.ID) && ci.UUID == s.UUID && ci.Placement == s.Compute
-	}) {
-		return fmt.Errorf("compute instance is not there any more, somebody else is at work: %w", gpu.ErrNotFound)
-	}
+	c := e.collectHolders(ctx, []mig.NodeGPU{g})
 	e.askLastPoll(ctx, c, g, s.Op == mig.DestroyCompute && !own)
-	if blocking := c.blockedBy(g, i, s, force); blocking != nil {
-		return blocking
-	}
-	return nil
+	return c.busyError(g, g.Instances[at], s, force)
 }
 
-// blockedBy is a problem where someone holds what a step would destroy.
-func (c *census) blockedBy(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) error {
+// busyError is a problem if something holds what a step would destroy.
+func (c *census) busyError(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) error {
 	holds := c.busy(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
@@ -235,31 +276,25 @@ func findGPU(gpus []mig.NodeGPU, unreadable map[gpu.UUID]error, id gpu.UUID) (mi
 	return mig.NodeGPU{}, fmt.Errorf("%s is gone: %w", id, gpu.ErrLost)
 }
 
-// verify reads the node back and compares.
-func (e *Engine) verify(ctx context.Context, after []layout) error {
-	gpus, unreadable, err := e.read(ctx, gpusOf(after)...)
+// verify reads all GPUs of the operation once more: each must be as the operation has left it, and that is as planned.
+func (e *Engine) verify(ctx context.Context, op *operation) error {
+	gpus, unreadable, err := e.read(ctx, op.gpus()...)
 	if err != nil {
 		return err
 	}
-	for _, l := range after {
-		g, err := findGPU(gpus, unreadable, l.GPU)
-		if err != nil {
+	for _, p := range op.Parts {
+		g, err := findGPU(gpus, unreadable, p.GPU)
+		switch {
+		case err != nil:
 			return err
+		case !mig.SameInstances(g.Instances, p.Expected):
+			return &foreignError{gpu: p.GPU, standing: g.Instances}
 		}
-		if left := (cut{live: g, want: l}).steps(); len(left) > 0 {
+		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
 			return fmt.Errorf("the layout read back is another one: %s is missing: %w", stepText(left[0]), gpu.ErrDriver)
 		}
 	}
 	return nil
-}
-
-// failureText says why a step failed, in words that an answer may have.
-func failureText(err error) string {
-	var p *api.Problem
-	if errors.As(err, &p) {
-		return p.Error()
-	}
-	return reasonText(err)
 }
 
 // stepError says which step failed.
@@ -271,34 +306,3 @@ type stepError struct {
 func (s *stepError) Error() string { return stepText(s.step) + ": " + s.err.Error() }
 
 func (s *stepError) Unwrap() error { return s.err }
-
-// failure is the problem of an operation that failed.
-func failure(err error) *api.Problem {
-	p := *failureOf(err)
-	var s *stepError
-	if errors.As(err, &s) {
-		p.Detail = stepText(s.step) + ": " + p.Detail
-	}
-	return &p
-}
-
-func failureOf(err error) *api.Problem {
-	var p *api.Problem
-	var j errJournal
-	switch {
-	case errors.As(err, &p):
-		return p
-	case errors.Is(err, errInterrupted):
-		return problemf(api.DriverFailed, "%s", err)
-	case errors.As(err, &j):
-		return problemf(api.ReadOnly, "the journal could not be written, so nothing more was done")
-	case hung(err):
-		return problemf(api.StuckNode, "a driver call has not returned in time")
-	case errors.Is(err, gpu.ErrInsufficientResources):
-		return problemf(api.DriverFailed, "a placement that was free is taken: somebody else is at work on this GPU")
-	case errors.Is(err, gpu.ErrNotFound):
-		return problemf(api.DriverFailed, "an instance of the plan is not there any more: somebody else is at work on this GPU")
-	default:
-		return problemf(api.DriverFailed, "%s", reasonText(err))
-	}
-}

@@ -55,7 +55,7 @@ func (c *census) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place
 	list := []string{name}
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 	list = append(list, holdFacts(name, c.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
-	for n, at := range computePlaces(i) {
+	for n, at := range mig.ComputePlacements(i) {
 		ci := i.Computes[n]
 		p.compute = gpu.Some(at)
 		name := fmt.Sprintf("compute instance %d (%s at %s) in %s", ci.ID, ci.UUID, at, name)

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,19 +24,19 @@ type world struct {
 	processes map[gpu.UUID][]gpu.Process
 	snapshot  *gpu.Snapshot
 
-	records [][]byte
-	corrupt error
+	documents Documents // on disk
+	opening   error     // of the state folder
 
 	points int // crash points passed
 	dieAt  int // -1: never
 	dead   bool
 
-	calls   int                                 // of Do
+	calls   int                                 // of PerformStep that reached the driver
 	before  func(n int, s mig.Step) error       // an error instead of the step
 	after   func(n int, s mig.Step) error       // an error although it was done
-	reading func() error                        // an error instead of Layouts
-	journal func(n int, record []byte) error    // an error instead of the record
-	appends int                                 //
+	reading func() error                        // an error instead of a reading
+	saving  func(n int, document []byte) error  // an error instead of saving
+	saves   int                                 //
 	mode    func(on bool) (ModeChange, error)   //
 	asking  func(id gpu.UUID) ([]Handle, error) //
 
@@ -43,7 +44,7 @@ type world struct {
 	podsErr     error
 	processErr  error
 	kubeletLags bool
-	hung        int
+	hung        gpu.UUID // of the GPU for which a call has not returned
 
 	owners            map[gpu.UUID][]string
 	cordonedBy        string // "", "me", "other"
@@ -130,7 +131,7 @@ func (w *world) point() bool {
 	return w.dead
 }
 
-func (w *world) HungCalls() int { return w.hung }
+func (w *world) Hung(id gpu.UUID) bool { return id == w.hung }
 
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 
@@ -150,10 +151,7 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, m
 		list = slices.DeleteFunc(list, func(g mig.NodeGPU) bool { return !slices.Contains(only, g.UUID) })
 	}
 	for n := range list {
-		list[n].Instances = slices.Clone(list[n].Instances)
-		for m := range list[n].Instances {
-			list[n].Instances[m].Computes = slices.Clone(list[n].Instances[m].Computes)
-		}
+		list[n].Instances = copyInstances(list[n].Instances)
 	}
 	return list, nil, ctx.Err()
 }
@@ -167,12 +165,38 @@ func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error)
 	return slices.Clone(w.processes[id]), w.processErr
 }
 
-func (w *world) Do(_ context.Context, s mig.Step) (mig.Done, error) {
+func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.point() {
-		return mig.Done{}, errDead
+		return mig.Outcome{}, errDead
 	}
+	if out, err := w.outcome(s.GPU, nil); err != nil || !mig.SameInstances(out.Instances, expected) {
+		return out, cmp.Or(err, mig.ErrLayoutChanged)
+	}
+	done, err := w.do(s)
+	if w.point() {
+		return mig.Outcome{}, errDead
+	}
+	if errors.Is(err, gpu.ErrTimeout) {
+		return mig.Outcome{}, err
+	}
+	out, reading := w.outcome(s.GPU, err)
+	out.Done = done
+	return out, cmp.Or(err, reading)
+}
+
+// outcome reads a GPU.
+func (w *world) outcome(id gpu.UUID, err error) (mig.Outcome, error) {
+	if w.reading != nil {
+		if failed := w.reading(); failed != nil {
+			return mig.Outcome{}, failed
+		}
+	}
+	return mig.Outcome{Instances: copyInstances(w.gpu(id).Instances), Read: true}, err
+}
+
+func (w *world) do(s mig.Step) (mig.Done, error) {
 	n := w.calls
 	w.calls++
 	if w.before != nil {
@@ -186,9 +210,6 @@ func (w *world) Do(_ context.Context, s mig.Step) (mig.Done, error) {
 	done, err := w.perform(s)
 	if err == nil && w.after != nil {
 		err = w.after(n, s)
-	}
-	if w.point() {
-		return mig.Done{}, errDead
 	}
 	return done, err
 }
@@ -272,43 +293,50 @@ func (w *world) Poll(context.Context, func() error) error {
 	return nil
 }
 
-// ledger is the journal of a world.
-type ledger struct{ *world }
+// folder is the state folder of a world.
+type folder struct{ *world }
 
-func (l *ledger) Append(record []byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.point() {
-		return errDead
+func (f *folder) Open() (Documents, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead {
+		return Documents{}, errDead
 	}
-	n := l.appends
-	l.appends++
-	if l.journal != nil {
-		if err := l.journal(n, record); err != nil {
-			return err
-		}
-	}
-	l.records = append(l.records, slices.Clone(record))
-	if l.point() {
-		return errDead
-	}
-	return nil
+	return f.documents, f.opening
 }
 
-func (l *ledger) Records() ([][]byte, error) { return slices.Clone(l.records), l.corrupt }
-
-func (l *ledger) Reset(records [][]byte) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.dead {
+func (f *folder) Reserve(int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.dead {
 		return errDead
 	}
-	if l.journal != nil {
-		if err := l.journal(-1, nil); err != nil {
+	return f.opening
+}
+
+func (f *folder) SaveOperation(document []byte) error {
+	return f.save(&f.documents.Operation, document)
+}
+
+func (f *folder) SaveHistory(document []byte) error { return f.save(&f.documents.History, document) }
+
+func (f *folder) save(to *[]byte, document []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.point() {
+		return errDead
+	}
+	n := f.saves
+	f.saves++
+	if f.saving != nil {
+		if err := f.saving(n, document); err != nil {
 			return err
 		}
 	}
-	l.records = slices.Clone(records)
+	*to = slices.Clone(document)
+	if f.point() {
+		return errDead
+	}
 	return nil
 }
 
@@ -382,13 +410,13 @@ type observer struct{ *world }
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
 
-var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}}
 
 // engine starts one over the world, as a process would.
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
 	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Node: w, Assignments: kubelet{w}, Handles: files{w},
-		Cluster: &cluster{w}, Profiling: &profiling{w}, Journal: &ledger{w}, Observer: &observer{w}, CallTimeout: 10 * time.Second,
+		Cluster: &cluster{w}, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w}, CallTimeout: 10 * time.Second,
 		IdleFor: time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
 			w.hooks = append(w.hooks, env)
@@ -407,10 +435,8 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	e.drive(t)
+	e.recover(t.Context())
+	e.settling.Wait()
 	return e
 }
 
@@ -420,8 +446,19 @@ func (e *Engine) drive(t *testing.T) {
 	select {
 	case op := <-e.queue:
 		e.execute(t.Context(), op)
+		e.settling.Wait()
 	default:
 	}
+}
+
+// free finds out whether an operation on a GPU could begin.
+func (e *Engine) free(t *testing.T, id gpu.UUID) *api.Problem {
+	t.Helper()
+	p := e.reserve(t.Context(), nil, id)
+	if p == nil {
+		e.release()
+	}
+	return p
 }
 
 // start plans and starts; the operation is not driven yet.
@@ -463,7 +500,7 @@ func (w *world) cutting() string {
 		text += fmt.Sprintf("%d:", g.Index)
 		for _, i := range g.Instances {
 			text += fmt.Sprintf(" %s@%s", i.Profile, i.Placement)
-			for _, at := range computePlaces(i) {
+			for _, at := range mig.ComputePlacements(i) {
 				text += fmt.Sprintf("[%s]", at)
 			}
 		}

@@ -2,6 +2,7 @@ package control
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -9,24 +10,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layout is how a GPU is cut, as the journal keeps it: by places, since ids change with every creation.
+// layout is what a GPU is partitioned into. Wanted instances have no ids. All compute instances have a placement.
 type layout struct {
-	GPU       gpu.UUID `json:"gpu"`
-	Instances []slot   `json:"instances"`
-}
-
-// slot is a GPU instance of a layout.
-type slot struct {
-	ProfileID uint32        `json:"profileId"`
-	Profile   string        `json:"profile"`
-	Placement gpu.Placement `json:"placement"`
-	Computes  []computeSlot `json:"computes"`
-}
-
-// computeSlot is a compute instance of a layout; UUID is what it had when the layout was read, if it stood then.
-type computeSlot struct {
-	Placement gpu.Placement `json:"placement"`
-	UUID      gpu.MIGUUID   `json:"uuid,omitempty"`
+	GPU       gpu.UUID           `json:"gpu"`
+	Instances []mig.NodeInstance `json:"instances"`
 }
 
 // place names an instance by where it stands.
@@ -41,100 +28,64 @@ func placeOf(s mig.Step) place {
 	return place{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}
 }
 
-// gpusOf are the GPUs of layouts.
-func gpusOf(list []layout) []gpu.UUID {
-	ids := make([]gpu.UUID, 0, len(list))
-	for _, l := range list {
-		ids = append(ids, l.GPU)
-	}
-	return ids
-}
-
-// layoutOf reads the layout of a GPU that stands.
-func layoutOf(g mig.NodeGPU) layout {
-	l := layout{GPU: g.UUID}
-	for _, i := range g.Instances {
-		s := slot{ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement}
-		for n, at := range computePlaces(i) {
-			s.Computes = append(s.Computes, computeSlot{Placement: at, UUID: i.Computes[n].UUID})
+// copyInstances copies what stands, without what was found out about its holders.
+func copyInstances(list []mig.NodeInstance) []mig.NodeInstance {
+	copied := slices.Clone(list)
+	for n := range copied {
+		copied[n].Busy = false
+		copied[n].Computes = slices.Clone(copied[n].Computes)
+		for k := range copied[n].Computes {
+			copied[n].Computes[k].Busy = false
 		}
-		l.Instances = append(l.Instances, s)
 	}
-	return l
+	return copied
 }
 
-// layoutAfter is the layout that a plan leads to.
-func layoutAfter(id gpu.UUID, after []mig.PlannedInstance) layout {
-	l := layout{GPU: id}
+// instancesAfter are the instances that a plan leads to.
+func instancesAfter(after []mig.PlannedInstance) []mig.NodeInstance {
+	var list []mig.NodeInstance
 	for _, i := range after {
-		s := slot{ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement}
+		n := mig.NodeInstance{Placed: i.Placed}
 		for _, c := range i.Computes {
-			s.Computes = append(s.Computes, computeSlot{Placement: c.Placement})
+			n.Computes = append(n.Computes, mig.NodeCompute{Slices: c.Placement.Size, Placement: gpu.Some(c.Placement)})
 		}
-		l.Instances = append(l.Instances, s)
+		list = append(list, n)
 	}
-	return l
+	return list
 }
 
-// computePlaces tells where the compute instances of an instance stand. Those that the driver says nothing of are taken to
-// stand in the first room that is left, by id, which is where drivers put them.
-func computePlaces(i mig.NodeInstance) []gpu.Placement {
-	places := make([]gpu.Placement, len(i.Computes))
-	var taken []gpu.Placement
-	for n, c := range i.Computes {
-		if at, ok := c.Placement.Get(); ok {
-			places[n] = at
-			taken = append(taken, at)
-		}
-	}
-	for n, c := range i.Computes {
-		if c.Placement.Present() {
-			continue
-		}
-		at := gpu.Placement{Size: max(c.Slices, 1)}
-		for slices.ContainsFunc(taken, at.Overlaps) {
-			at.Start++
-		}
-		places[n] = at
-		taken = append(taken, at)
-	}
-	return places
+// samePlace reports whether two GPU instances have the same profile and place.
+func samePlace(a, b mig.NodeInstance) bool {
+	return a.ProfileID == b.ProfileID && a.Placement == b.Placement
 }
 
-// cut is what leads from the instances of a GPU to a layout.
-type cut struct {
-	live mig.NodeGPU
-	want layout
-}
-
-// steps are what is to go, then what is to come.
-func (c cut) steps() []mig.Step {
+// stepsBetween leads from the instances of a GPU to those wanted: first what goes, then what comes.
+func stepsBetween(id gpu.UUID, live, wanted []mig.NodeInstance) []mig.Step {
 	var goes, comes []mig.Step
-	for _, i := range c.live.Instances {
-		at := slices.IndexFunc(c.want.Instances, func(s slot) bool { return s.ProfileID == i.ProfileID && s.Placement == i.Placement })
-		var wanted []computeSlot
+	for _, i := range live {
+		at := slices.IndexFunc(wanted, func(w mig.NodeInstance) bool { return samePlace(w, i) })
+		var computes []gpu.Placement
 		if at >= 0 {
-			wanted = c.want.Instances[at].Computes
+			computes = mig.ComputePlacements(wanted[at])
 		}
-		places := computePlaces(i)
+		places := mig.ComputePlacements(i)
 		for n, p := range places {
-			if !slices.ContainsFunc(wanted, func(w computeSlot) bool { return w.Placement == p }) {
-				goes = append(goes, destroyCompute(c.live.UUID, i, n, p))
+			if !slices.Contains(computes, p) {
+				goes = append(goes, destroyCompute(id, i, n, p))
 			}
 		}
 		if at < 0 {
-			goes = append(goes, mig.Step{Op: mig.DestroyInstance, GPU: c.live.UUID, ProfileID: i.ProfileID, Profile: i.Profile,
+			goes = append(goes, mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile,
 				Placement: i.Placement, Instance: gpu.Some(i.ID)})
 			continue
 		}
-		comes = append(comes, createComputes(c.live.UUID, c.want.Instances[at], places)...)
+		comes = append(comes, createComputes(id, wanted[at], places)...)
 	}
-	for _, s := range c.want.Instances {
-		if slices.ContainsFunc(c.live.Instances, func(i mig.NodeInstance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement }) {
-			continue
+	for _, w := range wanted {
+		if !slices.ContainsFunc(live, func(i mig.NodeInstance) bool { return samePlace(i, w) }) {
+			comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile, Placement: w.Placement})
+			comes = append(comes, createComputes(id, w, nil)...)
 		}
-		comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: c.live.UUID, ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement})
-		comes = append(comes, createComputes(c.live.UUID, s, nil)...)
 	}
 	return append(goes, comes...)
 }
@@ -144,31 +95,81 @@ func destroyCompute(id gpu.UUID, i mig.NodeInstance, n int, at gpu.Placement) mi
 		Compute: gpu.Some(at), UUID: i.Computes[n].UUID, Instance: gpu.Some(i.ID), ComputeID: gpu.Some(i.Computes[n].ID)}
 }
 
-func createComputes(id gpu.UUID, s slot, standing []gpu.Placement) []mig.Step {
+func createComputes(id gpu.UUID, w mig.NodeInstance, standing []gpu.Placement) []mig.Step {
 	var steps []mig.Step
-	for _, c := range s.Computes {
-		if !slices.Contains(standing, c.Placement) {
-			steps = append(steps, mig.Step{Op: mig.CreateCompute, GPU: id, ProfileID: s.ProfileID, Profile: s.Profile,
-				Placement: s.Placement, Compute: gpu.Some(c.Placement)})
+	for _, at := range mig.ComputePlacements(w) {
+		if !slices.Contains(standing, at) {
+			steps = append(steps, mig.Step{Op: mig.CreateCompute, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
+				Placement: w.Placement, Compute: gpu.Some(at)})
 		}
 	}
 	return steps
 }
 
-// renamed pairs the UUIDs of a layout with those that stand in their places now, where they differ.
-func renamed(before []layout, live []mig.NodeGPU) map[gpu.MIGUUID]gpu.MIGUUID {
-	now := map[place]gpu.MIGUUID{}
-	for _, g := range live {
-		for p, id := range layoutOf(g).devices() {
-			now[p] = id
+// errOtherStep says that a tree is not the one after a step.
+var errOtherStep = errors.New("the instances are not those after the step")
+
+// afterStep returns the instances after a step was done on those before: what was read, with the MIG UUIDs that were known
+// before. The error says that what was read is not what the step leads to, and nothing else has changed.
+func afterStep(before []mig.NodeInstance, s mig.Step, read []mig.NodeInstance) ([]mig.NodeInstance, error) {
+	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was before.
+	added, removed := copyInstances(read), copyInstances(before)
+	list := &removed
+	if creates(s) {
+		list = &added
+	}
+	if !removeOne(list, s) || !mig.SameInstances(added, removed) {
+		return nil, errOtherStep
+	}
+	after := copyInstances(read)
+	for n := range after {
+		at := slices.IndexFunc(before, func(i mig.NodeInstance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) })
+		if at >= 0 {
+			keepUUIDs(after[n].Computes, before[at].Computes)
 		}
 	}
+	return after, nil
+}
+
+func keepUUIDs(now, before []mig.NodeCompute) {
+	for n := range now {
+		at := slices.IndexFunc(before, func(c mig.NodeCompute) bool { return c.ID == now[n].ID && c.Placement == now[n].Placement })
+		if at >= 0 && now[n].UUID == "" {
+			now[n].UUID = before[at].UUID
+		}
+	}
+}
+
+// removeOne removes what a step creates or destroys, which must be there, and empty if it is a GPU instance.
+func removeOne(list *[]mig.NodeInstance, s mig.Step) bool {
+	at := slices.IndexFunc(*list, func(i mig.NodeInstance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	if at < 0 {
+		return false
+	}
+	computes := &(*list)[at].Computes
+	place, isCompute := s.Compute.Get()
+	if !isCompute {
+		if len(*computes) > 0 {
+			return false
+		}
+		*list = slices.Delete(*list, at, at+1)
+		return true
+	}
+	k := slices.IndexFunc(*computes, func(c mig.NodeCompute) bool { return c.Placement == gpu.Some(place) })
+	if k < 0 {
+		return false
+	}
+	*computes = slices.Delete(*computes, k, k+1)
+	return true
+}
+
+// renamed pairs the UUIDs of the MIG devices of a layout with those that stand in their places now, if they differ.
+func renamed(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
-	for _, l := range before {
-		for p, id := range l.devices() {
-			if other := now[p]; id != "" && other != "" && other != id {
-				changed[id] = other
-			}
+	stands := now.devices()
+	for p, id := range before.devices() {
+		if other := stands[p]; id != "" && other != "" && other != id {
+			changed[id] = other
 		}
 	}
 	return changed
@@ -177,58 +178,52 @@ func renamed(before []layout, live []mig.NodeGPU) map[gpu.MIGUUID]gpu.MIGUUID {
 // devices are the MIG devices of a layout.
 func (l layout) devices() map[place]gpu.MIGUUID {
 	found := map[place]gpu.MIGUUID{}
-	for _, s := range l.Instances {
-		for _, c := range s.Computes {
-			found[place{gpu: l.GPU, profile: s.ProfileID, at: s.Placement, compute: gpu.Some(c.Placement)}] = c.UUID
+	for _, i := range l.Instances {
+		for n, at := range mig.ComputePlacements(i) {
+			found[place{gpu: l.GPU, profile: i.ProfileID, at: i.Placement, compute: gpu.Some(at)}] = i.Computes[n].UUID
 		}
 	}
 	return found
 }
 
-// places are all instances of layouts.
-func places(all []layout) map[place]bool {
-	found := map[place]bool{}
-	for _, l := range all {
-		for _, s := range l.Instances {
-			p := place{gpu: l.GPU, profile: s.ProfileID, at: s.Placement}
-			found[p] = true
-			for _, c := range s.Computes {
-				p.compute = gpu.Some(c.Placement)
-				found[p] = true
+// uuids of the MIG devices of instances.
+func uuids(list []mig.NodeInstance) []string {
+	var found []string
+	for _, i := range list {
+		for _, c := range i.Computes {
+			if c.UUID != "" {
+				found = append(found, string(c.UUID))
 			}
 		}
 	}
 	return found
-}
-
-// uuids of the MIG devices of layouts, sorted.
-func uuids(all []layout) []string {
-	var list []string
-	for _, l := range all {
-		for _, s := range l.Instances {
-			for _, c := range s.Computes {
-				if c.UUID != "" {
-					list = append(list, string(c.UUID))
-				}
-			}
-		}
-	}
-	slices.Sort(list)
-	return list
 }
 
 // describe draws the instances of a GPU for a plan: with fates by place, holders by unit.
 func (c *census) describe(g mig.NodeGPU, gone map[place]bool) []api.Instance {
-	list := []api.Instance{}
-	for _, i := range g.Instances {
+	list := describeStanding(g.Instances)
+	for n := range list {
+		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+		d.Fate, d.Holders = fate(gone[p], api.Destroy), c.holds[unit{gpu: g.UUID, instance: i.ID}]
+		for k := range d.Compute {
+			ci := &d.Compute[k]
+			p.compute = gpu.Some(ci.Placement)
+			ci.Fate, ci.Holders = fate(gone[p], api.Destroy), c.holds[unit{g.UUID, i.ID, ci.ID}]
+		}
+	}
+	return list
+}
+
+// describeStanding draws instances that stand.
+func describeStanding(instances []mig.NodeInstance) []api.Instance {
+	list := []api.Instance{}
+	for _, i := range instances {
 		d := api.Instance{ID: gpu.Some(i.ID), Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement,
-			Compute: []api.Compute{}, Fate: fate(gone[p], api.Destroy), Holders: c.holds[unit{gpu: g.UUID, instance: i.ID}]}
-		for n, at := range computePlaces(i) {
-			p.compute = gpu.Some(at)
+			Compute: []api.Compute{}, Fate: api.Keep}
+		for n, at := range mig.ComputePlacements(i) {
 			ci := i.Computes[n]
-			d.Compute = append(d.Compute, api.Compute{ID: gpu.Some(ci.ID), UUID: ci.UUID, Placement: at,
-				Fate: fate(gone[p], api.Destroy), Holders: c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]})
+			d.Compute = append(d.Compute, api.Compute{ID: gpu.Some(ci.ID), UUID: ci.UUID, Placement: at, Fate: api.Keep})
 		}
 		list = append(list, d)
 	}

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -20,10 +19,12 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	switch {
 	case !by.Rights.Mode:
 		return nil, problemf(api.Forbidden, "%s may not change MIG modes", by.Name)
+	case r.TakeOver && !by.Rights.TakeOver:
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
 	case !e.o.Apply:
 		return nil, problemf(api.PlanOnly, "MIG modes are changed only with --control.mode=apply")
 	}
-	if p := e.reserve(nil); p != nil {
+	if p := e.reserve(ctx, nil, id); p != nil {
 		return nil, p
 	}
 	defer e.release()
@@ -39,8 +40,10 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	if !has {
 		return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode", g.Index, id)
 	}
-	b := begun{Operation: e.header(api.VerbMode, by.Name), Boot: e.o.BootID, Enabled: r.Enabled, TakeOver: r.TakeOver}
-	b.Operation.Mode = &api.ModeResult{GPU: id, Current: current, Pending: g.Pending.Or(current), Holders: c.whole[id]}
+	b := e.newRecord(ctx, api.VerbMode, by.Name, nil)
+	b.TakeOver = r.TakeOver
+	b.Operation.Mode = &api.ModeResult{GPU: id, Wanted: r.Enabled, Current: current, Pending: g.Pending.Or(current), Holders: c.whole[id]}
+	b.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
 		return e.accept(b, doSteps)
 	}
@@ -79,36 +82,34 @@ func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 	return p
 }
 
-// mode executes a mode change, or finds out what became of one that was interrupted.
-func (e *Engine) mode(ctx context.Context, op *operation) {
-	if op.phase != api.Pending {
-		e.modeRead(ctx, op)
+// changeMode executes a mode change, or finds out what became of one that was interrupted.
+func (e *Engine) changeMode(ctx context.Context, op *operation) {
+	if op.Operation.State != api.Pending {
+		e.readMode(ctx, op)
 		return
 	}
-	e.update(op, "state", "running", func(d *api.Operation) { d.State = api.Running })
-	if err := e.append(op, entry{Kind: entryPhase, Phase: api.Running}); err != nil {
-		e.end(op, api.Failed, failure(err))
-		return
+	id := op.Operation.Mode.GPU
+	e.setState(op, api.Running, "running")
+	e.setGPU(op, id, api.Running, nil, nil)
+	err := e.saveOperation(op)
+	if err == nil {
+		err = e.modeFree(ctx, id)
 	}
-	op.phase = api.Running
-	id := op.begun.Operation.Mode.GPU
-	err := e.modeFree(ctx, id)
 	if err != nil {
-		e.end(op, api.Failed, failure(err))
+		e.end(ctx, op, api.Failed, failure(err))
 		return
 	}
-	change, err := e.modeCall(ctx, id, op.begun.Enabled)
+	change, err := e.modeCall(ctx, id, op.Operation.Mode.Wanted)
 	switch {
-	case hung(err) && e.leave(ctx, op):
-		return
+	case hung(err) && e.deferToRestart(ctx, op):
 	case hung(err):
+		e.setGPU(op, id, api.Stuck, err, nil)
 		e.park(op, err)
-		return
 	case err != nil:
-		e.end(op, api.Failed, failure(err))
-		return
+		e.end(ctx, op, api.Failed, failure(err))
+	default:
+		e.modeResult(ctx, op, change)
 	}
-	e.modeResult(ctx, op, change)
 }
 
 // modeFree checks again, right before the change, that nobody uses the GPU.
@@ -148,34 +149,36 @@ func (e *Engine) modeCall(ctx context.Context, id gpu.UUID, on bool) (ModeChange
 
 // modeResult ends a mode change: what is pending has succeeded as far as it can.
 func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChange) {
-	wanted := op.begun.Enabled
-	r := api.ModeResult{GPU: op.begun.Operation.Mode.GPU, Current: change.Current, Pending: change.Pending}
+	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current, Pending: change.Pending}
 	if c, err := e.look(ctx, r.GPU); err == nil {
 		r.Holders = c.whole[r.GPU]
 	}
-	if r.Current != wanted {
+	if r.Current != r.Wanted {
 		r.Waits = waitsFor(change.Activation)
 	}
-	e.update(op, "note", fmt.Sprintf("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending)), func(d *api.Operation) { d.Mode = &r })
+	e.mu.Lock()
+	op.Operation.Mode = &r
+	e.mu.Unlock()
+	e.addNote(op, "MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
 	e.poll(ctx, op)
-	if r.Current == wanted {
-		e.hooks(ctx, op, api.Succeeded)
-		if e.leave(ctx, op) {
+	if r.Current == r.Wanted {
+		e.runHooks(ctx, op, api.Succeeded)
+		if e.deferToRestart(ctx, op) {
 			return
 		}
 	}
-	if r.Current != wanted && r.Pending != wanted {
+	if r.Current != r.Wanted && r.Pending != r.Wanted {
 		p := problemf(api.DriverFailed, "the driver has not taken the mode")
 		if change.Activation != nil {
 			p.Detail += ": " + reasonText(change.Activation)
 		}
-		e.end(op, api.Failed, p)
+		e.end(ctx, op, api.Failed, p)
 		return
 	}
 	if r.Waits != "" {
-		e.update(op, "note", "the mode is pending: "+r.Waits, nil)
+		e.addNote(op, "the mode is pending: %s", r.Waits)
 	}
-	e.end(op, api.Succeeded, nil)
+	e.end(ctx, op, api.Succeeded, nil)
 }
 
 func onOff(on bool) string {
@@ -196,17 +199,23 @@ func waitsFor(activation error) string {
 	}
 }
 
-// modeRead ends a mode change of which it is not known what became.
-func (e *Engine) modeRead(ctx context.Context, op *operation) {
-	gpus, unreadable, err := e.read(ctx, op.begun.Operation.Mode.GPU)
+// readMode ends a mode change of which it is not known what became.
+func (e *Engine) readMode(ctx context.Context, op *operation) {
+	id := op.Operation.Mode.GPU
+	gpus, unreadable, err := e.read(ctx, id)
 	var g mig.NodeGPU
 	if err == nil {
-		g, err = findGPU(gpus, unreadable, op.begun.Operation.Mode.GPU)
+		g, err = findGPU(gpus, unreadable, id)
 	}
 	switch {
-	case err != nil && e.leave(ctx, op):
+	case err != nil && e.deferToRestart(ctx, op):
 		return
 	case err != nil:
+		state := api.Degraded
+		if hung(err) {
+			state = api.Stuck
+		}
+		e.setGPU(op, id, state, err, nil)
 		e.park(op, err)
 		return
 	}

@@ -53,6 +53,10 @@ func TestModeRefused(t *testing.T) {
 	e := w.engine(t, nil)
 	_, err := e.SetMode(t.Context(), Actor{Rights: Rights{Apply: true}}, gpu1, api.ModeRequest{})
 	isProblem(t, err, api.Forbidden)
+	_, err = e.SetMode(t.Context(), Actor{Rights: Rights{Mode: true}}, gpu1, api.ModeRequest{TakeOver: true})
+	if p := isProblem(t, err, api.Forbidden); !strings.Contains(p.Detail, "take-over") {
+		t.Errorf("the problem does not name the right: %s", p.Detail)
+	}
 	_, err = e.SetMode(t.Context(), everything, "GPU-none", api.ModeRequest{})
 	isProblem(t, err, api.NotFound)
 	_, err = e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{})

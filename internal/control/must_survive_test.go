@@ -1,7 +1,6 @@
 package control
 
 import (
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -92,58 +91,6 @@ func TestChangedInstanceIDs(t *testing.T) {
 	}
 }
 
-func TestOccupiedPlacementIsSomebodyElseAtWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, e, op := survives(t, api.RolledBack, func(w *world) {
-			stood := false
-			w.before = func(_ int, s mig.Step) error {
-				if s.Op == mig.CreateInstance && s.GPU == gpu0 && s.Placement.Start == 6 && !stood {
-					stood = true
-					w.stand(gpu0, "1g.5gb", 6)
-					i := &w.gpu(gpu0).Instances[2]
-					i.Computes = nil // even one that could be the operation's own is not
-				}
-				if stood && s.Op == mig.DestroyInstance && s.Placement.Start == 6 {
-					t.Error("what somebody else made was destroyed")
-				}
-				return nil
-			}
-			w.after = func(_ int, s mig.Step) error {
-				if stood && s.Op == mig.DestroyInstance { // the human is done before the roll-back ends
-					g := w.gpu(gpu0)
-					g.Instances = slices.DeleteFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement.Start == 6 })
-				}
-				return nil
-			}
-		})
-		if !strings.Contains(op.Error.Detail, "somebody else") {
-			t.Errorf("detail %q", op.Error.Detail)
-		}
-		w.sound(t, e, mixedBefore, mixedBefore)
-	})
-}
-
-func TestForeignInstanceIsLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, e, _ := survives(t, api.Degraded, func(w *world) {
-			w.before = func(n int, s mig.Step) error {
-				if s.Op == mig.CreateInstance && s.GPU == gpu1 && s.Profile == "3g.20gb" && s.Placement.Start == 0 {
-					if len(w.gpu(gpu1).Instances) == 0 {
-						w.stand(gpu1, "1g.5gb", 0)
-					}
-				}
-				return nil
-			}
-		})
-		if !strings.Contains(w.cutting(), "1: 1g.5gb@0:1[0:1]\n") || e.State() != degraded {
-			t.Errorf("state %s\n%s", e.State(), w.cutting())
-		}
-		w.before = nil
-		w.gpu(gpu1).Instances = nil // the human has gone
-		w.afterFailure(t, e, mixedBefore, mixedBefore)
-	})
-}
-
 func TestProcessThatStartsBetweenCheckAndDestroy(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -211,7 +158,7 @@ func TestHangInMidOperation(t *testing.T) {
 		w, e, op := survives(t, api.Stuck, func(w *world) {
 			w.before = func(_ int, s mig.Step) error {
 				if s.Op == mig.DestroyInstance && s.GPU == gpu1 {
-					w.reading = func() error { return gpu.ErrTimeout }
+					w.reading, w.hung = func() error { return gpu.ErrTimeout }, gpu1
 					return gpu.ErrTimeout
 				}
 				return nil
@@ -228,11 +175,11 @@ func TestHangInMidOperation(t *testing.T) {
 		if next.State() != stuck {
 			t.Errorf("state after a restart %s", next.State())
 		}
-		w.before, w.reading, w.hung = nil, nil, 1
+		w.before, w.reading = nil, nil
 		_, err = next.Rollback(t.Context(), everything, op.ID) // reading answers, and the call is still under way
 		isProblem(t, err, api.StuckNode)
-		w.hung = 0
-		if p := e.take(nil); p == nil || p.Type != api.StuckNode || p.Operation != op.ID {
+		w.hung = ""
+		if p := e.free(t, gpu1); p == nil || p.Type != api.StuckNode || p.Operation != op.ID {
 			t.Errorf("a new operation gets %v", p)
 		}
 		w.afterFailure(t, next, mixedBefore, mixedBefore)
@@ -295,8 +242,11 @@ func failingRollBack(t *testing.T, restart bool) {
 	if e.State() != degraded {
 		t.Errorf("state %s", e.State())
 	}
-	if p := e.take(nil); p == nil || p.Type != api.DegradedNode || p.Operation != op.ID {
+	if p := e.free(t, gpu0); p == nil || p.Type != api.DegradedNode || p.Operation != op.ID {
 		t.Errorf("a new operation gets %v", p)
+	}
+	if p := e.free(t, gpu1); p != nil {
+		t.Errorf("a GPU that the operation has not touched is blocked: %v", p)
 	}
 	w.before = nil
 	if restart {
@@ -355,35 +305,6 @@ func TestFragmentationReportsTheBlocker(t *testing.T) {
 	}
 }
 
-func TestCorruptJournal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, _, _ := survives(t, api.Succeeded, func(*world) {})
-		for name, spoil := range map[string]func(){
-			"unreadable": func() { w.corrupt = errors.New("journal is corrupt at record 3: its checksum does not match") },
-			"senseless":  func() { w.corrupt, w.records = nil, append(w.records, []byte(`{"kind":"intent","op":"nobody"}`)) },
-			"later": func() {
-				w.records = append(w.records[:len(w.records)-1:len(w.records)-1], []byte(`{"kind":"sharding"}`))
-			},
-		} {
-			spoil()
-			records := slices.Clone(w.records)
-			e := w.engine(t, nil)
-			if e.State() != readOnly {
-				t.Errorf("%s: state %s", name, e.State())
-			}
-			e.mend()
-			p := e.take(nil)
-			if p == nil || p.Type != api.ReadOnly || !strings.Contains(p.Detail, "corrupt at record") {
-				t.Errorf("%s: a new operation gets %v", name, p)
-			}
-			if !slices.EqualFunc(w.records, records, slices.Equal) {
-				t.Errorf("%s: the journal was changed", name)
-			}
-			w.records = records[:len(records)-1]
-		}
-	})
-}
-
 func TestRebootInMidOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -400,7 +321,7 @@ func TestRebootInMidOperation(t *testing.T) {
 		w.stand(gpu1, "1g.5gb", 0) // by a human, after the reboot
 		next := w.engine(t, func(o *Options) { o.BootID = "boot-2" })
 		op := next.Operations().Operations[0]
-		if op.State != api.Failed || !strings.Contains(op.Error.Detail, "rebooted") || next.State() != idle || w.cordonedBy != "" {
+		if op.State != api.Interrupted || !strings.Contains(op.Error.Detail, "rebooted") || next.State() != idle || w.cordonedBy != "" {
 			t.Errorf("operation is %s: %v; state %s", op.State, op.Error, next.State())
 		}
 		if w.cutting() != "0:\n1: 1g.5gb@0:1[0:1]\n" {

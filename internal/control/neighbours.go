@@ -1,9 +1,11 @@
-// Package control re-cuts GPUs: it plans from the live node, executes plans as journaled operations, rolls back what
-// fails, and finishes after a crash what it had begun.
+// Package control repartitions GPUs: it plans from the live node, executes plans as durable operations, rolls back what
+// fails, and finishes after a crash what it had begun. It owns only what an operation has created under an unbroken view of
+// the GPU, and leaves a GPU alone as soon as another client has changed it.
 package control
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-kit/log"
@@ -21,17 +23,19 @@ type Actuator interface {
 	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error)
 	// Processes lists who runs on a GPU, with the instances of each where it is in MIG mode.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
-	// Do does one step and reads back that it is done: a creation gives exactly the placement asked for, or
+	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the change,
+	// and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it succeeded or failed,
+	// it reads them again into the Outcome. A creation gives exactly the placement asked for, or
 	// gpu.ErrInsufficientResources; a destruction after which the instance is still there is an error.
-	Do(ctx context.Context, s mig.Step) (mig.Done, error)
+	PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and reads back what became of it. Before it does, it lets go of what it holds of the GPU.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
 }
 
-// Hanging is an Actuator that knows of its calls that were given up and have not returned. While there are any, what they
-// will do is not known, and no roll-back is tried again.
+// Hanging is an Actuator that knows of its calls that were given up and have not returned. While there is one for a GPU, what
+// it will do is not known, and no rollback of that GPU is tried again.
 type Hanging interface {
-	HungCalls() int
+	Hung(id gpu.UUID) bool
 }
 
 // ModeChange is what the driver made of a mode asked for.
@@ -81,14 +85,35 @@ type Profiling interface {
 	Release(ctx context.Context) (resume func(), err error)
 }
 
-// Journal keeps records durably: Append returns when the record is on disk.
-type Journal interface {
-	Append(record []byte) error
-	// Records are those that were there when the journal was opened, in order.
-	Records() ([][]byte, error)
-	// Reset begins a new journal with these records, atomically.
-	Reset(records [][]byte) error
+// Store keeps the documents of partition control durably, in a folder that no other process uses meanwhile. What was saved is
+// on disk. Errors: ErrStateReplaced, and those of the file system.
+type Store interface {
+	// Open takes the folder and reads it. It can be called again after any error.
+	Open() (Documents, error)
+	// Reserve makes room for documents of an operation of up to size bytes, so that saving them allocates nothing on disk.
+	Reserve(size int) error
+	// SaveOperation and SaveHistory replace a document. After an error the previous one still stands.
+	SaveOperation(document []byte) error
+	SaveHistory(document []byte) error
 }
+
+// Documents are what a state folder holds.
+type Documents struct {
+	// Operation is the newest readable document of an operation, nil if there is none.
+	Operation []byte
+	// OperationDamaged says that a document which may be newer than Operation cannot be read.
+	OperationDamaged bool
+	// History is the history, nil if there is none. HistoryDamaged says that there is one that cannot be read.
+	History        []byte
+	HistoryDamaged bool
+	// Foreign says that the documents are not those that were saved last: another program used the folder meanwhile. It is
+	// never set by the first Open.
+	Foreign bool
+}
+
+// ErrStateReplaced says that the files of the state folder in use are not those on disk any more: the folder was deleted or
+// replaced under the running program. Open takes up the one that is there now.
+var ErrStateReplaced = errors.New("state folder was replaced while it was in use")
 
 // Observer counts operations.
 type Observer interface {
@@ -110,7 +135,7 @@ type Options struct {
 	Handles     Handles     // optional
 	Cluster     Cluster     // optional
 	Profiling   Profiling   // optional
-	Journal     Journal
+	Store       Store
 	Observer    Observer // optional
 
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
@@ -137,7 +162,7 @@ type Actor struct {
 	Rights Rights
 }
 
-// Rights are what an actor may do; each is of its own.
+// Rights are what an actor may do; none of them includes another.
 type Rights struct {
-	Read, Plan, Apply, Mode, Force bool
+	Read, Plan, Apply, Mode, Force, TakeOver bool
 }

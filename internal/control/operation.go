@@ -16,53 +16,66 @@ import (
 type task int
 
 const (
-	doSteps  task = iota
-	doUndo        // roll back, or try it again
-	doSettle      // all steps are done and verified
+	doSteps    task = iota
+	doRollback      // roll back, or try it again
 	doMode
 )
 
-// operation is an operation and what executing it needs. Everything that changes is guarded by the engine's mu; begun and
-// what is below it by the one that executes it.
+// operation is an operation and what executing it needs. Its record and its events are guarded by the engine's mu, but for
+// the record's parts; those and what is below them are changed by the goroutine that executes the operation alone.
 type operation struct {
-	doc    api.Operation
+	record
 	events []api.Event   // the latest
 	seq    int           // of the last event
 	news   chan struct{} // closed at the next event
 	live   bool          // more events will come
 
-	begun begun
-	task  task
-	// made and gone are the places where a creation or a destruction was begun, whatever became of it.
-	made, gone map[place]bool
-	phase      api.OperationState // as the journal has it
-	verified   bool
-	cause      *api.Problem  // why it is rolled back
-	backoff    time.Duration // until again, when it may be taken up by itself after having been stuck
-	again      time.Time
-	retraced   bool // a step of a roll-back was begun, in whichever process
-
-	entries             [][]byte // in the journal, without those of lastPhase and lastUndo
-	lastPhase, lastUndo []byte
+	task    task
+	settled chan struct{} // closed when the operator ends the wait for the kubelet
+	// retryable says that an operation which could not be finished is taken up by itself: at the time again, then after backoff.
+	retryable bool
+	again     time.Time
+	backoff   time.Duration
 }
 
-func newOperation(b begun) *operation {
-	return &operation{doc: b.Operation, news: make(chan struct{}), begun: b, made: map[place]bool{}, gone: map[place]bool{}, phase: api.Pending}
+func newOperation(r record) *operation {
+	return &operation{record: r, news: make(chan struct{}), settled: make(chan struct{})}
 }
 
-// steps that were not tried yet.
+// pendingSteps are steps that were not tried yet.
 func pendingSteps(steps []mig.Step) []api.OperationStep {
 	list := make([]api.OperationStep, 0, len(steps))
 	for _, s := range steps {
-		list = append(list, api.OperationStep{Step: s, State: "pending"})
+		list = append(list, api.OperationStep{Step: s, State: api.StepPending})
 	}
 	return list
 }
 
-// document copies an operation for whoever asked.
+// part finds what the operation does to a GPU.
+func (op *operation) part(id gpu.UUID) *part {
+	at := slices.IndexFunc(op.Parts, func(p *part) bool { return p.GPU == id })
+	return op.Parts[at]
+}
+
+func (op *operation) gpus() []gpu.UUID {
+	ids := make([]gpu.UUID, 0, len(op.Operation.GPUs))
+	for _, g := range op.Operation.GPUs {
+		ids = append(ids, g.GPU)
+	}
+	return ids
+}
+
+// changed reports whether the operation has changed anything, or may have.
+func (op *operation) changed() bool {
+	return slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Changed })
+}
+
+// document copies an operation for a caller.
 func (op *operation) document() *api.Operation {
-	d := op.doc
+	d := op.Operation
 	d.Steps = slices.Clone(d.Steps)
+	d.Rollback = slices.Clone(d.Rollback)
+	d.GPUs = slices.Clone(d.GPUs)
 	d.Hooks = slices.Clone(d.Hooks)
 	d.Warnings = slices.Clone(d.Warnings)
 	d.Renamed = maps.Clone(d.Renamed)
@@ -84,9 +97,10 @@ func (e *Engine) Operation(id string) (*api.Operation, error) {
 	return op.document(), nil
 }
 
+// find is called with mu held.
 func (e *Engine) find(id string) (*operation, *api.Problem) {
 	for _, op := range e.operations {
-		if op.doc.ID == id {
+		if op.Operation.ID == id {
 			return op, nil
 		}
 	}
@@ -97,16 +111,16 @@ func (e *Engine) find(id string) (*operation, *api.Problem) {
 func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Operations: []api.Operation{}}
+	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Blocked: e.blocked(), Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}
 	return list
 }
 
-// Events delivers the news of an operation with a Seq above after: first those that there were, then those that come. The
-// channel is closed once no more will come: at the operation's end, when it waits for an operator, or with ctx. A reader
-// that is slow delays nobody. Numbers begin anew with the process: who asks for what comes after an event that there has not
+// Events delivers the events of an operation with a Seq above after: first those that there were, then those that come. The
+// channel is closed when no more will come: at the operation's end, when it waits for an operator, or with ctx. A slow reader
+// delays nothing. Numbers begin anew with the process: a reader that asks for what comes after an event that there has not
 // been gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	e.mu.Lock()
@@ -158,43 +172,84 @@ func (op *operation) since(after int) []api.Event {
 // maxEvents is how many events of an operation are kept: more than one without trouble has.
 const maxEvents = 4096
 
-// tell adds an event. It is called with mu held.
-func (e *Engine) tell(op *operation, kind api.EventKind, step gpu.Opt[int], text string) {
+// addEvent is called with mu held.
+func (e *Engine) addEvent(op *operation, ev api.Event) {
 	if len(op.events) >= maxEvents {
 		op.events = slices.Clone(op.events[maxEvents/4:])
 	}
 	op.seq++
-	op.events = append(op.events, api.Event{Seq: op.seq, Time: e.o.Now(), Kind: kind, State: op.doc.State, Index: step, Text: text})
+	ev.Seq, ev.Time, ev.State = op.seq, e.o.Now(), op.Operation.State
+	op.events = append(op.events, ev)
 	close(op.news)
 	op.news = make(chan struct{})
 }
 
-// update changes an operation's document and tells of it.
-func (e *Engine) update(op *operation, kind api.EventKind, text string, change func(*api.Operation)) {
+// setState changes the state of an operation and adds an event.
+func (e *Engine) setState(op *operation, state api.OperationState, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if change != nil {
-		change(&op.doc)
-	}
-	e.tell(op, kind, gpu.None[int](), text)
+	op.Operation.State = state
+	e.addEvent(op, api.Event{Kind: api.EventState, Text: text})
 }
 
-func (e *Engine) updateStep(op *operation, n int, state api.StepState, text string, change func(*api.OperationStep)) {
+// setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; standing are the instances to
+// be shown for it.
+func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, standing []mig.NodeInstance) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := &op.doc.Steps[n]
-	s.State = state
-	if change != nil {
-		change(s)
+	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
+	g := &op.Operation.GPUs[at]
+	g.State, g.Error, g.Standing = state, "", describeStanding(standing)
+	if err != nil {
+		g.Error = failureText(err)
 	}
-	e.tell(op, "step", gpu.Some(n), fmt.Sprintf("%s: %s", stepText(s.Step), text))
 }
 
-func (e *Engine) warn(op *operation, format string, args ...any) {
+// gpuState returns the state of one GPU of an operation.
+func (e *Engine) gpuState(op *operation, id gpu.UUID) api.OperationState {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
+	return op.Operation.GPUs[at].State
+}
+
+// stepRef names a step of an operation, or of its rollback.
+type stepRef struct {
+	index    int
+	rollback bool
+}
+
+// setStep changes the state of a step and adds an event. err is why it failed, or nil.
+func (e *Engine) setStep(op *operation, at stepRef, state api.StepState, done *mig.Done, err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	list := op.Operation.Steps
+	if at.rollback {
+		list = op.Operation.Rollback
+	}
+	s := &list[at.index]
+	s.State, s.Done, s.Error = state, done, ""
+	if err != nil {
+		s.Error = failureText(err)
+	}
+	copied := *s
+	e.addEvent(op, api.Event{Kind: api.EventStep, Step: &copied, Index: gpu.Some(at.index), Rollback: at.rollback})
+}
+
+// addNote adds an event with a sentence for people.
+func (e *Engine) addNote(op *operation, format string, args ...any) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.addEvent(op, api.Event{Kind: api.EventNote, Text: fmt.Sprintf(format, args...)})
+}
+
+// addWarning is addNote for what the operation's document keeps.
+func (e *Engine) addWarning(op *operation, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	e.update(op, "note", text, func(d *api.Operation) {
-		if !slices.Contains(d.Warnings, text) {
-			d.Warnings = append(d.Warnings, text)
-		}
-	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Contains(op.Operation.Warnings, text) {
+		op.Operation.Warnings = append(op.Operation.Warnings, text)
+	}
+	e.addEvent(op, api.Event{Kind: api.EventNote, Text: text})
 }

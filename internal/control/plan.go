@@ -2,60 +2,15 @@ package control
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
-
-const maxPlans = 256
-
-// planned is a plan and what it was made from.
-type planned struct {
-	plan          *api.Plan
-	facts         []string
-	before, after []layout
-}
-
-// plans keeps the latest plans.
-type plans struct {
-	mu    sync.Mutex
-	byID  map[string]*planned
-	order []string
-}
-
-func (p *plans) add(n *planned) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.byID == nil {
-		p.byID = map[string]*planned{}
-	}
-	p.byID[n.plan.ID] = n
-	p.order = append(p.order, n.plan.ID)
-	if len(p.order) > maxPlans {
-		delete(p.byID, p.order[0])
-		p.order = slices.Delete(p.order, 0, 1)
-	}
-}
-
-func (p *plans) get(id string) (*planned, *api.Problem) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n, ok := p.byID[id]
-	if !ok {
-		return nil, problemf(api.NotFound, "this node has no plan %q: it was made for another node, before a restart, or many plans ago; plan again", id)
-	}
-	return n, nil
-}
-
-// newID is unguessable, so that knowing a plan's id means having been told it.
-func newID() string { return strings.ToLower(rand.Text()) }
 
 // Plan says what would have to be done for a spec. It changes nothing.
 func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Plan, error) {
@@ -64,6 +19,8 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, problemf(api.Forbidden, "%s may not plan", by.Name)
 	case len(r.Force) > 0 && !by.Rights.Force:
 		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
+	case r.TakeOver && !by.Rights.TakeOver:
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
 	}
 	wanted, err := spec.Resolve(r.Spec, e.o.Layouts)
 	if err != nil {
@@ -79,7 +36,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	if p := c.mark(r.Force); p != nil {
 		return nil, p
 	}
-	node, err := mig.PlanNode(c.gpus, wanted)
+	node, err := mig.PlanNode(ctx, c.gpus, wanted)
 	if err != nil {
 		return nil, c.planProblem(err)
 	}
@@ -88,7 +45,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, p
 	}
 	n := e.assemble(c, node, r, owners)
-	e.plans.add(n)
+	e.plans.add(by.Name, n)
 	return n.plan, nil
 }
 
@@ -112,8 +69,7 @@ func (e *Engine) assemble(c *census, node mig.NodePlan, r api.PlanRequest, owner
 		g := c.gpus[pg.GPU]
 		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axis(g.Profiles),
 			Before: c.describe(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
-		n.before = append(n.before, layoutOf(g))
-		n.after = append(n.after, layoutAfter(g.UUID, pg.After))
+		n.after = append(n.after, layout{GPU: g.UUID, Instances: instancesAfter(pg.After)})
 	}
 	n.facts = e.facts(c, plan)
 	plan.Hash = hash(n.facts)

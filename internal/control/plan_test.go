@@ -2,6 +2,7 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -25,12 +26,12 @@ const sevenG = "MIG-1-0:8-0:7-e0"
 func TestPlanChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
-	appends := len(w.records)
+	appends := w.saves
 	plan, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.calls != 0 || len(w.records) != appends || w.cutting() != mixedBefore {
+	if w.calls != 0 || w.saves != appends || w.cutting() != mixedBefore {
 		t.Error("a plan has changed something")
 	}
 	again, err := e.Plan(t.Context(), everything, mixed())
@@ -47,21 +48,45 @@ func TestPlanChangesNothing(t *testing.T) {
 	}
 }
 
-func TestPlansAreBounded(t *testing.T) {
+// A caller that plans without end loses only its own plans.
+func TestPlansAreKeptPerCaller(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
 	first, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range maxPlans {
-		e.plans.add(&planned{plan: &api.Plan{ID: newID()}})
+	flood := func(caller string) (latest string) {
+		for range 260 {
+			latest = newID()
+			e.plans.add(caller, &planned{plan: &api.Plan{ID: latest}})
+		}
+		return latest
 	}
-	if len(e.plans.byID) != maxPlans || len(e.plans.order) != maxPlans {
-		t.Errorf("%d plans are kept", len(e.plans.byID))
+	var latest string
+	for n := range maxPlanCallers - 1 {
+		latest = flood(fmt.Sprint("token:", n))
 	}
+	for _, id := range []string{first.ID, latest} {
+		if _, err := e.PlanByID(id); err != nil {
+			t.Errorf("after floods of other callers: %v", err)
+		}
+	}
+	if n := len(e.plans.byID); n != 1+(maxPlanCallers-1)*maxPlansPerCaller {
+		t.Errorf("%d plans are kept", n)
+	}
+	flood(everything.Name)
 	_, err = e.PlanByID(first.ID)
 	isProblem(t, err, api.NotFound)
+	if _, err := e.PlanByID(latest); err != nil {
+		t.Errorf("after a flood of the operator: %v", err)
+	}
+	for n := range 2 * maxPlanCallers {
+		flood(fmt.Sprint("user:", n))
+	}
+	if len(e.plans.callers) != maxPlanCallers || len(e.plans.byID) != maxPlanCallers*maxPlansPerCaller {
+		t.Errorf("%d plans of %d callers are kept", len(e.plans.byID), len(e.plans.callers))
+	}
 }
 
 // use makes an instance busy, or impossible to check.
@@ -189,6 +214,12 @@ func TestForce(t *testing.T) {
 	e := w.engine(t, nil)
 	_, err := e.Plan(t.Context(), Actor{Rights: Rights{Plan: true}}, second(two3g, sevenG))
 	isProblem(t, err, api.Forbidden)
+	taking := second(two3g)
+	taking.TakeOver = true
+	_, err = e.Plan(t.Context(), Actor{Rights: Rights{Plan: true, Force: true}}, taking)
+	if p := isProblem(t, err, api.Forbidden); !strings.Contains(p.Detail, "take-over") {
+		t.Errorf("the problem does not name the right: %s", p.Detail)
+	}
 	for _, name := range []string{"MIG-nobody", "all", "", bareName(gpu1, 3)} { // the last has a compute instance
 		_, err := e.Plan(t.Context(), everything, second(two3g, name))
 		isProblem(t, err, api.BadSpec)

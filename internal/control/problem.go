@@ -35,8 +35,10 @@ func kindOf(t api.ProblemType) (title string, status int) {
 		return "Another operation is in progress", http.StatusConflict
 	case api.ForeignOwner:
 		return "Another controller manages this GPU", http.StatusConflict
+	case api.LayoutChanged:
+		return "The layout was changed meanwhile", http.StatusConflict
 	case api.DegradedNode:
-		return "A roll-back has to be retried first", http.StatusConflict
+		return "A rollback has to be retried or accepted first", http.StatusConflict
 	case api.UnknownProfile:
 		return "Unknown profile", http.StatusUnprocessableEntity
 	case api.Infeasible:
@@ -46,7 +48,7 @@ func kindOf(t api.ProblemType) (title string, status int) {
 	case api.BadSpec:
 		return "The spec cannot be met by any node", http.StatusUnprocessableEntity
 	case api.ReadOnly:
-		return "The journal cannot be written or read", http.StatusServiceUnavailable
+		return "The state folder cannot be used", http.StatusServiceUnavailable
 	case api.StuckNode:
 		return "A driver call has not returned", http.StatusServiceUnavailable
 	case api.Unavailable:
@@ -94,6 +96,8 @@ func (c *census) planProblem(err error) *api.Problem {
 		return problemf(api.ModeDiffers, "%s", mode)
 	case errors.As(err, &selector) && len(c.unreadable) > 0: // it may be one of those
 		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(c.warnings, "; "))
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // the client is gone, or shutdown began
+		return problemf(api.Unavailable, "%s", err)
 	default:
 		return problemf(api.BadSpec, "%s", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/go-kit/log/level"
 
@@ -16,191 +17,247 @@ import (
 // errInterrupted is why an operation that a crash has left is rolled back.
 var errInterrupted = errors.New("the exporter stopped in the middle of the operation")
 
-// Recover reads the journal and finishes what a crash has left, by commit or roll-back; after a reboot it restores the
-// layouts that were committed, where that is asked for. It is called once, before anything else. That a roll-back fails, or
-// that the journal cannot be read, is a state of the engine and no error. What only has to settle is left to Run.
-func (e *Engine) Recover(ctx context.Context) error {
-	records, err := e.o.Journal.Records()
-	folded := e.load(records)
-	if err = errors.Join(err, folded); err != nil {
-		e.fail(err, true)
-		return nil
-	}
+// viewLasts is how long after the last save an operation that a crash has left may still be finished: later another client is
+// too likely to have been at work, whatever the instances look like.
+const viewLasts = 10 * time.Minute
+
+// recover reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it restores the
+// layouts that were committed, if that is asked for. It does nothing once the folder was read; before that it can be called
+// again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
+func (e *Engine) recover(ctx context.Context) {
 	e.mu.Lock()
-	open := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return over(op.doc.State) })
+	due := !e.loaded
+	e.recovering = e.recovering || due
 	e.mu.Unlock()
+	if !due {
+		return
+	}
 	safe, cancel := lasting(ctx)
 	defer cancel()
-	for _, op := range open {
-		e.resume(safe, op)
+	if err := e.load(safe); err != nil {
+		e.setRecovered()
+		e.setUnusable(err)
+		return
 	}
-	e.reopen(safe)
-	e.restoreOnce(safe)
-	if e.free() {
-		if err := e.compact(); err != nil {
-			e.fail(err, false)
-		}
+	for _, op := range e.unfinished() {
+		e.resume(ctx, safe, op)
 	}
-	e.announce()
-	return ctx.Err()
+	e.retryUncordon(safe)
+	e.restoreOnce(ctx)
+	_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+	e.setRecovered()
 }
 
-// load takes in the entries of the journal. One that makes no sense is as bad as one that cannot be read.
-func (e *Engine) load(records [][]byte) error {
+func (e *Engine) setRecovered() {
+	e.mu.Lock()
+	e.recovering = false
+	e.mu.Unlock()
+	e.announce()
+}
+
+// unfinished lists the operations that the last process left, unless damage forbids to touch them.
+func (e *Engine) unfinished() []*operation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.appended = len(records)
-	byID := map[string]*operation{}
-	for n, record := range records {
-		var at entry
-		err := json.Unmarshal(record, &at)
-		if err == nil {
-			err = e.fold(byID, at, record)
-		}
-		if err != nil {
-			return fmt.Errorf("journal is corrupt at record %d: %w", n+1, err)
-		}
+	if e.damaged {
+		return nil
 	}
-	open := 0
-	for _, op := range e.operations {
-		e.tell(op, "state", gpu.None[int](), string(op.doc.State))
-		if !over(op.doc.State) {
-			open++
-		}
-	}
-	if open > 1 {
-		return fmt.Errorf("journal has %d operations that are not over, and there is never more than one", open)
-	}
-	return nil
+	return slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State.Final() })
 }
 
-func (e *Engine) fold(byID map[string]*operation, at entry, record []byte) error {
-	switch at.Kind {
-	case entryBoot:
-		e.boot = at.Boot
-		return nil
-	case entryLayouts:
-		e.remember(at.Layouts)
-		return nil
-	case entryBegin:
-		if at.Begin == nil || byID[at.Op] != nil {
-			return errors.New("an operation that begins without its plan, or twice")
+// load reads the state folder.
+func (e *Engine) load(ctx context.Context) error {
+	docs, err := e.o.Store.Open()
+	if err != nil {
+		return err
+	}
+	var h history
+	if docs.History != nil && json.Unmarshal(docs.History, &h) != nil {
+		docs.HistoryDamaged = true
+	}
+	var last record
+	if docs.Operation != nil && (json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
+		docs.OperationDamaged, last = true, record{}
+	}
+	records := h.Operations
+	if at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID }); at >= 0 {
+		if records[at].Revision < last.Revision {
+			records[at] = &last
 		}
-		op := newOperation(*at.Begin)
-		byID[at.Op] = op
+	} else if last.Operation.ID != "" {
+		records = append(records, &last)
+	}
+	damage := e.assessDamage(ctx, docs, &last)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.loaded, e.unusable = true, ""
+	e.layouts, e.restoredBoot = h.Layouts, h.Restored
+	for _, r := range records {
+		op := newOperation(*r)
+		e.addEvent(op, api.Event{Kind: api.EventState, Text: string(op.Operation.State)})
 		e.operations = append(e.operations, op)
 	}
-	op := byID[at.Op]
-	if op == nil {
-		return fmt.Errorf("%q of an operation that has not begun", at.Kind)
-	}
-	op.keep(at, record)
-	switch at.Kind {
-	case entryCordon:
-		e.cordoned = op.doc.ID
-	case entryOpen:
-		e.cordoned = ""
-	case entryEnd:
-		if at.End == nil {
-			return errors.New("an end without the operation")
-		}
-		op.doc = *at.End
-		if op.doc.State == api.Succeeded {
-			e.remember(op.begun.After)
-		}
-	case entryBegin, entryIntent, entryOutcome, entryPhase:
-		return op.fold(at)
-	default:
-		return fmt.Errorf("unknown kind %q, perhaps of a later version", at.Kind)
+	if damage != nil {
+		e.operations = append(e.operations, damage)
+		e.damaged = true
+		e.unusable = fmt.Sprintf("%s; look at the GPUs that it names, then: migctl accept %s", damage.Operation.Error.Detail, damage.Operation.ID)
+		level.Error(e.o.Logger).Log("msg", "Partition control is read-only", "err", e.unusable)
 	}
 	return nil
 }
 
-func (op *operation) fold(at entry) error {
-	own := at.Number != undoing && (at.Kind == entryIntent || at.Kind == entryOutcome)
-	if own && (at.Number < 0 || at.Number >= len(op.doc.Steps)) {
-		return fmt.Errorf("step %d of an operation that has %d", at.Number, len(op.doc.Steps))
+// assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably as the
+// readable ones say. The slots are written in turn, so that the older one tells what was done before the newer one was
+// written: if the GPUs are as it says, nothing was done after it.
+func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *operation {
+	if !docs.OperationDamaged && !docs.HistoryDamaged {
+		return nil
 	}
+	level.Warn(e.o.Logger).Log("msg", "A document in the state folder cannot be read", "operation", docs.OperationDamaged, "history", docs.HistoryDamaged)
+	what := "the state of the last operation cannot be read"
+	known := last.Operation.ID != ""
+	var only []gpu.UUID
 	switch {
-	case at.Kind == entryPhase:
-		op.phase, op.doc.State = at.Phase, at.Phase
-		op.verified = at.Phase == api.Settling
-	case at.Kind == entryIntent && at.Step == nil:
-		return errors.New("a step that is not told")
-	case own && at.Kind == entryIntent:
-		op.intend(*at.Step)
-		op.doc.State = api.Running
-		op.doc.Steps[at.Number].State = "running"
-	case own && at.Error != "":
-		op.doc.Steps[at.Number].State, op.doc.Steps[at.Number].Error = "failed", "it failed"
-		if at.Taken {
-			delete(op.made, placeOf(op.doc.Steps[at.Number].Step))
+	case docs.HistoryDamaged:
+		what, known = "the history of operations cannot be read", false
+	case known:
+		what += ", and GPUs are not as the one before says"
+		for _, p := range last.Parts {
+			only = append(only, p.GPU)
 		}
-	case own:
-		op.doc.Steps[at.Number].State, op.doc.Steps[at.Number].Done = "done", at.Done
+		if len(only) == 0 {
+			return nil
+		}
 	}
-	return nil
+	gpus, _, err := e.read(ctx, only...)
+	if err != nil {
+		level.Warn(e.o.Logger).Log("msg", "The GPUs cannot be compared with the state folder", "err", err)
+	}
+	op := newOperation(record{Operation: e.header(api.VerbRecovery, "system"), Boot: e.o.BootID})
+	if known {
+		for _, p := range last.Parts {
+			g, err := findGPU(gpus, nil, p.GPU)
+			if err != nil || !p.matches(g.Instances) {
+				op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: p.GPU, State: api.Degraded, Standing: describeStanding(g.Instances)})
+			}
+		}
+		if len(op.Operation.GPUs) == 0 {
+			return nil
+		}
+	} else {
+		for _, g := range gpus {
+			op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Degraded, Standing: describeStanding(g.Instances)})
+		}
+	}
+	op.Operation.State = api.Degraded
+	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
+	return op
 }
 
-// resume finishes an operation that was open when the process ended.
-func (e *Engine) resume(ctx context.Context, op *operation) {
+// resume finishes an operation that was not over when the last process ended.
+func (e *Engine) resume(ctx, safe context.Context, op *operation) {
 	e.mu.Lock()
 	e.current, op.live = op, true
 	e.mu.Unlock()
-	untouched := len(op.made)+len(op.gone) == 0
-	switch {
-	case op.begun.Operation.Verb == api.VerbMode && op.phase == api.Pending:
-		e.end(op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
-	case op.begun.Operation.Verb == api.VerbMode:
-		e.modeRead(ctx, op)
-	case op.begun.Boot != e.o.BootID:
-		e.open(ctx, op)
-		e.end(op, api.Failed, problemf(api.DriverFailed, "the node was rebooted in the middle of the operation; instances do not survive that"))
-	case op.phase == api.Settling:
-	case op.phase == api.Pending && untouched:
-		e.open(ctx, op)
-		e.end(op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
-	case op.phase == api.Pending && e.verify(ctx, op.begun.After) == nil && e.commit(op) == nil:
+	e.resumeOperation(safe, op)
+	e.clearCurrent(ctx, op)
+}
+
+func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
+	state := op.Operation.State
+	parked := state == api.Degraded || state == api.Stuck
+	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
+	isMode := op.Operation.Verb == api.VerbMode
+	switch lost := e.viewLost(ctx, op); {
+	case state == api.Settling:
+	case isMode && state == api.Pending, !isMode && !begun && !parked:
+		e.end(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
+	case isMode:
+		e.readMode(ctx, op)
+	case lost != "" && !parked, op.Boot != e.o.BootID:
+		e.interrupt(ctx, op, lost)
+	case lost != "": // an operator may still ask for its rollback, if the GPUs are as it was left
 	case !e.o.Apply:
-		e.park(op, problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply", errInterrupted))
-	case op.phase == api.Pending:
-		e.undo(ctx, op, errInterrupted)
+		e.parkForApply(op)
+	case state == api.Running && e.finished(ctx, op) && e.commit(op) == nil:
+	case state == api.Running:
+		e.startRollback(ctx, op, errInterrupted)
 	default:
-		e.undo(ctx, op, nil)
+		e.rollBack(ctx, op)
 	}
-	e.hand(op)
 }
 
-// hand leaves an operation that only has to settle to Run.
-func (e *Engine) hand(op *operation) {
-	if !op.verified || over(op.doc.State) {
-		e.rest(op)
-		return
+// viewLost says why an operation that a crash has left cannot be known to be the last that has changed its GPUs; it is empty
+// if it can.
+func (e *Engine) viewLost(ctx context.Context, op *operation) string {
+	away := e.o.Now().Sub(op.Written)
+	switch {
+	case op.Boot != e.o.BootID:
+		return "the node was rebooted in the middle of the operation; instances do not survive that"
+	case away > viewLasts || away < -time.Minute:
+		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
+	case op.Driver != e.driverVersion(ctx):
+		return "the driver is another one than when the operation began"
+	default:
+		return ""
 	}
-	op.task = doSettle
-	e.update(op, "state", "settling", func(d *api.Operation) { d.State = api.Settling })
-	e.queue <- op
 }
 
-// free tells whether no operation is current.
-func (e *Engine) free() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.current == nil && e.unusable == ""
-}
-
-// reopen undoes a cordon that an operation has left which is over: at the start, and later as often as it takes.
-func (e *Engine) reopen(ctx context.Context) {
-	e.mu.Lock()
-	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.doc.ID == e.cordoned && over(op.doc.State) })
-	var op *operation
-	if at >= 0 && e.current == nil && e.unusable == "" {
-		op = e.operations[at]
-	}
-	e.mu.Unlock()
-	if op != nil && e.o.Cluster != nil {
-		if err := e.uncordon(ctx, op); err != nil {
-			level.Warn(e.o.Logger).Log("msg", "The node is still cordoned by an operation that is over", "operation", op.doc.ID, "err", err)
+// finished reports whether all steps of an operation are done.
+func (e *Engine) finished(ctx context.Context, op *operation) bool {
+	for _, p := range op.Parts {
+		if e.regainView(ctx, p) != nil {
+			return false
 		}
 	}
+	return e.verify(ctx, op) == nil
+}
+
+// interrupt ends an operation without touching its GPUs.
+func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
+	problem := problemf(api.LayoutChanged, "%s: the GPUs are left as they stand", why)
+	gpus, _, err := e.read(ctx, op.gpus()...)
+	if err != nil {
+		level.Warn(e.o.Logger).Log("msg", "The GPUs of an interrupted operation cannot be read", "operation", op.Operation.ID, "err", err)
+	}
+	for _, p := range op.Parts {
+		state := api.Interrupted
+		if !p.Changed && p.Pending == nil {
+			state = api.Failed
+		}
+		p.Changed, p.Pending = p.Changed || p.Pending != nil, nil
+		g, _ := findGPU(gpus, nil, p.GPU)
+		e.setGPU(op, p.GPU, state, problem, g.Instances)
+	}
+	state := api.Failed
+	if op.changed() {
+		state = api.Interrupted
+	}
+	e.end(ctx, op, state, problem)
+}
+
+// parkForApply leaves an operation to a start that may change partitions.
+func (e *Engine) parkForApply(op *operation) {
+	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply", errInterrupted)
+	for _, q := range op.Parts {
+		if !e.gpuState(op, q.GPU).Final() {
+			e.setGPU(op, q.GPU, api.Degraded, p, q.Expected)
+		}
+	}
+	e.park(op, p)
+}
+
+// driverVersion is that of the last poll. Right after the start it asks for one.
+func (e *Engine) driverVersion(ctx context.Context) string {
+	if e.o.Node.Current() == nil {
+		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		defer cancel()
+		_ = e.o.Node.Poll(call, nil) // without one the version is unknown, which is another than any
+	}
+	if s := e.o.Node.Current(); s != nil {
+		if d, ok := s.Driver.Get(); ok {
+			return d.Version
+		}
+	}
+	return ""
 }

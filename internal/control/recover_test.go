@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -22,7 +21,7 @@ func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 				return nil
 			}
 		}
-		dies(mig.DestroyCompute) // the first step: the journal does not have what became of it
+		dies(mig.DestroyCompute) // the first step: what became of it is not on disk
 		if _, err := e.start(t, second(two3g)); err != nil {
 			t.Fatal(err)
 		}
@@ -38,24 +37,6 @@ func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 		op := next.Operations().Operations[0]
 		if op.State != api.RolledBack || len(w.hooks) != 1 || op.Renamed[sevenG] == "" {
 			t.Errorf("operation is %s, renamed %v, %d hooks", op.State, op.Renamed, len(w.hooks))
-		}
-	})
-}
-
-// TestTwoOpenOperations: no program has written such a journal.
-func TestTwoOpenOperations(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		e := w.engine(t, nil)
-		if _, err := e.start(t, mixed()); err != nil {
-			t.Fatal(err)
-		}
-		begin := w.records[len(w.records)-1]
-		id := e.Operations().Operations[0].ID
-		w.records = append(w.records, []byte(strings.ReplaceAll(string(begin), id, "another")))
-		next := w.engine(t, nil)
-		if next.State() != readOnly || !strings.Contains(next.unusable, "2 operations") || w.calls != 0 {
-			t.Errorf("state %s: %s", next.State(), next.unusable)
 		}
 	})
 }
@@ -94,65 +75,40 @@ func TestModeRunsHooks(t *testing.T) {
 	})
 }
 
-// TestSameInstanceBySomebodyElse: what somebody else has made at the very place, of the very profile, is not the operation's,
-// neither for this process nor for the next.
-func TestSameInstanceBySomebodyElse(t *testing.T) {
+// TestIdenticalInstanceOfAnotherClient: what another client has created at the very place, of the very profile, is not the
+// operation's, neither for this process nor for the next.
+func TestIdenticalInstanceOfAnotherClient(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
+			w := bare(t)
 			e := w.engine(t, nil)
-			w.before = func(n int, s mig.Step) error {
+			w.before = func(_ int, s mig.Step) error {
 				if s.Op == mig.CreateInstance && w.gpu(gpu1).Instances == nil {
 					_, err := w.perform(s)
 					return err
 				}
 				return nil
 			}
-			w.gpu(gpu1).Instances = nil
-			w.look()
 			if _, err := e.start(t, second(map[string]api.DeviceRequest{"1g.5gb": {Count: 1}})); err != nil {
 				t.Fatal(err)
 			}
-			if crash { // once the outcome is in the journal
-				w.journal = func(_ int, record []byte) error {
-					w.dead = strings.Contains(string(record), `"rolling-back"`)
+			if crash { // once the outcome is on disk
+				w.saving = func(_ int, document []byte) error {
+					w.dead = strings.Contains(string(document), `"error":"another client`)
 					return nil
 				}
 			}
 			e.drive(t)
 			w.revive()
-			w.journal, w.before = nil, nil
+			w.saving, w.before = nil, nil
 			next := w.engine(t, nil)
 			if got := w.gpu(gpu1).Instances; len(got) != 1 || got[0].Profile != "1g.5gb" || next.State() != idle {
-				t.Errorf("crash %t: state %s, somebody else's instance: %+v", crash, next.State(), got)
+				t.Errorf("crash %t: state %s, the other client's instance: %+v", crash, next.State(), got)
+			}
+			op := next.Operations().Operations[0]
+			if op.State != api.Failed || op.Error == nil || !crash && op.Error.Type != api.LayoutChanged {
+				t.Errorf("crash %t: operation is %s: %v", crash, op.State, op.Error)
 			}
 		})
-	}
-}
-
-// TestNoCompactionBetweenRecordAndOperation: an operation is known before the journal is free again, or a compaction at that
-// moment would write one without its beginning.
-func TestNoCompactionBetweenRecordAndOperation(t *testing.T) {
-	w := newWorld(t)
-	var e *Engine
-	begun, told := false, false
-	e = w.engine(t, func(o *Options) {
-		o.Now = func() time.Time {
-			if begun && !told { // the first that is told of the operation
-				told = true
-				if e.journaling.TryLock() {
-					e.journaling.Unlock()
-					t.Error("the journal could have been compacted before the operation was known")
-				}
-			}
-			return time.Now()
-		}
-	})
-	w.journal = func(_ int, record []byte) error {
-		begun = begun || strings.Contains(string(record), `"kind":"begin"`)
-		return nil
-	}
-	if _, err := e.start(t, mixed()); err != nil || !told {
-		t.Errorf("told %t, %v", told, err)
 	}
 }

@@ -8,57 +8,62 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// restoreOnce restores, once in a boot, the committed layouts. Where the driver does not answer yet, Run tries it again.
+// restoreOnce restores, once in a boot, the committed layouts. If the driver does not answer yet, Run tries it again.
 func (e *Engine) restoreOnce(ctx context.Context) {
 	e.mu.Lock()
-	due := e.boot != e.o.BootID && e.unusable == ""
-	layouts := slices.Clone(e.committed)
+	due := e.restoredBoot != e.o.BootID && e.unusable == "" && e.current == nil
+	layouts := slices.Clone(e.layouts)
 	e.restoring = false
 	e.mu.Unlock()
 	if !due {
 		return
 	}
 	if !e.o.Restore || !e.o.Apply || e.o.BootID == "" || len(layouts) == 0 {
-		e.restored()
+		e.setRestored()
 		return
 	}
-	if p := e.take(nil); p != nil { // an operation has to be dealt with first
-		e.later()
-		return
-	}
-	defer e.release()
-	gpus, unreadable, err := e.read(ctx)
+	safe, cancel := lasting(ctx)
+	defer cancel()
+	gpus, unreadable, err := e.read(safe)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The layout before the reboot cannot be restored yet", "err", err)
-		e.later()
+		e.mu.Lock()
+		e.restoring = true
+		e.mu.Unlock()
 		return
 	}
-	b := begun{Operation: e.header(api.VerbRestore, "system"), Boot: e.o.BootID}
 	var steps []mig.Step
+	var warnings []string
+	var restored []layout
 	for _, l := range layouts {
 		g, err := findGPU(gpus, unreadable, l.GPU)
-		reason := e.notRestored(ctx, g, l, err)
-		if reason != "" {
+		if reason := e.notRestored(safe, g, l, err); reason != "" {
 			level.Warn(e.o.Logger).Log("msg", "The layout before the reboot is not restored", "gpu", l.GPU, "reason", reason)
-			b.Operation.Warnings = append(b.Operation.Warnings, fmt.Sprintf("%s: %s", l.GPU, reason))
+			warnings = append(warnings, fmt.Sprintf("%s: %s", l.GPU, reason))
 			continue
 		}
-		b.Before, b.After = append(b.Before, layout{GPU: l.GPU}), append(b.After, l)
-		steps = append(steps, cut{live: g, want: l}.steps()...)
+		restored = append(restored, l)
+		steps = append(steps, stepsBetween(l.GPU, g.Instances, l.Instances)...)
 	}
-	b.Operation.Steps = pendingSteps(steps)
 	if len(steps) > 0 {
-		op, p := e.enter(b, doSteps)
+		r := e.newRecord(safe, api.VerbRestore, "system", steps)
+		r.Operation.Warnings = warnings
+		for _, l := range restored {
+			g, _ := findGPU(gpus, nil, l.GPU)
+			r.addGPU(g, l.Instances)
+		}
+		op, p := e.enter(r, doSteps)
 		if p != nil {
 			return
 		}
-		e.apply(ctx, op)
-		e.hand(op)
+		e.applySteps(safe, op)
+		e.clearCurrent(ctx, op)
 	}
-	e.restored()
+	e.setRestored()
 }
 
 // notRestored says why a GPU is left as it is, or nothing.
@@ -71,34 +76,38 @@ func (e *Engine) notRestored(ctx context.Context, g mig.NodeGPU, l layout, err e
 	case len(l.Instances) > 0 && !g.MIG.Or(false):
 		return "its MIG mode is off"
 	}
-	if _, p := e.owners(ctx, touched(cut{live: g, want: l}.steps()), false); p != nil {
+	if p := e.blockedGPU(l.GPU); p != nil {
+		return p.Detail
+	}
+	if _, p := e.owners(ctx, touched(stepsBetween(l.GPU, g.Instances, l.Instances)), false); p != nil {
 		return p.Detail
 	}
 	return ""
 }
 
-// later has Run try it again.
-func (e *Engine) later() {
+func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {
 	e.mu.Lock()
-	e.restoring = true
-	e.mu.Unlock()
-}
-
-// restored notes that this boot needs no restore any more.
-func (e *Engine) restored() {
-	if err := e.record(nil, entry{Kind: entryBoot, Boot: e.o.BootID}, func() { e.boot = e.o.BootID }); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "That this boot needs no restore any more is not in the journal", "err", err)
+	defer e.mu.Unlock()
+	if op, state := e.blocking(id); op != nil {
+		return blockedProblem(op, id, state)
 	}
+	return nil
 }
 
-// restoreLater is restoreOnce where it was put off.
+// setRestored notes that this boot needs no restore any more.
+func (e *Engine) setRestored() {
+	e.mu.Lock()
+	e.restoredBoot = e.o.BootID
+	e.mu.Unlock()
+	_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+}
+
+// restoreLater is restoreOnce if it was put off.
 func (e *Engine) restoreLater(ctx context.Context) {
 	e.mu.Lock()
-	due := e.restoring && e.current == nil
+	due := e.restoring && e.current == nil && !e.reserved
 	e.mu.Unlock()
 	if due {
-		safe, cancel := lasting(ctx)
-		defer cancel()
-		e.restoreOnce(safe)
+		e.restoreOnce(ctx)
 	}
 }

@@ -2,17 +2,31 @@ package control
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Abandon closes an operation that could not be rolled back, and leaves the node as it is: for an operator who wants neither
-// the layout before nor to wait.
-func (e *Engine) Abandon(ctx context.Context, by Actor, id string) (*api.Operation, error) {
+// matches reports whether instances are those that the operation has left, before or after the step that is pending.
+func (p *part) matches(live []mig.NodeInstance) bool {
+	if mig.SameInstances(live, p.Expected) {
+		return true
+	}
+	if p.Pending == nil {
+		return false
+	}
+	_, err := afterStep(p.Expected, *p.Pending, live)
+	return err == nil
+}
+
+// Accept closes an operation that could not be rolled back, and leaves its GPUs as they stand. One of the verb recovery makes
+// damaged documents of the state folder good.
+func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
@@ -22,85 +36,159 @@ func (e *Engine) Abandon(ctx context.Context, by Actor, id string) (*api.Operati
 	if p != nil {
 		return nil, p
 	}
-	if p := e.reserve(op); p != nil {
+	if p := e.reserve(ctx, op); p != nil {
 		return nil, p
 	}
 	defer e.release()
-	e.mu.Lock()
-	state := op.doc.State
-	e.mu.Unlock()
-	if over(state) {
-		return nil, problemf(api.BadSpec, "operation %s is %s: there is nothing to abandon", id, state)
-	}
-	if p := e.hanging(op); p != nil {
+	if p := e.parkedProblem(op, "accept"); p != nil {
 		return nil, p
 	}
-	e.warn(op, "%s has abandoned it: the layout was left as it was found, neither the one before nor the one after", by.Name)
-	e.open(ctx, op)
-	e.end(op, api.Failed, nil)
+	e.addWarning(op, "%s has accepted the layout as it stands", by.Name)
+	gpus, _, err := e.read(ctx, op.gpus()...)
+	if err != nil {
+		level.Warn(e.o.Logger).Log("msg", "The GPUs of an accepted operation cannot be read", "operation", id, "err", err)
+	}
+	for _, g := range op.Operation.GPUs {
+		if !e.gpuState(op, g.GPU).Final() {
+			live, _ := findGPU(gpus, nil, g.GPU)
+			e.setGPU(op, g.GPU, api.Accepted, nil, live.Instances)
+		}
+	}
+	if op.Operation.Verb == api.VerbRecovery {
+		return e.acceptDamage(ctx, op)
+	}
+	e.end(ctx, op, api.Accepted, nil)
 	e.announce()
 	return e.Operation(id)
 }
 
-// hanging is a problem while a driver call has not returned: what it does when it returns is unknown.
-func (e *Engine) hanging(op *operation) *api.Problem {
-	if h, ok := e.o.Actuator.(Hanging); !ok || h.HungCalls() == 0 {
-		return nil
+// acceptDamage writes all documents anew. What was not over is accepted with them.
+func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operation, error) {
+	e.mu.Lock()
+	e.damaged, e.unusable = false, ""
+	open := slices.DeleteFunc(slices.Clone(e.operations), func(o *operation) bool { return o.Operation.State.Final() })
+	e.mu.Unlock()
+	for _, o := range open {
+		e.end(ctx, o, api.Accepted, nil)
 	}
-	p := problemf(api.StuckNode, "a driver call has still not returned; try again, or reboot the node if it never does")
-	p.Operation = op.doc.ID
-	return p
+	for range 2 { // both slots
+		if err := e.saveOperation(op); err != nil {
+			return nil, failure(err)
+		}
+	}
+	return e.Operation(op.Operation.ID)
 }
 
-// maxBackoff is the longest time between two attempts to take a stuck operation up again. One that gets stuck each time must
-// not keep the driver and the disk busy.
+// parkedProblem says why an operation is not one that waits to be retried or accepted.
+func (e *Engine) parkedProblem(op *operation, what string) *api.Problem {
+	e.mu.Lock()
+	state := op.Operation.State
+	e.mu.Unlock()
+	if state != api.Degraded && state != api.Stuck {
+		return problemf(api.BadSpec, "operation %s is %s: there is nothing to %s", op.Operation.ID, state, what)
+	}
+	for _, g := range op.Operation.GPUs {
+		if !e.gpuState(op, g.GPU).Final() && e.hangs(g.GPU) {
+			p := problemf(api.StuckNode, "a driver call for %s has still not returned; try again, or reboot the node if it never does", g.GPU)
+			p.Operation = op.Operation.ID
+			return p
+		}
+	}
+	return nil
+}
+
+// hangs reports whether a driver call for a GPU has not returned: what it does when it returns is unknown.
+func (e *Engine) hangs(id gpu.UUID) bool {
+	h, ok := e.o.Actuator.(Hanging)
+	return ok && h.Hung(id)
+}
+
+// maxBackoff is the longest time between two attempts to take an operation up again. One that fails each time must not keep
+// the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// unstick takes a stuck operation up again by itself once its driver call has returned: at once, then ever more rarely.
-func (e *Engine) unstick(ctx context.Context) {
+// retryParked takes operations up again by itself whose driver call has returned, or for which there is room on disk again: at
+// once, then ever more rarely.
+func (e *Engine) retryParked(ctx context.Context) {
 	e.mu.Lock()
-	op := e.waiting()
-	due := e.o.Apply && op != nil && op.doc.State == api.Stuck && e.current == nil && !e.o.Now().Before(op.again)
+	at := slices.IndexFunc(e.operations, func(op *operation) bool {
+		parked := op.Operation.State == api.Degraded || op.Operation.State == api.Stuck
+		return parked && op.retryable && !e.o.Now().Before(op.again)
+	})
+	due := e.o.Apply && e.current == nil && e.unusable == "" && !e.recovering && at >= 0
+	var op *operation
+	if due {
+		op = e.operations[at]
+	}
 	e.mu.Unlock()
-	h, ok := e.o.Actuator.(Hanging)
-	if !due || !ok || h.HungCalls() > 0 {
+	if op == nil || e.parkedProblem(op, "retry") != nil {
 		return
 	}
-	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
 	e.mu.Lock()
+	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
 	if _, err := e.retry(ctx, op); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "A stuck operation cannot be taken up again yet", "operation", op.doc.ID, "err", err)
+		level.Debug(e.o.Logger).Log("msg", "An operation cannot be taken up again yet", "operation", op.Operation.ID, "err", err)
 	}
 }
 
-// retry takes an operation up again where it could not be finished.
+// retry takes the rollback of an operation up again.
 func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, error) {
-	if p := e.reserve(op); p != nil {
+	if p := e.reserve(ctx, op, op.gpus()...); p != nil {
 		return nil, p
 	}
 	defer e.release()
-	if p := e.hanging(op); p != nil {
+	e.mu.Lock()
+	over := op.Operation.State.Final()
+	e.mu.Unlock()
+	if over { // another client has changed its GPUs
+		return e.Operation(op.Operation.ID)
+	}
+	if op.Operation.Verb == api.VerbRecovery {
+		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
+	}
+	if p := e.parkedProblem(op, "retry"); p != nil {
 		return nil, p
 	}
-	if _, _, err := e.read(ctx); err != nil {
-		return nil, driverProblem(err)
-	}
-	e.mu.Lock()
-	if over(op.doc.State) {
-		e.mu.Unlock()
-		return e.Operation(op.doc.ID)
-	}
-	op.task, op.live = doUndo, true
-	if op.begun.Operation.Verb == api.VerbMode {
+	op.task = doRollback
+	if op.Operation.Verb == api.VerbMode {
 		op.task = doMode
 	}
-	op.doc.State = api.RollingBack
-	e.current = op
-	e.tell(op, "state", gpu.None[int](), "the roll-back is tried again")
+	e.mu.Lock()
+	op.live, e.current = true, op
 	e.mu.Unlock()
+	e.setState(op, api.RollingBack, "the rollback is tried again")
 	e.queue <- op
 	e.announce()
-	return e.Operation(op.doc.ID)
+	return e.Operation(op.Operation.ID)
+}
+
+// reviewParked ends operations that could not be rolled back on those of their GPUs that another client has changed since:
+// they are never rolled back there. It is called with the place of the current operation reserved.
+func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
+	e.mu.Lock()
+	parked := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State != api.Degraded })
+	e.mu.Unlock()
+	for _, op := range parked {
+		reviewed := false
+		for _, p := range op.Parts {
+			if slices.Contains(gpus, p.GPU) && e.gpuState(op, p.GPU) == api.Degraded && isForeign(e.regainView(ctx, p)) {
+				live, _, err := e.read(ctx, p.GPU)
+				g, _ := findGPU(live, nil, p.GPU)
+				if err == nil {
+					e.noteForeign(op, &foreignError{gpu: p.GPU, standing: g.Instances})
+					reviewed = true
+				}
+			}
+		}
+		if reviewed && !e.anyGPU(op, api.Degraded) && !e.anyGPU(op, api.Stuck) {
+			state := api.Interrupted
+			if !op.changed() {
+				state = api.Failed
+			}
+			e.end(ctx, op, state, problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
+			e.announce()
+		}
+	}
 }

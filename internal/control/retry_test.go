@@ -10,9 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// An operation that cannot be rolled back can be given up: the layout stays as it is, and the node is in order again, also
-// after a restart.
-func TestAbandon(t *testing.T) {
+// TestAccept: an operation that cannot be rolled back can be accepted as it stands: the layout stays as it is, and the node is
+// in order again, also after a restart.
+func TestAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, op := survives(t, api.Degraded, func(w *world) {
 			w.before = func(n int, _ mig.Step) error {
@@ -23,17 +23,17 @@ func TestAbandon(t *testing.T) {
 			}
 		})
 		was := w.cutting()
-		_, err := e.Abandon(t.Context(), Actor{Name: "uid:7", Rights: Rights{Read: true, Plan: true}}, op.ID)
+		_, err := e.Accept(t.Context(), Actor{Name: "uid:7", Rights: Rights{Read: true, Plan: true}}, op.ID)
 		isProblem(t, err, api.Forbidden)
-		w.hung = 1
-		_, err = e.Abandon(t.Context(), everything, op.ID)
+		w.hung = gpu0
+		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.StuckNode)
-		w.hung, w.before = 0, nil
-		got, err := e.Abandon(t.Context(), everything, op.ID)
-		if err != nil || got.State != api.Failed || !strings.Contains(strings.Join(got.Warnings, "\n"), "abandoned") {
+		w.hung, w.before = "", nil
+		got, err := e.Accept(t.Context(), everything, op.ID)
+		if err != nil || got.State != api.Accepted || got.GPUs[0].State != api.Accepted || !strings.Contains(strings.Join(got.Warnings, "\n"), "accepted") {
 			t.Fatalf("%v, %+v", err, got)
 		}
-		_, err = e.Abandon(t.Context(), everything, op.ID)
+		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.BadSpec)
 		for _, engine := range []*Engine{e, w.engine(t, nil)} {
 			if engine.State() != idle || w.cutting() != was {
@@ -50,16 +50,18 @@ func TestAbandon(t *testing.T) {
 func TestUnstick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, op := survives(t, api.Stuck, func(w *world) {
-			w.before = first(mig.DestroyInstance, gpu1, gpu.ErrTimeout)
+			w.before = func(_ int, s mig.Step) error {
+				w.before, w.hung = nil, s.GPU
+				return gpu.ErrTimeout
+			}
 		})
-		w.hung = 1
-		e.unstick(t.Context())
+		e.retryParked(t.Context())
 		e.drive(t)
 		if e.State() != stuck {
 			t.Fatalf("the call hangs, and the state is %s", e.State())
 		}
-		w.hung = 0
-		e.unstick(t.Context())
+		w.hung = ""
+		e.retryParked(t.Context())
 		e.drive(t)
 		if now := e.now(t, op.ID); now.State != api.RolledBack || e.State() != idle {
 			t.Errorf("operation %s, state %s", now.State, e.State())

@@ -3,33 +3,57 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// settle lets everyone see the new layout: the Snapshot, hooks, the kubelet. Nothing of it fails the operation. A ctx that
-// ends makes it wait no longer; when safe ends, the next start does it all again.
-func (e *Engine) settle(ctx, safe context.Context, op *operation) {
-	e.update(op, "state", "settling", func(d *api.Operation) { d.State = api.Settling })
+// settle lets the Snapshot, the hooks and the kubelet follow the new layout. Nothing of it fails the operation, and it blocks
+// only the operation's GPUs. A ctx that ends makes it wait no longer; if the grace period ends, the next start does it again.
+func (e *Engine) settle(ctx context.Context, op *operation) {
+	safe, cancel := lasting(ctx)
+	defer cancel()
 	e.poll(ctx, op)
-	if gpus, _, err := e.read(safe, gpusOf(op.begun.After)...); err == nil { // a roll-back's layout after had UUIDs once
-		names := renamed(op.begun.After, gpus)
-		e.mu.Lock()
-		op.doc.Renamed = names
-		e.mu.Unlock()
-	}
-	e.hooks(safe, op, api.Succeeded)
-	if e.leave(safe, op) {
+	e.nameReplaced(safe, op)
+	e.runHooks(safe, op, api.Succeeded)
+	if e.deferToRestart(safe, op) {
 		return
 	}
 	e.awaitKubelet(ctx, op)
-	e.open(safe, op)
-	e.end(op, api.Succeeded, nil)
+	e.end(safe, op, api.Succeeded, nil)
+	e.mu.Lock()
+	e.endEvents(op)
+	e.mu.Unlock()
+	e.announce()
+}
+
+// EndSettling ends the wait for the kubelet of an operation that settles.
+func (e *Engine) EndSettling(_ context.Context, by Actor, id string) (*api.Operation, error) {
+	if p := e.mayApply(by); p != nil {
+		return nil, p
+	}
+	e.mu.Lock()
+	op, p := e.find(id)
+	if p == nil && op.Operation.State != api.Settling {
+		p = problemf(api.BadSpec, "operation %s is %s: it does not wait for the kubelet", id, op.Operation.State)
+	}
+	if p != nil {
+		e.mu.Unlock()
+		return nil, p
+	}
+	select {
+	case <-op.settled:
+	default:
+		close(op.settled)
+	}
+	e.mu.Unlock()
+	e.addWarning(op, "%s has ended the wait for the kubelet", by.Name)
+	return e.Operation(id)
 }
 
 // poll makes the Snapshot follow.
@@ -37,50 +61,51 @@ func (e *Engine) poll(ctx context.Context, op *operation) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	if err := e.o.Node.Poll(ctx, nil); err != nil {
-		e.warn(op, "the node could not be polled at once; metrics follow with the next poll")
+		e.addWarning(op, "the node could not be polled at once; metrics follow with the next poll")
 	}
 }
 
-// hooks runs what the operator wants to be run after a change.
-func (e *Engine) hooks(ctx context.Context, op *operation, state api.OperationState) {
+// runHooks runs the programs that the operator wants to be run after a change.
+func (e *Engine) runHooks(ctx context.Context, op *operation, state api.OperationState) {
 	if e.o.RunHook == nil || len(e.o.Hooks) == 0 {
 		return
 	}
 	env := e.environment(ctx, op, state)
 	for _, h := range e.o.Hooks {
 		r := e.o.RunHook(ctx, h, env)
-		text := "hook " + strings.Join(h.Argv, " ") + ": done"
-		if !r.OK {
-			text = "hook " + strings.Join(h.Argv, " ") + ": " + r.Error
-		}
-		e.update(op, "hook", text, func(d *api.Operation) { d.Hooks = append(d.Hooks, r) })
+		e.mu.Lock()
+		op.Operation.Hooks = append(op.Operation.Hooks, r)
+		e.addEvent(op, api.Event{Kind: api.EventHook, Hook: &r})
+		e.mu.Unlock()
 	}
 }
 
-// environment tells a hook what has changed: the MIG devices of the operation's GPUs before and after, by commas.
+// environment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by commas.
 func (e *Engine) environment(ctx context.Context, op *operation, state api.OperationState) []string {
-	var gpus, now []string
-	live, _, err := e.read(ctx, gpusOf(op.begun.Before)...)
-	if m := op.begun.Operation.Mode; m != nil {
-		gpus = append(gpus, string(m.GPU))
-	}
-	for _, l := range op.begun.Before {
-		gpus = append(gpus, string(l.GPU))
-		if g, missing := findGPU(live, nil, l.GPU); err == nil && missing == nil {
-			now = append(now, uuids([]layout{layoutOf(g)})...)
+	var gpus, before, now []string
+	live, _, err := e.read(ctx, op.gpus()...)
+	for _, id := range op.gpus() {
+		gpus = append(gpus, string(id))
+		if g, missing := findGPU(live, nil, id); err == nil && missing == nil && op.Operation.Verb != api.VerbMode {
+			now = append(now, uuids(g.Instances)...)
 		}
 	}
+	for _, p := range op.Parts {
+		before = append(before, uuids(p.Before)...)
+	}
+	slices.Sort(before)
+	slices.Sort(now)
 	return []string{
-		"MIG_CONTROL_OPERATION=" + op.doc.ID,
-		"MIG_CONTROL_VERB=" + string(op.doc.Verb),
+		"MIG_CONTROL_OPERATION=" + op.Operation.ID,
+		"MIG_CONTROL_VERB=" + string(op.Operation.Verb),
 		"MIG_CONTROL_RESULT=" + string(state),
 		"MIG_CONTROL_GPUS=" + strings.Join(gpus, ","),
-		"MIG_CONTROL_OLD_UUIDS=" + strings.Join(uuids(op.begun.Before), ","),
+		"MIG_CONTROL_OLD_UUIDS=" + strings.Join(before, ","),
 		"MIG_CONTROL_NEW_UUIDS=" + strings.Join(now, ","),
 	}
 }
 
-// awaitKubelet waits until the kubelet can give out every MIG device that the operation has made.
+// awaitKubelet waits until the kubelet can give out every MIG device that the operation has created.
 func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	expected := op.devices()
 	if e.o.Assignments == nil || len(expected) == 0 {
@@ -88,10 +113,17 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
 	defer cancel()
+	go func() { // ends with ctx
+		select {
+		case <-op.settled:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
 	var missing []string
 	for {
 		list, err := e.o.Assignments.Allocatable(ctx)
-		if errors.Is(err, gpu.ErrNotSupported) { // there is no kubelet, or one that cannot tell
+		if errors.Is(err, gpu.ErrNotSupported) { // there is no kubelet, or one that does not list devices
 			return
 		}
 		missing = missing[:0]
@@ -105,13 +137,13 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 		}
 		wait(ctx, time.Second)
 		if ctx.Err() != nil {
-			e.warn(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
+			e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
 			return
 		}
 	}
 }
 
-// device is a MIG device that an operation has made.
+// device is a MIG device that an operation has created.
 type device struct {
 	gpu      gpu.UUID
 	uuid     gpu.MIGUUID
@@ -121,7 +153,7 @@ type device struct {
 
 func (op *operation) devices() []device {
 	var list []device
-	for _, s := range op.doc.Steps {
+	for _, s := range op.Operation.Steps {
 		if s.Done != nil && s.Done.UUID != "" && creates(s.Step) {
 			list = append(list, device{gpu: s.GPU, uuid: s.Done.UUID, instance: s.Done.Instance, compute: s.Done.ComputeID.Or(0)})
 		}
@@ -129,7 +161,7 @@ func (op *operation) devices() []device {
 	return list
 }
 
-// named tells whether an allocator's name is that of the device.
+// named reports whether an allocator's name is that of the device.
 func (d device) named(r gpu.DeviceRef) bool {
 	if r.MIG != "" {
 		return r.MIG == d.uuid
@@ -138,41 +170,66 @@ func (d device) named(r gpu.DeviceRef) bool {
 	return ok && r.GPU == d.gpu && instance == d.instance && r.Compute.Or(d.compute) == d.compute
 }
 
-// cordon keeps new pods away while the node is cut. It is journaled first, and a mark on the node says whose it is: so it
-// is undone after a crash, and nobody else's is.
+// cordon keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that the cordon is
+// this program's: so it is undone after a crash, and no other cordon is.
 func (e *Engine) cordon(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil {
 		return nil
 	}
-	if err := e.record(op, entry{Kind: entryCordon}, func() { e.cordoned = op.doc.ID }); err != nil {
+	e.setCordoned(op, true)
+	if err := e.saveOperation(op); err != nil {
+		e.setCordoned(op, false)
 		return err
 	}
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	if _, err := e.o.Cluster.Cordon(call); err != nil {
-		e.warn(op, "the node could not be cordoned (%s): pods may be given new devices before all is done", reasonText(err))
+		e.addWarning(op, "the node could not be cordoned (%s): pods may be given new devices before all is done", reasonText(err))
 	}
 	return nil
 }
 
-// open undoes this program's cordon. Where that fails, Run tries it again, and the next start.
-func (e *Engine) open(ctx context.Context, op *operation) {
+func (e *Engine) setCordoned(op *operation, cordoned bool) {
 	e.mu.Lock()
-	mine := e.cordoned != "" && e.cordoned == op.doc.ID
+	op.Cordoned = cordoned
 	e.mu.Unlock()
-	if !mine || e.o.Cluster == nil {
-		return
-	}
-	if err := e.uncordon(ctx, op); err != nil {
-		e.warn(op, "the node is still cordoned (%s): it is tried again", reasonText(err))
-	}
 }
 
-func (e *Engine) uncordon(ctx context.Context, op *operation) error {
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-	defer cancel()
-	if err := e.o.Cluster.Uncordon(call); err != nil {
-		return fmt.Errorf("uncordon: %w", err)
+// uncordon undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it again, and the
+// next start.
+func (e *Engine) uncordon(ctx context.Context, op *operation) {
+	e.mu.Lock()
+	mine := op.Cordoned && e.o.Cluster != nil
+	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool { return o != op && o.Cordoned && !o.Operation.State.Final() })
+	e.mu.Unlock()
+	if !mine {
+		return
 	}
-	return e.record(op, entry{Kind: entryOpen}, func() { e.cordoned = "" })
+	if !wanted {
+		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		defer cancel()
+		if err := e.o.Cluster.Uncordon(call); err != nil {
+			level.Warn(e.o.Logger).Log("msg", "The node is still cordoned", "operation", op.Operation.ID, "err", err)
+			e.addWarning(op, "the node is still cordoned (%s): it is tried again", reasonText(err))
+			return
+		}
+	}
+	e.setCordoned(op, false)
+}
+
+// retryUncordon undoes a cordon that an operation has left which is over.
+func (e *Engine) retryUncordon(ctx context.Context) {
+	e.mu.Lock()
+	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Cordoned && op.Operation.State.Final() })
+	var op *operation
+	if at >= 0 && e.current == nil && e.unusable == "" {
+		op = e.operations[at]
+	}
+	e.mu.Unlock()
+	if op == nil {
+		return
+	}
+	if e.uncordon(ctx, op); !op.Cordoned {
+		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+	}
 }

@@ -5,12 +5,11 @@ import (
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is in
-// the journal.
+// Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is on
+// disk.
 func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -24,7 +23,7 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	case len(n.plan.Forced) > 0 && !by.Rights.Force:
 		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
 	}
-	if p := e.reserve(nil); p != nil {
+	if p := e.reserve(ctx, nil, touched(n.plan.Steps)...); p != nil {
 		return nil, p
 	}
 	defer e.release()
@@ -32,12 +31,36 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	if p != nil {
 		return nil, p
 	}
-	b := begun{Operation: e.header(api.VerbApply, by.Name), Boot: e.o.BootID, Before: n.before, After: n.after,
-		Force: c.widen(n.plan.Forced), TakeOver: n.plan.TakeOver}
-	b.Operation.Plan = n.plan.ID
-	b.Operation.Steps = pendingSteps(n.plan.Steps)
-	b.Operation.Warnings = slices.Clone(n.plan.Warnings)
-	return e.accept(b, doSteps)
+	started := e.newRecord(ctx, api.VerbApply, by.Name, n.plan.Steps)
+	started.Force, started.TakeOver = c.widen(n.plan.Forced), n.plan.TakeOver
+	started.Operation.Plan = n.plan.ID
+	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
+	for _, l := range n.after {
+		g, err := c.gpu(l.GPU)
+		if err != nil {
+			return nil, driverProblem(err)
+		}
+		started.addGPU(g, l.Instances)
+	}
+	return e.accept(started, doSteps)
+}
+
+// newRecord begins the record of an operation of these steps.
+func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps []mig.Step) record {
+	r := record{Operation: e.header(verb, by), Boot: e.o.BootID, Driver: e.driverVersion(ctx)}
+	r.Operation.Steps = pendingSteps(steps)
+	return r
+}
+
+// addGPU adds a GPU that is to have the instances after.
+func (r *record) addGPU(g mig.NodeGPU, after []mig.NodeInstance) {
+	if !slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool { return s.GPU == g.UUID }) {
+		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
+		return
+	}
+	standing := copyInstances(g.Instances)
+	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: standing, After: after, Expected: copyInstances(standing), facts: g})
+	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
 
 func (e *Engine) mayApply(by Actor) *api.Problem {
@@ -72,39 +95,43 @@ func (e *Engine) header(verb api.Verb, by string) api.Operation {
 	return api.Operation{APIVersion: api.Version, ID: newID(), Verb: verb, By: by, State: api.Pending, Started: e.o.Now(), Steps: []api.OperationStep{}}
 }
 
-// accept journals an operation and hands it to Run. One without steps is over at once.
-func (e *Engine) accept(b begun, t task) (*api.Operation, error) {
-	op, p := e.enter(b, t)
+// accept saves an operation and hands it to Run. One without steps is over at once.
+func (e *Engine) accept(r record, t task) (*api.Operation, error) {
+	op, p := e.enter(r, t)
 	if p != nil {
 		return nil, p
 	}
-	if t == doSteps && len(op.doc.Steps) == 0 {
-		e.end(op, api.Succeeded, nil)
-		e.rest(op)
+	if t == doSteps && len(op.Operation.Steps) == 0 {
+		e.end(context.Background(), op, api.Succeeded, nil)
+		e.clearCurrent(context.Background(), op)
 	} else {
 		e.queue <- op
 	}
 	e.announce()
-	return e.Operation(op.doc.ID)
+	return e.Operation(op.Operation.ID)
 }
 
-// enter journals an operation and makes it the current one.
-func (e *Engine) enter(b begun, t task) (*operation, *api.Problem) {
-	op := newOperation(b)
+// enter saves an operation and makes it the current one. The room for all that it will save is reserved first.
+func (e *Engine) enter(r record, t task) (*operation, *api.Problem) {
+	op := newOperation(r)
 	op.task, op.live = t, true
-	err := e.record(op, entry{Kind: entryBegin, Begin: &b}, func() {
-		e.current = op
-		e.operations = append(e.operations, op)
-		e.tell(op, "state", gpu.None[int](), "accepted")
-	})
-	if err != nil {
-		return nil, problemf(api.ReadOnly, "the operation could not be journaled, and nothing was done")
+	err := e.reserveRoom(op)
+	if err == nil {
+		err = e.saveOperation(op)
 	}
+	if err != nil {
+		return nil, problemf(api.ReadOnly, "the operation could not be saved, and nothing was done: %s", e.Reason())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.current = op
+	e.operations = append(e.operations, op)
+	e.addEvent(op, api.Event{Kind: api.EventState, Text: "accepted"})
 	return op, nil
 }
 
-// Rollback leads back to the layout before an operation that has succeeded, as an operation of its own; or tries again to
-// roll back one that is degraded or stuck.
+// Rollback restores the layout before an operation that has succeeded, as an operation of its own; or takes up again the
+// rollback of one that is degraded or stuck.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -113,79 +140,78 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	op, p := e.find(id)
 	var state api.OperationState
 	if p == nil {
-		state = op.doc.State
+		state = op.Operation.State
 	}
 	e.mu.Unlock()
-	if p != nil {
-		return nil, p
-	}
 	switch {
+	case p != nil:
+		return nil, p
 	case state == api.Degraded || state == api.Stuck:
 		return e.retry(ctx, op)
-	case !over(state):
+	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
 		p.Operation = id
 		return nil, p
 	case state != api.Succeeded:
 		return nil, problemf(api.BadSpec, "operation %s is %s: there is nothing to roll back", id, state)
-	case op.begun.Operation.Verb == api.VerbMode:
+	case op.Operation.Verb == api.VerbMode:
 		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")
 	}
-	if p := e.reserve(nil); p != nil {
+	if p := e.reserve(ctx, nil, op.gpus()...); p != nil {
 		return nil, p
 	}
 	defer e.release()
-	b, p := e.backTo(ctx, op)
+	r, p := e.backTo(ctx, op)
 	if p != nil {
 		return nil, p
 	}
-	b.Operation.By = by.Name
-	return e.accept(*b, doSteps)
+	r.Operation.By = by.Name
+	return e.accept(*r, doSteps)
 }
 
-// backTo makes the operation that leads to the layout before another one. It destroys what is idle, and nothing that came
-// to stand after that one.
-func (e *Engine) backTo(ctx context.Context, op *operation) (*begun, *api.Problem) {
+// backTo makes the operation that restores the layout before another one. It destroys what is idle, on GPUs that nothing has
+// changed since.
+func (e *Engine) backTo(ctx context.Context, op *operation) (*record, *api.Problem) {
 	c, err := e.survey(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
-	own := places(op.begun.After)
-	b := &begun{Operation: e.header(api.VerbRollback, ""), Boot: e.o.BootID, TakeOver: op.begun.TakeOver}
 	var steps []mig.Step
 	var blocking []api.Blocker
-	for _, l := range op.begun.Before {
-		at := slices.IndexFunc(c.gpus, func(g mig.NodeGPU) bool { return g.UUID == l.GPU })
-		if at < 0 {
-			return nil, problemf(api.Unavailable, "%s cannot be read", l.GPU)
+	var live []mig.NodeGPU
+	for _, p := range op.Parts {
+		g, err := c.gpu(p.GPU)
+		if err != nil {
+			return nil, problemf(api.Unavailable, "%s cannot be read", p.GPU)
 		}
-		g := c.gpus[at]
-		list := cut{live: g, want: l}.steps()
-		if len(list) > 0 && !g.MIG.Or(false) {
+		list := stepsBetween(p.GPU, g.Instances, p.Before)
+		switch {
+		case !mig.SameInstances(g.Instances, p.Expected):
+			return nil, problemf(api.StalePlan, "GPU %d (%s) was changed after operation %s: plan the layout that you want", g.Index, g.UUID, op.Operation.ID)
+		case len(list) > 0 && !g.MIG.Or(false):
 			return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode on any more", g.Index, g.UUID)
 		}
 		for _, s := range list {
-			if creates(s) {
-				continue
+			if !creates(s) {
+				blocking = append(blocking, c.blocked(g, s)...)
 			}
-			if !own[placeOf(s)] {
-				return nil, problemf(api.StalePlan, "%s came to stand after operation %s: plan the layout that you want", stepPlace(s), op.doc.ID)
-			}
-			blocking = append(blocking, c.blocked(g, s)...)
 		}
-		b.Before, b.After = append(b.Before, layoutOf(g)), append(b.After, l)
-		steps = append(steps, list...)
+		live, steps = append(live, g), append(steps, list...)
 	}
 	if len(blocking) > 0 {
 		p := problemf(api.Busy, "%d of the instances that would go are in use", len(blocking))
 		p.Blocking = blocking
 		return nil, p
 	}
-	if _, p := e.owners(ctx, touched(steps), b.TakeOver); p != nil {
+	if _, p := e.owners(ctx, touched(steps), op.TakeOver); p != nil {
 		return nil, p
 	}
-	b.Operation.Steps = pendingSteps(steps)
-	return b, nil
+	r := e.newRecord(ctx, api.VerbRollback, "", steps)
+	r.TakeOver = op.TakeOver
+	for n, g := range live {
+		r.addGPU(g, op.Parts[n].Before)
+	}
+	return &r, nil
 }
 
 // blocked says who holds what a step would destroy.

@@ -19,8 +19,8 @@ type Placed struct {
 
 // CapacityOf says what could still be created on a GPU with these profiles, given all of its instances.
 //
-// How many of a profile there can be follows from its placements, the GPU's compute slices and the rule that one
-// instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly for A30.
+// How many of a profile there can be follows from its placements, the GPU's compute slices, its engines and the rule that
+// one instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly for A30.
 // Profiles without placements are left out. Totals are those of the largest profile.
 //
 // Free memory slices are those that an instance of some profile, created now, could have; the other unused ones are
@@ -53,7 +53,7 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 }
 
 // FreePlacements lists where one more instance of the profile could be created now, in the profile's order. It is empty
-// where the GPU's compute slices or its one instance with media extensions are taken, too.
+// if the GPU's compute slices, engines or its one instance with media extensions are taken, too.
 func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile) []gpu.Placement {
 	return newOccupancy(shapeOf(profiles), profiles, placed).free(profile)
 }
@@ -61,14 +61,15 @@ func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile
 // shape is what a GPU can be cut into.
 type shape struct {
 	axis, compute int
+	engines       engineCounts
 }
 
 // maxUnits is the number of units of a placement axis that fit the sets below; the longest known has 12.
 const maxUnits = 64
 
-// shapeOf takes the end of the last placement and the slices of the largest profile.
+// shapeOf takes the end of the last placement and the slices and engines of the largest profile.
 func shapeOf(profiles []gpu.Profile) shape {
-	var s shape
+	s := shape{engines: engineTotals(profiles)}
 	for _, p := range profiles {
 		s.compute = max(s.compute, p.ComputeSlices)
 		for _, placement := range p.Placements {
@@ -92,15 +93,17 @@ type occupancy struct {
 	units   uint64 // occupied
 	compute int    // slices that are not taken
 	media   bool   // the one instance with media extensions exists
+	left    engineCounts
 }
 
 func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
-	o := occupancy{shape: s, compute: s.compute}
+	o := occupancy{shape: s, compute: s.compute, left: s.engines}
 	for _, instance := range placed {
 		p := profileOf(profiles, instance)
 		o.units |= units(instance.Placement)
 		o.compute -= p.ComputeSlices
 		o.media = o.media || hasMediaExtensions(p)
+		o.left = o.left.without(countsOf(p))
 	}
 	o.units &= 1<<s.axis - 1
 	o.compute = max(o.compute, 0)
@@ -143,9 +146,9 @@ const (
 	enum2SliceAllMedia = 16
 )
 
-// creatable tells whether one more instance of the profile is possible, wherever it may stand.
+// creatable reports whether one more instance of the profile is possible, at any placement.
 func (o occupancy) creatable(p gpu.Profile) bool {
-	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p))
+	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p)) && o.left.cover(countsOf(p))
 }
 
 // free lists the placements that an instance of the profile could have now.
@@ -179,42 +182,56 @@ func (o occupancy) count(p gpu.Profile) int {
 	if hasMediaExtensions(p) {
 		n = min(n, 1)
 	}
-	return n
+	return min(n, o.left.times(countsOf(p)))
 }
 
 // bestCompletion is the most compute slices that further instances together could take. Going along the axis, it keeps
-// for every unit, without and with a further instance with media extensions, the set of sums that can be reached there.
+// for every unit the sets of sums that can be reached there, one set for each combination of what else instances take.
 func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 	within := uint64(1)<<(o.compute+1) - 1
-	sums := make([][2]uint64, o.axis+1)
-	sums[0][0] = 1
-	starts := o.startingAt(profiles) // without media extensions where an existing instance has them
+	reached := make([]map[taken]uint64, o.axis+1)
+	for u := range reached {
+		reached[u] = map[taken]uint64{}
+	}
+	reached[0][taken{left: o.left}] = 1
+	starts := o.startingAt(profiles) // without media extensions if an existing instance has them
 	for u := range o.axis {
-		for media, reached := range sums[u] {
-			sums[u+1][media] |= reached
+		for so, sums := range reached[u] {
+			reached[u+1][so] |= sums
 			for _, next := range starts[u] {
-				if !next.media {
-					sums[u+next.size][media] |= reached << next.compute & within
-				} else if media == 0 {
-					sums[u+next.size][1] |= reached << next.compute & within
+				if so.media && next.media || !so.left.cover(next.engines) {
+					continue
 				}
+				then := taken{media: so.media || next.media, left: so.left.without(next.engines)}
+				reached[u+next.size][then] |= sums << next.compute & within
 			}
 		}
 	}
-	return bits.Len64(sums[o.axis][0]|sums[o.axis][1]) - 1
+	most := 0
+	for _, sums := range reached[o.axis] {
+		most = max(most, bits.Len64(sums)-1)
+	}
+	return most
+}
+
+// taken is what further instances take besides units and compute slices.
+type taken struct {
+	media bool
+	left  engineCounts // what they leave
 }
 
 // candidate is an instance that could begin at a unit.
 type candidate struct {
 	size, compute int
 	media         bool
+	engines       engineCounts
 }
 
 // startingAt lists the instances that could be created now, by their first unit.
 func (o occupancy) startingAt(profiles []gpu.Profile) [][]candidate {
 	starts := make([][]candidate, o.axis)
 	for _, p := range profiles {
-		c := candidate{compute: p.ComputeSlices, media: hasMediaExtensions(p)}
+		c := candidate{compute: p.ComputeSlices, media: hasMediaExtensions(p), engines: countsOf(p)}
 		for _, placement := range o.free(p) {
 			c.size = placement.Size
 			if !slices.Contains(starts[placement.Start], c) {

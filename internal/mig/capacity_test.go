@@ -93,9 +93,14 @@ func capacityCases() []capacityCase {
 			available: "1g.6gb:3 1g.6gb+me:1 2g.12gb:1 2g.12gb+me:1",
 		},
 		{
-			about: "an axis of twelve, +me.all excludes +me", model: "RTX PRO 6000", layout: []string{"2g.48gb+me.all@0", "1g.24gb@9"},
+			about: "an axis of twelve, +me.all takes all decoders", model: "RTX PRO 6000", layout: []string{"2g.48gb+me.all@0", "1g.24gb-me@9"},
 			compute: gpu.SliceCount{Used: 3, Free: 1}, memory: gpu.SliceCount{Used: 9, Free: 3},
-			available: "1g.24gb:1 1g.24gb+gfx:1 1g.24gb-me:1",
+			available: "1g.24gb-me:1",
+		},
+		{
+			about: "more decoders in use than there are", model: "RTX PRO 6000", layout: []string{"2g.48gb+me.all@0", "1g.24gb@9"},
+			compute: gpu.SliceCount{Used: 3, Free: 1}, memory: gpu.SliceCount{Used: 9, Free: 3},
+			available: "1g.24gb-me:1",
 		},
 	}
 }
@@ -176,6 +181,10 @@ func TestMediaExtensionsAreKnownWithoutNames(t *testing.T) {
 		case 14, 47, 67:
 			if p.Available != 3 {
 				t.Errorf("profile %d: %+v, want 3 available", id, p)
+			}
+		case 66: // 2g.48gb-me
+			if p.Available != 1 {
+				t.Errorf("profile %d: %+v, want 1 available", id, p)
 			}
 		}
 	}

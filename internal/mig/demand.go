@@ -31,7 +31,7 @@ func (n Need) met(p gpu.Profile) bool {
 
 // planDemand finds room for further instances on the GPUs that are in MIG mode. What stands stays, but for idle instances
 // that are in the way. Of equally good ways it takes the one that uses the first GPUs.
-func planDemand(gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
+func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 	for i, n := range needs {
 		if n.Count < 0 || n.SMs < 0 {
@@ -42,7 +42,7 @@ func planDemand(gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 	if total > maxDemand {
 		return nil, &SpecError{fmt.Sprintf("%d or more instances: expected at most %d in one demand", total, maxDemand)}
 	}
-	d := newDemand(gpus, needs)
+	d := newDemand(w, gpus, needs)
 	if len(d.boards) == 0 && total > 0 {
 		return nil, &InfeasibleError{GPU: -1, Reason: "no GPU of this node has MIG on"}
 	}
@@ -67,6 +67,7 @@ func planDemand(gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 // demand goes from GPU to GPU, and keeps for every part of the demand that can be met so far the best way to. A part is a
 // number whose digits, in mixed bases, say how many instances of each kind it has.
 type demand struct {
+	watch  *watch
 	gpus   []NodeGPU
 	boards []int // indexes of the GPUs in MIG mode
 	kinds  []kind
@@ -87,8 +88,8 @@ func (k kind) fitsNowhere() bool {
 	return !slices.ContainsFunc(k.fits, func(fits []*cut) bool { return len(fits) > 0 })
 }
 
-func newDemand(gpus []NodeGPU, needs []Need) *demand {
-	d := &demand{gpus: gpus, parts: 1}
+func newDemand(w *watch, gpus []NodeGPU, needs []Need) *demand {
+	d := &demand{watch: w, gpus: gpus, parts: 1}
 	for i := range gpus {
 		if gpus[i].inMIG() {
 			d.boards = append(d.boards, i)
@@ -103,9 +104,9 @@ func newDemand(gpus []NodeGPU, needs []Need) *demand {
 		var key strings.Builder
 		for _, b := range d.boards {
 			var fits []*cut
-			for _, p := range gpus[b].Profiles {
-				if n.met(p) {
-					fits = append(fits, cutOf(p))
+			for _, p := range cutsOf(gpus[b].Profiles) {
+				if n.met(p.Profile) {
+					fits = append(fits, p)
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
 				}
 			}
@@ -219,6 +220,9 @@ func (d *demand) join(ways []way, options []*option) []way {
 			continue
 		}
 		for met := range d.parts - more {
+			if d.watch.step() {
+				return next
+			}
 			if ways[met].met < 0 || !d.addable(met, more) {
 				continue
 			}
@@ -252,7 +256,7 @@ func (d *demand) options(board int, m minding) []*option {
 		items, counts := d.items(board, groups, part)
 		o, ok := known[counts]
 		if !ok {
-			f := fitting{gpu: g, minding: m, own: own, all: all, items: items}
+			f := fitting{watch: d.watch, gpu: g, minding: m, own: own, all: all, items: items}
 			o = f.run()
 			known[counts] = o
 		}

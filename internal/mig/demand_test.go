@@ -144,7 +144,7 @@ func (g *naiveGPU) compareDemand(t *testing.T, layouts [][]naiveStanding, needs 
 		nodes = append(nodes, g.nodeGPU(b, standing))
 	}
 	best, ok := g.naiveDemand(layouts, needs, true)
-	plan, err := PlanNode(nodes, Spec{Demand: needs})
+	plan, err := PlanNode(t.Context(), nodes, Spec{Demand: needs})
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {
 		t.Fatalf("%+v on %+v: %v; brute force: %v", needs, layouts, err, ok)
@@ -221,7 +221,7 @@ func TestDemandThatCannotBe(t *testing.T) {
 		{on, []Need{{Count: -1}}, false, "need 0: count -1, SMs 0: expected 0 or more"},
 		{on, []Need{{Count: 1 << 30}}, false, "expected at most 64 in one demand"},
 	} {
-		_, err := PlanNode(tt.gpus, Spec{Demand: tt.needs})
+		_, err := PlanNode(t.Context(), tt.gpus, Spec{Demand: tt.needs})
 		var infeasible *InfeasibleError
 		var spec *SpecError
 		if errors.As(err, &infeasible) != tt.infeasible || errors.As(err, &spec) == tt.infeasible || !strings.Contains(fmt.Sprint(err), tt.says) {
@@ -237,7 +237,7 @@ func TestDemandOfTooManyKinds(t *testing.T) {
 	for _, p := range g.profiles {
 		needs = append(needs, Need{MemoryBytes: p.MemoryBytes, SMs: p.SMs, Count: 9})
 	}
-	_, err := PlanNode([]NodeGPU{g.nodeGPU(0, nil)}, Spec{Demand: needs})
+	_, err := PlanNode(t.Context(), []NodeGPU{g.nodeGPU(0, nil)}, Spec{Demand: needs})
 	var spec *SpecError
 	if !errors.As(err, &spec) || !strings.Contains(spec.Reason, "too many ways") {
 		t.Errorf("%v", err)
@@ -251,7 +251,7 @@ func TestDemandTakesTheFirstGPUs(t *testing.T) {
 	for i := range 4 {
 		gpus = append(gpus, g.nodeGPU(i, nil))
 	}
-	plan, err := PlanNode(gpus, Spec{Demand: []Need{{SMs: 98, Count: 2}}})
+	plan, err := PlanNode(t.Context(), gpus, Spec{Demand: []Need{{SMs: 98, Count: 2}}})
 	if err != nil || len(plan.GPUs) != 2 || plan.GPUs[0].GPU != 0 || plan.GPUs[1].GPU != 1 {
 		t.Errorf("%+v, %v", plan.GPUs, err)
 	}
@@ -274,7 +274,7 @@ func BenchmarkDemand(b *testing.B) {
 			var infeasible *InfeasibleError
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := PlanNode(gpus, Spec{Demand: bench.needs}); err != nil && !errors.As(err, &infeasible) {
+				if _, err := PlanNode(b.Context(), gpus, Spec{Demand: bench.needs}); err != nil && !errors.As(err, &infeasible) {
 					b.Fatal(err)
 				}
 			}

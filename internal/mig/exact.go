@@ -28,19 +28,19 @@ type wanted struct {
 	sizes   []int // of its compute instances, descending
 }
 
-// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose instances stand
-// lowest. position is the GPU's index in the list planned for.
-func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
+// planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
+// stands at the most preferred place, then the next. position is the GPU's index in the list planned for.
+func planExact(w *watch, g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
 		return PlannedGPU{}, err
 	}
 	e := &exact{gpu: g, own: g.cutsOfInstances(), all: cutsOf(g.Profiles), wanted: list, kept: map[[2]int]*arrangement{}}
-	s := search{judge: e.judge}
+	s := search{watch: w, judge: e.judge}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
-	for _, w := range list {
-		s.items = append(s.items, item{group: w.group, fits: []*cut{w.profile}})
-		slicesWanted += w.profile.ComputeSlices
+	for _, each := range list {
+		s.items = append(s.items, item{group: each.group, fits: []*cut{each.profile}})
+		slicesWanted += each.profile.ComputeSlices
 	}
 	if slicesWanted <= shape.compute {
 		s.run(newOccupancy(shape, g.Profiles, nil))
@@ -48,18 +48,27 @@ func planExact(g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
 	switch {
 	case e.best == nil:
 		return PlannedGPU{}, &InfeasibleError{GPU: position, Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
-			g.Index, describe(wants), g.Name, withheld(list))}
+			g.Index, describe(wants), g.Name, whyNot(list, shape))}
 	case e.bestCost.busy > 0:
 		return PlannedGPU{}, e.blocked(position, wants)
 	}
 	return planned(g, position, e.after()), nil
 }
 
-// withheld says which of the wanted profiles has no placements that the driver tells.
-func withheld(list []wanted) string {
+// whyNot says which of the wanted profiles has no placements that the driver reports, or of which engines there are too few.
+func whyNot(list []wanted, s shape) string {
+	var need [len(engineCounts{})]int
 	for _, w := range list {
 		if len(w.profile.Placements) == 0 {
-			return fmt.Sprintf(": the driver tells no placements of %s", w.profile.Name)
+			return fmt.Sprintf(": the driver reports no placements of %s", w.profile.Name)
+		}
+		for i, n := range w.profile.engines {
+			need[i] += int(n)
+		}
+	}
+	for i, name := range [...]string{"copy engines", "decoders", "encoders", "JPEG engines", "OFA engines"} {
+		if s.engines[i] != unlimited && need[i] > int(s.engines[i]) {
+			return fmt.Sprintf(": they need %d %s, and it has %d", need[i], name, s.engines[i])
 		}
 	}
 	return ""
@@ -68,6 +77,7 @@ func withheld(list []wanted) string {
 // resolve finds the wanted profiles, the largest first, each as often as it is wanted.
 func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 	var list []wanted
+	s := shapeOf(g.Profiles)
 	for _, w := range wants {
 		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
 		if at < 0 {
@@ -81,7 +91,7 @@ func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 		if err != nil {
 			return nil, err
 		}
-		ready := cutOf(p)
+		ready := cutOf(p, s)
 		for range w.Count {
 			list = append(list, wanted{profile: ready, sizes: sizes})
 		}
@@ -130,19 +140,25 @@ func offers(profiles []gpu.Profile) []string {
 }
 
 func describe(wants []Want) string {
-	var parts []string
+	var names []string
+	counts := map[string]int{}
 	for _, w := range wants {
-		if w.Count > 0 {
-			parts = append(parts, fmt.Sprintf("%d x %s", w.Count, w.Profile))
+		if w.Count > 0 && counts[w.Profile] == 0 {
+			names = append(names, w.Profile)
 		}
+		counts[w.Profile] += w.Count
 	}
-	if parts == nil {
+	if names == nil {
 		return "no instances"
+	}
+	var parts []string
+	for _, name := range names {
+		parts = append(parts, fmt.Sprintf("%d x %s", counts[name], name))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// judge keeps a layout that is better than the best so far; of equal ones the first, whose instances stand lowest. How many
+// judge keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How many
 // are created follows from how many are destroyed, and so does whether the GPU is touched.
 func (e *exact) judge(o occupancy, chosen []fitted) {
 	var c cost

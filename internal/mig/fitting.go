@@ -34,6 +34,7 @@ func (o *option) of(items []item) *option {
 
 // fitting looks for room on one GPU for some further instances.
 type fitting struct {
+	watch   *watch
 	gpu     *NodeGPU
 	minding minding
 	items   []item
@@ -44,7 +45,7 @@ type fitting struct {
 
 func (f *fitting) run() *option {
 	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
-	s := search{items: f.items, judge: f.judge}
+	s := search{watch: f.watch, items: f.items, judge: f.judge}
 	if f.minding != freshBusy {
 		s.taken = f.stands
 	}
@@ -98,6 +99,9 @@ func (f *fitting) costOf(i int) cost {
 
 // stay lets each of the instances that may stay do so, and go, in turn.
 func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
+	if f.watch.step() {
+		return
+	}
 	if f.best != nil {
 		if bound := f.best.cost; c.compare(cost{busy: bound.busy, instances: bound.instances, computes: bound.computes, touched: bound.touched}) > 0 {
 			return

@@ -2,6 +2,7 @@ package mig
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -22,9 +23,14 @@ func TestNumberOfMaximalLayouts(t *testing.T) {
 		{"H200-141GB", nil, 239},
 		{"A30-24GB", []string{"1g.6gb", "2g.12gb", "4g.24gb"}, 5},
 		{"A30-24GB", nil, 17},
-		{"RTX PRO 6000", nil, 458},
+		{"RTX PRO 6000", nil, 302},
+		{"RTX PRO 6000 by placement alone", nil, 458},
 	} {
-		m := model(t, c.model)
+		name, byPlacement := strings.CutSuffix(c.model, " by placement alone")
+		m := model(t, name)
+		if byPlacement {
+			m = withoutEngines(m)
+		}
 		if len(c.profiles) > 0 {
 			m.Profiles = slices.DeleteFunc(m.Profiles, func(p gpu.Profile) bool { return !slices.Contains(c.profiles, p.Name) })
 		}
@@ -41,6 +47,15 @@ func TestNumberOfMaximalLayouts(t *testing.T) {
 			t.Errorf("%s %q: naively %d maximal layouts, want %d", c.model, c.profiles, naive, c.want)
 		}
 	}
+}
+
+// withoutEngines is the model as a driver describes it that does not report engines.
+func withoutEngines(m Model) Model {
+	m.Profiles = slices.Clone(m.Profiles)
+	for i := range m.Profiles {
+		m.Profiles[i].Engines = gpu.None[gpu.Engines]()
+	}
+	return m
 }
 
 // countMaximal counts the maximal layouts that contain the placed instances. Beyond those it takes instances from left

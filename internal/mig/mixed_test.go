@@ -1,6 +1,8 @@
 package mig
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -35,7 +37,7 @@ func TestDemandOverAMixedNode(t *testing.T) {
 			p := g.Profiles[rng.IntN(len(g.Profiles))]
 			needs = append(needs, Need{MemoryBytes: p.MemoryBytes * uint64(rng.IntN(2)), SMs: p.SMs * rng.IntN(2), Count: 1 + rng.IntN(2)})
 		}
-		plan, err := PlanNode(gpus, Spec{Demand: needs})
+		plan, err := PlanNode(t.Context(), gpus, Spec{Demand: needs})
 		if err != nil {
 			continue
 		}
@@ -66,7 +68,7 @@ func TestDemandOverAMixedNode(t *testing.T) {
 // On a GPU that tells two kinds not apart they are one group: an order of their instances is tried once.
 func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	gpus := []NodeGPU{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil), unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
-	d := newDemand(gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
+	d := newDemand(&watch{}, gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
 	if got := fmt.Sprint(d.groups(0), d.groups(1)); got != "[[0] [1] [2]] [[0 1] [2]]" {
 		t.Errorf("groups %s", got)
 	}
@@ -90,7 +92,7 @@ func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 			ID: gpu.InstanceID(1 + i), Placed: Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: start, Size: 4}},
 		})
 	}
-	plan, err := PlanNode([]NodeGPU{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
+	plan, err := PlanNode(t.Context(), []NodeGPU{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
 	if err != nil || len(plan.GPUs) != 1 || plan.GPUs[0].GPU != 1 {
 		t.Errorf("%+v, %v", plan.GPUs, err)
 	}
@@ -107,7 +109,7 @@ func BenchmarkManySelectors(b *testing.B) {
 		gpus[i].PCIBusID = fmt.Sprintf("00000000:%02X:00.0", i)
 	}
 	for b.Loop() {
-		if _, err := PlanNode(gpus, Spec{Rules: rules}); err == nil || !strings.Contains(err.Error(), "for no GPU") {
+		if _, err := PlanNode(b.Context(), gpus, Spec{Rules: rules}); err == nil || !strings.Contains(err.Error(), "for no GPU") {
 			b.Fatal(err)
 		}
 	}
@@ -120,8 +122,31 @@ func BenchmarkDemandOverAMixedNode(b *testing.B) {
 		{SMs: 32, Count: 1}, {SMs: 26, Count: 1}, {SMs: 16, Count: 1}, {SMs: 46, Count: 1}, {MemoryBytes: 10200547328, SMs: 14, Count: 2},
 	}
 	for b.Loop() {
-		if _, err := PlanNode(gpus, Spec{Demand: needs}); err != nil {
+		if _, err := PlanNode(b.Context(), gpus, Spec{Demand: needs}); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// A caller that has gone away does not wait for a search that takes long, and gets no plan that is not the best.
+func TestPlanNodeStopsWithItsCaller(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	many := []Need{
+		{MemoryBytes: 8 << 30, Count: 7}, {MemoryBytes: 12 << 30, Count: 7}, {MemoryBytes: 12 << 30, SMs: 30, Count: 7}, {MemoryBytes: 30 << 30, Count: 6},
+	}
+	rules := []Rule{{GPUs: []string{AllGPUs}, Enabled: true, Want: []Want{{Profile: "1g.24gb", Count: 1}}}}
+	for _, spec := range []Spec{{Demand: many}, {Rules: rules}} {
+		gpus := mixedNode(t, 16)
+		if spec.Rules != nil { // as many small searches as one large one
+			gpus = slices.Repeat([]NodeGPU{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsBetween)
+		}
+		plan, err := PlanNode(ctx, gpus, spec)
+		if !errors.Is(err, context.Canceled) || plan.GPUs != nil || plan.Steps != nil {
+			t.Errorf("%v, %+v", err, plan)
+		}
+		if _, err := PlanNode(t.Context(), gpus, spec); errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	}
 }

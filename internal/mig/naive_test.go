@@ -16,6 +16,7 @@ type naiveInstance struct{ profile, placement int }
 type naiveGPU struct {
 	profiles        []gpu.Profile
 	slices, axis    int
+	engines         []naiveEngines
 	all             []naiveInstance
 	reachable       [][]naiveInstance
 	mostSlicesAbove map[string]int
@@ -24,7 +25,7 @@ type naiveGPU struct {
 }
 
 func newNaiveGPU(m Model) *naiveGPU {
-	g := &naiveGPU{profiles: m.Profiles, slices: m.ComputeSlices, axis: m.AxisUnits}
+	g := &naiveGPU{profiles: m.Profiles, slices: m.ComputeSlices, axis: m.AxisUnits, engines: naiveEnginesOf(m)}
 	for i, p := range m.Profiles {
 		for j := range p.Placements {
 			g.all = append(g.all, naiveInstance{i, j})
@@ -32,6 +33,39 @@ func newNaiveGPU(m Model) *naiveGPU {
 	}
 	g.enumerate(nil, 0)
 	return g
+}
+
+// naiveEngines is one kind of engine: how many the GPU has, and how many an instance of each profile takes.
+type naiveEngines struct {
+	has   int
+	takes []int
+}
+
+// naiveEnginesOf lists the kinds of engines that count: those that the whole GPU's profile, the first or the last of all,
+// reports, unless some profile would need more in all of its instances.
+func naiveEnginesOf(m Model) []naiveEngines {
+	var list []naiveEngines
+	for _, kind := range []func(gpu.Engines) int{
+		func(e gpu.Engines) int { return e.Copy }, func(e gpu.Engines) int { return e.Decoder }, func(e gpu.Engines) int { return e.Encoder },
+		func(e gpu.Engines) int { return e.JPEG }, func(e gpu.Engines) int { return e.OFA },
+	} {
+		var k naiveEngines
+		told, shared := false, false
+		for _, p := range m.Profiles {
+			e, ok := p.Engines.Get()
+			k.takes = append(k.takes, kind(e))
+			if p.ComputeSlices == m.ComputeSlices && p.Placements[0].Size == m.AxisUnits {
+				k.has, told = kind(e), ok
+			}
+		}
+		for i, p := range m.Profiles {
+			shared = shared || k.takes[i] > k.has || k.takes[i]*p.MaxInstances > k.has
+		}
+		if told && !shared {
+			list = append(list, k)
+		}
+	}
+	return list
 }
 
 // enumerate collects every layout that is allowed and begins with the given one.
@@ -47,7 +81,8 @@ func (g *naiveGPU) enumerate(layout []naiveInstance, next int) {
 	g.enumerate(append(layout[:len(layout):len(layout)], g.all[next]), next+1)
 }
 
-// allowed: no unit belongs to two instances, no more compute slices than there are, one instance with media extensions.
+// allowed: no unit belongs to two instances, no more compute slices and engines than there are, one instance with media
+// extensions.
 func (g *naiveGPU) allowed(layout []naiveInstance) bool {
 	owned, compute, media := make([]bool, g.axis), 0, 0
 	for _, x := range layout {
@@ -61,6 +96,15 @@ func (g *naiveGPU) allowed(layout []naiveInstance) bool {
 		compute += p.ComputeSlices
 		if strings.Contains(p.Name, "+me") {
 			media++
+		}
+	}
+	for _, kind := range g.engines {
+		left := kind.has
+		for _, x := range layout {
+			left -= kind.takes[x.profile]
+		}
+		if left < 0 {
+			return false
 		}
 	}
 	return compute <= g.slices && media <= 1

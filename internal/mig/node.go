@@ -94,11 +94,11 @@ type Outcome struct {
 // another client is at work on it.
 var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 
-// SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profiles and placements.
-// Both are by placement. MIG UUIDs are compared if both lists have them; Busy is not compared.
+// SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and placements.
+// Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles are not compared.
 func SameInstances(a, b []NodeInstance) bool {
 	return slices.EqualFunc(a, b, func(x, y NodeInstance) bool {
-		return x.ID == y.ID && x.Placed == y.Placed && slices.EqualFunc(x.Computes, y.Computes, sameCompute)
+		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement && slices.EqualFunc(x.Computes, y.Computes, sameCompute)
 	})
 }
 

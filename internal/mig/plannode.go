@@ -2,6 +2,7 @@ package mig
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 
@@ -10,20 +11,26 @@ import (
 
 // PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the fewest
 // GPU instances, then the fewest compute instances, then the one that touches the fewest GPUs, then the one that leaves room
-// for the largest profile; what is busy stays where it is. The same node and spec have the same plan. A compute instance
-// of a GPU instance that goes counts as destroyed.
+// for the largest profile, then the one whose new instances stand where the driver would place them (see preferred); what is
+// busy stays where it is. The same node and spec have the same plan. A compute instance of a GPU instance that goes counts as
+// destroyed.
 //
-// Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError.
-func PlanNode(gpus []NodeGPU, spec Spec) (NodePlan, error) {
+// Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's own, wrapped, if it ends
+// before a long search does.
+func PlanNode(ctx context.Context, gpus []NodeGPU, spec Spec) (NodePlan, error) {
 	if len(spec.Rules) > 0 && len(spec.Demand) > 0 {
 		return NodePlan{}, &SpecError{"rules and a demand: expected one of them"}
 	}
 	var plan NodePlan
 	var err error
+	w := &watch{gone: ctx.Done()}
 	if len(spec.Demand) > 0 {
-		plan.GPUs, err = planDemand(gpus, spec.Demand)
+		plan.GPUs, err = planDemand(w, gpus, spec.Demand)
 	} else {
-		plan.GPUs, err = planRules(gpus, spec.Rules)
+		plan.GPUs, err = planRules(w, gpus, spec.Rules)
+	}
+	if w.stopped { // what was found is not the best
+		return NodePlan{}, fmt.Errorf("plan: %w", ctx.Err())
 	}
 	if err != nil {
 		return NodePlan{}, err
@@ -37,7 +44,7 @@ func PlanNode(gpus []NodeGPU, spec Spec) (NodePlan, error) {
 }
 
 // planRules plans each GPU by itself, for the last rule that selects it.
-func planRules(gpus []NodeGPU, rules []Rule) ([]PlannedGPU, error) {
+func planRules(w *watch, gpus []NodeGPU, rules []Rule) ([]PlannedGPU, error) {
 	for i, r := range rules {
 		if err := r.check(gpus); err != nil {
 			return nil, fmt.Errorf("rule %d: %w", i, err)
@@ -57,7 +64,7 @@ func planRules(gpus []NodeGPU, rules []Rule) ([]PlannedGPU, error) {
 			list = append(list, PlannedGPU{GPU: i})
 			continue
 		}
-		p, err := planExact(g, i, rule.Want)
+		p, err := planExact(w, g, i, rule.Want)
 		if err != nil {
 			return nil, err
 		}

@@ -11,7 +11,7 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	t.Helper()
 	node := g.nodeGPU(0, standing)
 	asked := g.asWants(rng, wants)
-	plan, err := PlanNode([]NodeGPU{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
+	plan, err := PlanNode(t.Context(), []NodeGPU{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
 	best, ok := g.naiveBest(standing, wants, true)
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {

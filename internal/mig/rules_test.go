@@ -32,7 +32,7 @@ func ruleNode(t *testing.T) []NodeGPU {
 
 func planOf(t *testing.T, gpus []NodeGPU, rules ...Rule) NodePlan {
 	t.Helper()
-	plan, err := PlanNode(gpus, Spec{Rules: rules})
+	plan, err := PlanNode(t.Context(), gpus, Spec{Rules: rules})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 		{Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x233010DE}}, &SelectorError{}, "the layout is for no GPU of this node: it has 0 ("},
 		{Rule{}, &SelectorError{}, "the layout is for no GPU"},
 	} {
-		plan, err := PlanNode(gpus, Spec{Rules: []Rule{tt.rule}})
+		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{tt.rule}})
 		target := reflect.New(reflect.TypeOf(tt.kind))
 		if err == nil || !errors.As(err, target.Interface()) || !strings.Contains(err.Error(), tt.says) || plan.Steps != nil || plan.GPUs != nil {
 			t.Errorf("%+v: %T %v, want %T %q", tt.rule, err, err, tt.kind, tt.says)
@@ -140,7 +140,7 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 // TestOneGPUThatCannotFailsTheWholePlan and says which it is.
 func TestOneGPUThatCannotFailsTheWholePlan(t *testing.T) {
 	gpus := ruleNode(t)
-	plan, err := PlanNode(gpus, Spec{Rules: []Rule{
+	plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{
 		{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "1g.5gb", Count: 1}}},
 		{GPUs: []string{"1"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}},
 	}})
@@ -163,11 +163,55 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 	} {
 		gpus := ruleNode(t)[:1]
 		gpus[0].MIG, gpus[0].Pending = gpu.Some(tt.current), gpu.Some(tt.pending)
-		_, err := PlanNode(gpus, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: tt.wanted}}})
+		_, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: tt.wanted}}})
 		var mode *ModeError
 		if !errors.As(err, &mode) || !strings.Contains(mode.Error(), tt.says) {
 			t.Errorf("%v, want %q", err, tt.says)
 		}
+	}
+}
+
+// TestSplitsFindTheirInstances: of two instances of one profile each gets the split that destroys the least.
+func TestSplitsFindTheirInstances(t *testing.T) {
+	g := newNaiveGPU(model(t, "A100-40GB"))
+	const of3g = 4 // the profile's position
+	split := naiveStanding{naiveInstance: naiveInstance{of3g, 0}, computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
+	whole := naiveStanding{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
+	want := func(sizes ...[]int) Rule {
+		r := Rule{GPUs: []string{"0"}, Enabled: true}
+		for _, s := range sizes {
+			r.Want = append(r.Want, Want{Profile: "3g.20gb", Count: 1, Computes: s})
+		}
+		return r
+	}
+	for _, tt := range []struct {
+		standing []naiveStanding
+		rule     Rule
+		steps    string
+	}{
+		{[]naiveStanding{split, whole}, want([]int{1, 2}, nil), ""},
+		{[]naiveStanding{split, whole}, want(nil, []int{2, 1}), ""},
+		{[]naiveStanding{split, whole}, want(nil, []int{1, 1, 1}), "destroy-ci 3g.20gb@0:4 1:2, create-ci 3g.20gb@0:4 1:1, create-ci 3g.20gb@0:4 2:1"},
+		{[]naiveStanding{whole}, want([]int{1, 2}, nil), "create-gi 3g.20gb@0:4, create-ci 3g.20gb@0:4 0:2, create-ci 3g.20gb@0:4 2:1"},
+		{[]naiveStanding{split}, want(nil, []int{1, 2}), "create-gi 3g.20gb@4:4, create-ci 3g.20gb@4:4 0:3"},
+	} {
+		plan := planOf(t, []NodeGPU{g.nodeGPU(0, tt.standing)}, tt.rule)
+		var steps []string
+		for _, s := range plan.Steps {
+			text := fmt.Sprintf("%s %s@%s", s.Op, s.Profile, s.Placement)
+			if c, ok := s.Compute.Get(); ok {
+				text += " " + c.String()
+			}
+			steps = append(steps, text)
+		}
+		if got := strings.Join(steps, ", "); got != tt.steps {
+			t.Errorf("%+v: %s, want %s", tt.rule.Want, got, tt.steps)
+		}
+	}
+	_, err := PlanNode(t.Context(), []NodeGPU{g.nodeGPU(0, []naiveStanding{split, whole})}, Spec{Rules: []Rule{want([]int{2}, nil)}})
+	const says = "GPU 0: 2 x 3g.20gb fit only without compute instance 0 of 3g.20gb@0:4, busy"
+	if fmt.Sprint(err) != says {
+		t.Errorf("%v, want %s", err, says)
 	}
 }
 
@@ -217,7 +261,7 @@ func TestPlansOfSeveralGPUsAreAsGoodAsBruteForce(t *testing.T) {
 			layouts, gpus = append(layouts, standing), append(gpus, g.nodeGPU(i, standing))
 			rules = append(rules, Rule{GPUs: []string{fmt.Sprint(i)}, Enabled: true, Want: g.asWants(rng, wants)})
 		}
-		plan, err := PlanNode(gpus, Spec{Rules: rules})
+		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: rules})
 		if (err == nil) != possible {
 			t.Fatalf("%+v on %+v: %v, brute force %v", rules, layouts, err, possible)
 		}
@@ -249,7 +293,7 @@ func BenchmarkRules(b *testing.B) {
 	spec := Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "1g.10gb", Count: 3}, {Profile: "2g.20gb", Count: 1}, {Profile: "1g.20gb", Count: 1}}}}}
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := PlanNode(gpus, spec); err != nil {
+		if _, err := PlanNode(b.Context(), gpus, spec); err != nil {
 			b.Fatal(err)
 		}
 	}

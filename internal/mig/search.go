@@ -7,16 +7,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cut is a profile made ready for the search.
+// cut is a profile made ready for the search: its placements are in the order of preference.
 type cut struct {
 	gpu.Profile
-	media bool     // of which a GPU can have one
-	sets  []uint64 // units of each of its placements; none for one that is not on an axis
+	media   bool // of which a GPU can have one
+	engines engineCounts
+	sets    []uint64 // units of each of its placements; none for one that is not on an axis
 }
 
-func cutOf(p gpu.Profile) *cut {
-	c := &cut{Profile: p, media: hasMediaExtensions(p)}
-	for _, at := range p.Placements {
+func cutOf(p gpu.Profile, s shape) *cut {
+	c := &cut{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
+	c.Placements = preferred(p, s)
+	for _, at := range c.Placements {
 		c.sets = append(c.sets, units(at))
 	}
 	return c
@@ -24,8 +26,9 @@ func cutOf(p gpu.Profile) *cut {
 
 func cutsOf(profiles []gpu.Profile) []*cut {
 	var list []*cut
+	s := shapeOf(profiles)
 	for _, p := range profiles {
-		list = append(list, cutOf(p))
+		list = append(list, cutOf(p, s))
 	}
 	return list
 }
@@ -33,8 +36,9 @@ func cutsOf(profiles []gpu.Profile) []*cut {
 // cutsOfInstances are those of the standing instances.
 func (g *NodeGPU) cutsOfInstances() []*cut {
 	var list []*cut
+	s := shapeOf(g.Profiles)
 	for _, standing := range g.Instances {
-		list = append(list, cutOf(profileOf(g.Profiles, standing.Placed)))
+		list = append(list, cutOf(profileOf(g.Profiles, standing.Placed), s))
 	}
 	return list
 }
@@ -52,22 +56,49 @@ type fitted struct {
 	item    int
 	profile *cut
 	at      gpu.Placement
+	choice  int // position of the profile and placement among those that the item can have
+}
+
+// watch ends a search when its caller has gone away. It asks once in a few thousand steps: a step takes far less time.
+type watch struct {
+	gone    <-chan struct{}
+	steps   int
+	stopped bool
+}
+
+const stepsBetween = 4096
+
+// step counts a step and reports whether the search is to stop.
+func (w *watch) step() bool {
+	if w.steps++; w.steps%stepsBetween == 0 && !w.stopped {
+		select {
+		case <-w.gone:
+			w.stopped = true
+		default:
+		}
+	}
+	return w.stopped
 }
 
 // search goes through all layouts of some items on one GPU.
 type search struct {
+	watch *watch
 	items []item
 	// taken tells of places that are out of the question; nil is none.
 	taken func(*cut, gpu.Placement) bool
-	// judge is called with each layout, in a fixed order: lowest on the axis first. It may not keep the list.
+	// judge is called with each layout, in a fixed order: that of the items' profiles and of the preference for their
+	// placements, for the first item first. It must not keep the list.
 	judge func(occupancy, []fitted)
 
 	chosen []fitted
 }
 
-// run gives each item in turn each of its free placements. Of equal items the later one stands higher: their order makes
-// no difference.
+// run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their order
+// makes no difference.
 func (s *search) run(o occupancy) {
+	if s.watch.step() {
+		return
+	}
 	n := len(s.chosen)
 	if n == len(s.items) {
 		s.judge(o, s.chosen)
@@ -75,25 +106,29 @@ func (s *search) run(o occupancy) {
 	}
 	from := 0
 	if n > 0 && s.items[n-1].group == s.items[n].group {
-		from = s.chosen[n-1].at.End()
+		from = s.chosen[n-1].choice + 1
 	}
+	first := 0 // choice of the profile
 	for _, p := range s.items[n].fits {
-		if !o.has(p) {
-			continue
-		}
-		for i, at := range p.Placements {
-			if !o.isFree(p.sets[i]) || at.Start < from || s.taken != nil && s.taken(p, at) {
-				continue
+		if o.has(p) {
+			for i := max(from-first, 0); i < len(p.Placements); i++ {
+				at := p.Placements[i]
+				if !o.isFree(p.sets[i]) || s.taken != nil && s.taken(p, at) {
+					continue
+				}
+				s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at, choice: first + i})
+				s.run(o.with(p, at))
+				s.chosen = s.chosen[:n]
 			}
-			s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at})
-			s.run(o.with(p, at))
-			s.chosen = s.chosen[:n]
 		}
+		first += len(p.Placements)
 	}
 }
 
-// has tells whether one more instance is possible, wherever it may stand.
-func (o occupancy) has(p *cut) bool { return p.ComputeSlices <= o.compute && !(o.media && p.media) }
+// has reports whether one more instance is possible, at any placement.
+func (o *occupancy) has(p *cut) bool {
+	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
+}
 
 func (o occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
 
@@ -102,6 +137,7 @@ func (o occupancy) with(p *cut, at gpu.Placement) occupancy {
 	o.units |= units(at)
 	o.compute -= p.ComputeSlices
 	o.media = o.media || p.media
+	o.left = o.left.without(p.engines)
 	return o
 }
 

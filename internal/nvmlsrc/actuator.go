@@ -37,6 +37,18 @@ func (s *Source) Actuator() *Actuator { return s.actuator }
 
 func newActuator(s *Source) *Actuator { return &Actuator{source: s, lanes: map[laneKey]*lane{}} }
 
+// Hung reports whether a call that reads or changes a GPU was given up and has not returned yet.
+func (a *Actuator) Hung(id gpu.UUID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, l := range a.lanes {
+		if key.id == id && l.hung {
+			return true
+		}
+	}
+	return false
+}
+
 // HungCalls counts the calls that were given up and have not returned yet.
 func (a *Actuator) HungCalls() int {
 	a.mu.Lock()
@@ -118,20 +130,23 @@ func run[T any](ctx context.Context, a *Actuator, key laneKey, do func() (T, err
 	return none, givenUp(ctx)
 }
 
-// board finds a GPU that answers by its UUID.
+// board finds a GPU that answers by its UUID. It looks up the GPUs if this one is not known, or its handle is lost.
 func (a *Actuator) board(id gpu.UUID) (*board, error) {
 	b := a.source.boardOf(id)
 	if b == nil || b.lost.Load() {
-		if _, err := a.source.Discover(); err != nil {
+		inventory, err := a.source.Discover()
+		if err != nil {
 			return nil, err
 		}
-		b = a.source.boardOf(id)
-	}
-	if b == nil {
-		return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
+		if b, err = a.found(id, b, inventory.Missing); err != nil {
+			return nil, err
+		}
 	}
 	uuid, ret := b.handle.GetUUID()
 	if err := a.source.check("nvmlDeviceGetUUID", ret); err != nil {
+		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
+			b.lost.Store(true)
+		}
 		return nil, err
 	}
 	if gpu.UUID(text(uuid)) != id {
@@ -139,6 +154,19 @@ func (a *Actuator) board(id gpu.UUID) (*board, error) {
 		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, text(uuid))
 	}
 	return b, nil
+}
+
+// found returns a GPU after a lookup. The error of one that was known before is why it is missing now.
+func (a *Actuator) found(id gpu.UUID, before *board, missing []gpu.MissingGPU) (*board, error) {
+	if b := a.source.boardOf(id); b != nil {
+		return b, nil
+	}
+	for _, m := range missing {
+		if before != nil && int(before.index.Load()) == m.Index {
+			return nil, m.Err
+		}
+	}
+	return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
 }
 
 func (s *Source) boardOf(id gpu.UUID) *board {

@@ -188,12 +188,12 @@ faults:
 }
 
 func TestComputeProfileOfMostSMs(t *testing.T) {
-	n := newNode(t, "", cutBoard)
-	s := steps{n.discover()[1]}
-	gi := s.createGI(9, 0, 4)
-	n.do(gi)
 	for sms, want := range map[uint32]uint32{1: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 100: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1} {
+		n := newNode(t, "", cutBoard)
 		n.spy.rev1SMs = sms
+		s := steps{n.discover()[1]}
+		gi := s.createGI(9, 0, 4)
+		n.do(gi)
 		n.spy.set("CreateComputeInstance", nvml.ERROR_UNKNOWN)
 		if _, err := n.source.Actuator().Do(t.Context(), s.createCI(gi, 0, 1)); !errors.Is(err, gpu.ErrDriver) || n.spy.computeProfile != want {
 			t.Errorf("one of %d SMs: profile %d, %v", sms, n.spy.computeProfile, err)
@@ -302,7 +302,7 @@ func TestTornLayouts(t *testing.T) {
 	cut := n.discover()[0]
 	n.layout(0)
 	for call := range 4 {
-		name := []string{"GetGpuInstances", "MIG.GetUUID", "MIG.GetAttributes", "Instance.GetInfo"}[call]
+		name := []string{"GetGpuInstances", "MIG.GetUUID", "GetComputeInstancesOf", "Instance.GetInfo"}[call]
 		n.spy.do(name, func() {
 			must(t, n.Reset(0))
 			id, err := n.CreateGPUInstance(0, []uint32{9, 14}[call%2], gpu.Some(4))

@@ -15,7 +15,7 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 func (l *library) canChange() bool {
 	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
 		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") && l.has("nvmlGpuInstanceCreateComputeInstanceWithPlacement") &&
-		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstanceById") && l.has("nvmlComputeInstanceDestroy")
+		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstances") && l.has("nvmlComputeInstanceDestroy")
 }
 
 // change makes a call that changes instances where the library has all of those calls.
@@ -69,13 +69,12 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
-		info.InstanceCount = room(info.InstanceCount)
-		handles, ret := g.gi.GetComputeInstances(&info)
+		handles, ret := g.GetComputeInstancesOf(info.Id, int(info.InstanceCount))
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
 		for _, h := range handles {
-			ci, ret := computeInstance{g.lib, h}.GetInfo()
+			ci, ret := h.GetInfo()
 			if ret != nvml.SUCCESS {
 				return nil, ret
 			}
@@ -85,14 +84,20 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 	return list, nvml.SUCCESS
 }
 
-func (g gpuInstance) GetComputeInstanceById(id uint32) (ComputeInstance, nvml.Return) {
-	ci, ret := call(g.lib, "nvmlGpuInstanceGetComputeInstanceById", func() (nvml.ComputeInstance, nvml.Return) {
-		return g.gi.GetComputeInstanceById(int(id))
+// GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
+func (g gpuInstance) GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return) {
+	info := nvml.ComputeInstanceProfileInfo{Id: profileID, InstanceCount: room(uint32(capacity))}
+	handles, ret := call(g.lib, "nvmlGpuInstanceGetComputeInstances", func() ([]nvml.ComputeInstance, nvml.Return) {
+		return g.gi.GetComputeInstances(&info)
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	return computeInstance{g.lib, ci}, ret
+	list := make([]ComputeInstance, 0, len(handles))
+	for _, h := range handles {
+		list = append(list, computeInstance{g.lib, h})
+	}
+	return list, ret
 }
 
 func (g gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {

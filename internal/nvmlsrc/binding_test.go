@@ -116,7 +116,7 @@ func checkNothingIsChanged(t *testing.T, a *nvmlsrc.Actuator, id gpu.UUID) {
 	}
 	gi := mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Instance: gpu.Some(gpu.InstanceID(2))}
 	ci := gi
-	ci.Op, ci.Compute, ci.ComputeID = mig.DestroyCompute, gpu.Some(gpu.Placement{Start: -1, Size: 3}), gpu.Some(gpu.ComputeID(0))
+	ci.Op, ci.Compute, ci.ComputeID = mig.DestroyCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3}), gpu.Some(gpu.ComputeID(0))
 	another := mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 0, Size: 4}}
 	inIt := ci
 	inIt.Op, inIt.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3})

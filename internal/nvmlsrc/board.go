@@ -19,9 +19,10 @@ type board struct {
 	lost   atomic.Bool // a reading has failed as a whole; the next Discover looks the GPU up again
 	// wasRead: a reading has succeeded.
 	wasRead atomic.Bool
-	retired atomic.Bool // another board has taken its place
-	recut   atomic.Bool // the driver has told of a change of its instances since the last reading began
-	touched atomic.Bool // we have changed it since the last reading began
+	retired atomic.Bool            // another board has taken its place
+	recut   atomic.Bool            // the driver has told of a change of its instances since the last reading began
+	touched atomic.Bool            // we have changed it since the last reading began
+	tables  atomic.Pointer[tables] // of the Actuator
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex

@@ -1,7 +1,6 @@
 package nvmlsrc_test
 
 import (
-	"bytes"
 	"cmp"
 	"flag"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
 )
 
-var update = flag.Bool("update", false, "rewrite the table of driver calls in docs/performance.md")
+var update = flag.Bool("update", false, "rewrite the tables of driver calls in docs/performance.md")
 
 const (
 	performancePage = "../../docs/performance.md"
@@ -39,7 +38,8 @@ type bench struct {
 // recutAt is when somebody else cuts the bench's GPU 0 anew; no slow tier is due then.
 const recutAt = 100 * time.Second
 
-func newBench(t *testing.T) *bench {
+// newBench changes the scenario where edit is not nil.
+func newBench(t *testing.T, edit func(scenario string) string) *bench {
 	t.Helper()
 	text, err := os.ReadFile("../../testdata/scenarios/h100-56.yaml")
 	if err != nil {
@@ -50,7 +50,11 @@ func newBench(t *testing.T) *bench {
 	if !found {
 		t.Fatal("no pods in the scenario")
 	}
-	scenario, err := sim.Parse("bench.yaml", []byte(head+recut+"pods:\n"+pods))
+	whole := head + recut + "pods:\n" + pods
+	if edit != nil {
+		whole = edit(whole)
+	}
+	scenario, err := sim.Parse("bench.yaml", []byte(whole))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +107,7 @@ func (b *bench) poll(after time.Duration) map[call]int {
 // No call is made twice for one entity in a poll, which poll checks; between two slow tiers polls make the same calls,
 // and a slow tier the same ones as the slow tier before.
 func TestEveryPollOfATierMakesTheSameCalls(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, nil)
 	b.poll(0)
 	var fast, slow map[call]int
 	for second := 1; second <= 4*15; second++ {
@@ -143,7 +147,7 @@ func treeDetails() []string {
 
 // A re-cut makes the details of its own GPU's instances new, once, and nothing else.
 func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
-	b := newBench(t)
+	b := newBench(t, nil)
 	first := b.poll(0)
 	for i := range b.Count() {
 		for _, function := range staticFacts() {
@@ -244,26 +248,27 @@ func counts(numbers ...int) string {
 	return strings.Join(cells, " | ")
 }
 
-// TestDocsDriverCalls holds the table of docs/performance.md to the calls that are made. With -update it rewrites it.
+// TestDocsDriverCalls holds the tables of docs/performance.md to the calls that are made. With -update it rewrites them.
 func TestDocsDriverCalls(t *testing.T) {
-	page, err := os.ReadFile(performancePage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, begins := bytes.Cut(page, []byte(tableBegins))
-	got, after, ends := bytes.Cut(rest, []byte(tableEnds))
-	if !begins || !ends {
-		t.Fatalf("%s has no table of driver calls between its marks", performancePage)
-	}
-	want := []byte(tableOfCalls(newBench(t)))
-	if *update {
-		page = slices.Concat(before, []byte(tableBegins), want, []byte(tableEnds), after)
-		if err := os.WriteFile(performancePage, page, 0o644); err != nil {
+	for _, table := range []struct{ begins, ends, want string }{
+		{tableBegins, tableEnds, tableOfCalls(newBench(t, nil))},
+		{stepsBegin, stepsEnd, tableOfSteps(t)},
+	} {
+		page, err := os.ReadFile(performancePage)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("the table in %s is out of date (make docs rewrites it); it is\n%s", performancePage, want)
+		before, rest, begins := strings.Cut(string(page), table.begins)
+		got, after, ends := strings.Cut(rest, table.ends)
+		switch {
+		case !begins || !ends:
+			t.Errorf("%s has no table between %q and %q", performancePage, table.begins, table.ends)
+		case *update:
+			if err := os.WriteFile(performancePage, []byte(before+table.begins+table.want+table.ends+after), 0o644); err != nil {
+				t.Error(err)
+			}
+		case got != table.want:
+			t.Errorf("a table in %s is out of date (make docs rewrites it); it is\n%s", performancePage, table.want)
+		}
 	}
 }

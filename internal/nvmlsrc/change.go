@@ -1,7 +1,6 @@
 package nvmlsrc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,162 +11,86 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Do does one step and reads back that it is done. A creation gives exactly what was asked for, or
-// gpu.ErrInsufficientResources and nothing: what the driver has made elsewhere is destroyed again. What is to be destroyed
-// is gpu.ErrNotFound where it does not stand any more, and gpu.ErrReplaced where something else has its place, its id or
-// its UUID. A destruction after which the instance is still there is gpu.ErrDriver.
-func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
-	done, err := run(ctx, a, laneKey{id: s.GPU, changes: true}, func() (mig.Done, error) {
-		c := &changing{Actuator: a, ctx: ctx, step: s}
-		switch s.Op {
-		case mig.CreateInstance:
-			return c.createInstance()
-		case mig.CreateCompute:
-			return c.createCompute()
-		case mig.DestroyInstance:
-			return c.destroyInstance()
-		case mig.DestroyCompute:
-			return c.destroyCompute()
-		}
-		return mig.Done{}, fmt.Errorf("%w: no such step", gpu.ErrInvalidArgument)
-	})
-	if err != nil {
-		return mig.Done{}, fmt.Errorf("%s %s at %s of GPU %s: %w", s.Op, s.Profile, s.Placement, s.GPU, err)
-	}
-	return done, nil
-}
-
-// changing is one step under way.
-type changing struct {
-	*Actuator
-	ctx  context.Context
-	step mig.Step
-}
-
-// call makes a call that changes the GPU, unless nobody waits for it any more.
-func (c *changing) call(op string, do func() nvml.Return) error {
-	if c.ctx.Err() != nil {
-		return givenUp(c.ctx)
-	}
-	defer c.touch(c.step.GPU)
-	return c.source.check(op, do())
-}
-
-var errReadOnly = errors.New("this driver can only be read")
-
 func (c *changing) createInstance() (mig.Done, error) {
-	b, err := c.board(c.step.GPU)
-	if err != nil {
-		return mig.Done{}, err
-	}
-	d, ok := b.handle.(MutableDevice)
-	if !ok {
-		return mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
-	}
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
 		Placement: nvml.GpuInstancePlacement{Start: uint32(c.step.Placement.Start), Size: uint32(c.step.Placement.Size)},
 	}
-	var made MutableInstance
-	err = c.call("nvmlDeviceCreateGpuInstanceWithPlacement", func() (ret nvml.Return) {
-		made, ret = d.CreateGpuInstanceWithPlacement(want.ProfileID, want.Placement)
+	var created MutableInstance
+	err := c.call("nvmlDeviceCreateGpuInstanceWithPlacement", func() (ret nvml.Return) {
+		created, ret = c.device.CreateGpuInstanceWithPlacement(want.ProfileID, want.Placement)
 		return ret
 	})
 	if err != nil {
 		return mig.Done{}, err
 	}
-	info, ret := made.GetInfo()
+	info, ret := created.GetInfo()
 	err = c.source.check("nvmlGpuInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		at := instanceEntry{info: info}.placement()
 		err = fmt.Errorf("%w: the driver has put it at %s, profile %d", gpu.ErrInsufficientResources, at, info.ProfileID)
 	}
 	if err != nil {
-		return mig.Done{}, c.takeBack(err, "nvmlGpuInstanceDestroy", made.Destroy)
+		return mig.Done{}, c.takeBack(err, "nvmlGpuInstanceDestroy", created.Destroy)
 	}
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
 
-// takeBack destroys what was made otherwise than asked for, or cannot be looked at. What was not to be found is not looked
-// for again: its handle may be another's by now.
-func (c *changing) takeBack(err error, op string, destroy func() nvml.Return) error {
-	if losesEntity(err) {
-		return err
-	}
-	return errors.Join(err, c.call(op, destroy))
-}
-
-func (c *changing) createCompute() (mig.Done, error) {
-	r, n, err := c.instance()
-	if err != nil {
-		return mig.Done{}, err
-	}
-	gi, err := r.mutable(n.ID)
-	if err != nil {
-		return mig.Done{}, err
-	}
+func (c *changing) createCompute(t *tables, at *standing, gi MutableInstance) (mig.Done, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
 	}
 	var want ComputeInstanceInfo
-	if want.ProfileID, want.Placement, err = c.computeProfile(gi, place); err != nil {
+	var err error
+	if want.ProfileID, want.Placement, err = c.chooseProfile(t, gi, place); err != nil {
 		return mig.Done{}, err
 	}
-	var made ComputeInstance
+	var created ComputeInstance
 	err = c.call("nvmlGpuInstanceCreateComputeInstanceWithPlacement", func() (ret nvml.Return) {
-		made, ret = gi.CreateComputeInstanceWithPlacement(want.ProfileID, want.Placement)
+		created, ret = gi.CreateComputeInstanceWithPlacement(want.ProfileID, want.Placement)
 		return ret
 	})
 	if err != nil {
 		return mig.Done{}, err
 	}
-	info, ret := made.GetInfo()
+	info, ret := created.GetInfo()
 	err = c.source.check("nvmlComputeInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		err = fmt.Errorf("%w: the driver has put it at %d:%d, profile %d", gpu.ErrInsufficientResources,
 			info.Placement.Start, info.Placement.Size, info.ProfileID)
 	}
-	done := mig.Done{Instance: n.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
+	done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
-		done.UUID, err = c.uuidOf(done.Instance, gpu.ComputeID(info.ID))
+		done.UUID, err = c.uuidOf(t, unit{at.ID, gpu.ComputeID(info.ID)})
 	}
 	if err != nil {
-		return mig.Done{}, c.takeBack(err, "nvmlComputeInstanceDestroy", made.Destroy)
+		return mig.Done{}, c.takeBack(err, "nvmlComputeInstanceDestroy", created.Destroy)
 	}
 	return done, nil
 }
 
 // uuidOf finds the MIG device of a compute instance.
-func (c *changing) uuidOf(instance gpu.InstanceID, compute gpu.ComputeID) (gpu.MIGUUID, error) {
-	r, err := c.layout(c.step.GPU)
+func (c *changing) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
+	found, err := c.devices(c.gpu, t.mostMIG, gpu.Some(of))
 	if err != nil {
 		return "", err
 	}
-	for _, d := range r.board.tree.scan.devices {
-		if d.instance == instance && d.compute == compute {
-			return d.uuid, nil
-		}
+	if found[of] == "" {
+		return "", fmt.Errorf("%w: the compute instance has no MIG device", gpu.ErrDriver)
 	}
-	return "", fmt.Errorf("%w: the compute instance has no MIG device", gpu.ErrDriver)
+	return found[of], nil
 }
 
-// computeProfile chooses among the compute profiles with as many slices as are wanted, and that can be at the place, the
-// one with the most SMs: newer drivers have several. The place is as the driver has it (computeNode.place).
-func (c *changing) computeProfile(gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
+// chooseProfile chooses among the compute profiles with as many slices as are wanted, and that can be at the place, the
+// one with the most SMs: newer drivers have several. The place is as the driver has it (standing.add).
+func (c *changing) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
+	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)
+	if err != nil {
+		return 0, place, err
+	}
 	most := uint32(0)
-	for profile := range maxProfiles {
-		info, ret := gi.GetComputeInstanceProfileInfo(profile)
-		err := c.source.check("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
-		if errors.Is(err, gpu.ErrInvalidArgument) && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
-			break
-		}
-		if errors.Is(err, gpu.ErrNotSupported) || errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
-			continue
-		}
-		if err != nil {
-			return 0, place, err
-		}
+	for _, info := range profiles {
 		if int(info.SliceCount) != at.Size || info.MultiprocessorCount <= most {
 			continue
 		}
@@ -185,58 +108,42 @@ func (c *changing) computeProfile(gi MutableInstance, at gpu.Placement) (id uint
 	return id, place, nil
 }
 
-func (c *changing) destroyInstance() (mig.Done, error) {
-	r, n, err := c.instance()
-	if err != nil {
-		return mig.Done{}, err
+var errNotTakenBack = errors.New("what was created is left there: the GPU has another layout than the step alone would leave")
+
+// takeBack destroys what was created otherwise than asked for, or cannot be looked at, if it is all that has changed. What was
+// not found is not looked for again: its handle may be another's by now.
+func (c *changing) takeBack(err error, op string, destroy func() nvml.Return) error {
+	if losesEntity(err) {
+		return err
 	}
-	gi, err := r.mutable(n.ID)
-	if err != nil {
-		return mig.Done{}, err
+	now, lookErr := c.steady(c.gpu, c.expected)
+	if lookErr != nil {
+		return errors.Join(err, fmt.Errorf("what was created is left there: %w", lookErr))
 	}
-	if err := c.call("nvmlGpuInstanceDestroy", gi.Destroy); err != nil {
-		return mig.Done{}, err
+	if !oneMore(c.expected, now.instances()) {
+		return errors.Join(err, errNotTakenBack)
 	}
-	after, err := c.layout(c.step.GPU)
-	if err != nil {
-		return mig.Done{}, fmt.Errorf("destroyed, as the driver says; to look whether it is so: %w", err)
-	}
-	if after.node(c.stands) != nil {
-		return mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
-	}
-	return mig.Done{Instance: n.ID}, nil
+	return errors.Join(err, c.call(op, destroy))
 }
 
-var errStillThere = errors.New("the driver said that it was destroyed, but it is still there")
-
-func (c *changing) destroyCompute() (mig.Done, error) {
-	r, n, err := c.instance()
-	if err != nil {
-		return mig.Done{}, err
-	}
-	compute, err := c.compute(n)
-	if err != nil {
-		return mig.Done{}, err
-	}
-	gi, err := r.mutable(n.ID)
-	if err != nil {
-		return mig.Done{}, err
-	}
-	ci, ret := gi.GetComputeInstanceById(uint32(compute.ID))
-	if err := c.source.check("nvmlGpuInstanceGetComputeInstanceById", ret); err != nil {
-		return mig.Done{}, err
-	}
-	if err := c.call("nvmlComputeInstanceDestroy", ci.Destroy); err != nil {
-		return mig.Done{}, err
-	}
-	after, err := c.layout(c.step.GPU)
-	if err != nil {
-		return mig.Done{}, fmt.Errorf("destroyed, as the driver says; to look whether it is so: %w", err)
-	}
-	if n := after.node(c.stands); n != nil {
-		if _, err := c.compute(n); err == nil {
-			return mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
+// oneMore reports whether there is exactly one GPU instance or compute instance more than before, and all else is the same.
+func oneMore(before, now []mig.NodeInstance) bool {
+	more := 0
+	var rest []mig.NodeInstance
+	for _, i := range now {
+		at := slices.IndexFunc(before, func(b mig.NodeInstance) bool {
+			return b.ID == i.ID && b.ProfileID == i.ProfileID && b.Placement == i.Placement
+		})
+		if at < 0 {
+			more += 1 + len(i.Computes)
+			continue
 		}
+		all := len(i.Computes)
+		i.Computes = slices.DeleteFunc(slices.Clone(i.Computes), func(c mig.NodeCompute) bool {
+			return !slices.ContainsFunc(before[at].Computes, func(b mig.NodeCompute) bool { return b.ID == c.ID })
+		})
+		more += all - len(i.Computes)
+		rest = append(rest, i)
 	}
-	return mig.Done{Instance: n.ID, ComputeID: gpu.Some(compute.ID), UUID: compute.UUID}, nil
+	return more == 1 && mig.SameInstances(rest, before)
 }

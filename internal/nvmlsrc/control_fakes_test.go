@@ -49,9 +49,18 @@ func (i spyInstance) Destroy() nvml.Return {
 	return i.mutable().Destroy()
 }
 
-func (i spyInstance) GetComputeInstanceById(id uint32) (nvmlsrc.ComputeInstance, nvml.Return) {
-	c, ret := i.mutable().GetComputeInstanceById(id)
-	return spyCompute{c, i.spy}, ret
+// GetComputeInstancesOf knows of no compute instance of the profile that only the spy has.
+func (i spyInstance) GetComputeInstancesOf(id uint32, capacity int) ([]nvmlsrc.ComputeInstance, nvml.Return) {
+	if id == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 {
+		return nil, nvml.SUCCESS
+	}
+	list, ret := via(i.spy, "GetComputeInstancesOf", func() ([]nvmlsrc.ComputeInstance, nvml.Return) {
+		return i.mutable().GetComputeInstancesOf(id, capacity)
+	})
+	for k := range list {
+		list[k] = spyCompute{list[k], i.spy}
+	}
+	return list, ret
 }
 
 // GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says, after one that it does not
@@ -98,6 +107,9 @@ func (i spyInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.
 func (c spyCompute) GetInfo() (nvmlsrc.ComputeInstanceInfo, nvml.Return) {
 	info, ret := c.ComputeInstance.GetInfo()
 	info.Placement = c.spy.widen(info.Placement)
+	if c.spy.noPlacements {
+		info.Placement = nvml.ComputeInstancePlacement{}
+	}
 	return info, ret
 }
 

@@ -138,7 +138,8 @@ type MutableDevice interface {
 // MutableInstance is a GPUInstance of a MutableDevice.
 type MutableInstance interface {
 	GPUInstance
-	GetComputeInstanceById(id uint32) (ComputeInstance, nvml.Return)
+	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at least how many there can be.
+	GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return)
 	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine profile.
 	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
 	GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return)

@@ -40,6 +40,7 @@ type spy struct {
 	rev1SMs        uint32 // of a second compute profile of one slice; 0: there is none
 	computeProfile uint32 // that a compute instance was made of last
 	wideSeven      bool   // a compute instance of 7 slices has a place of 8
+	noPlacements   bool   // the placements of compute instances are not reported
 }
 
 func newSpy(lib nvmlsrc.Library) *spy {

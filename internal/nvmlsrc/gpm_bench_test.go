@@ -86,7 +86,7 @@ func BenchmarkGPM(b *testing.B) {
 func TestGPMCalls(t *testing.T) {
 	var calls [2]uint64
 	for i, on := range []bool{false, true} {
-		b := newBench(t)
+		b := newBench(t, nil)
 		b.source = nvmlsrc.New(nvmlface.New(b.Node), nvmlsrc.Options{Now: b.Now, SlowEvery: slowTier, GPM: on, Logger: log.NewNopLogger()})
 		t.Cleanup(func() { b.source.Close(t.Context()) })
 		inventory, err := b.source.Discover()

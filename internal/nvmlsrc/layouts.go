@@ -1,6 +1,7 @@
 package nvmlsrc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,224 +9,186 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or not
-// wholly, is left out of the list and its error is in the map, by index where its UUID is not known.
+// completely, is left out of the list and its error is in the map, by index if its UUID is not known. Other GPUs than those
+// named are not asked anything, unless one of these has to be looked up.
 func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
-	inventory, err := run(ctx, a, laneKey{}, a.source.Discover)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read layouts: %w", err)
+	failed := map[gpu.UUID]error{}
+	ids := slices.Compact(slices.Sorted(slices.Values(only)))
+	if len(only) == 0 {
+		inventory, err := run(ctx, a, laneKey{}, a.source.Discover)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read layouts: %w", err)
+		}
+		for _, found := range inventory.GPUs {
+			ids = append(ids, found.UUID)
+		}
+		for _, missing := range inventory.Missing {
+			failed[gpu.UUID(strconv.Itoa(missing.Index))] = missing.Err
+		}
 	}
-	wanted := slices.Clone(inventory.GPUs)
-	if len(only) > 0 {
-		wanted = slices.DeleteFunc(wanted, func(g gpu.FoundGPU) bool { return !slices.Contains(only, g.UUID) })
-	}
-	list := make([]mig.NodeGPU, len(wanted))
-	errs := make([]error, len(wanted))
+	list := make([]mig.NodeGPU, len(ids))
+	errs := make([]error, len(ids))
 	var reading sync.WaitGroup
-	for i, found := range wanted {
+	for i, id := range ids {
 		reading.Go(func() {
-			list[i], errs[i] = run(ctx, a, laneKey{id: found.UUID}, func() (mig.NodeGPU, error) {
-				r, err := a.layout(found.UUID)
-				if err != nil {
-					return mig.NodeGPU{}, err
-				}
-				return r.nodeGPU(), nil
-			})
+			list[i], errs[i] = run(ctx, a, laneKey{id: id}, func() (mig.NodeGPU, error) { return a.readLayout(id) })
 		})
 	}
 	reading.Wait()
-	failed := map[gpu.UUID]error{}
-	for _, missing := range inventory.Missing {
-		failed[gpu.UUID(strconv.Itoa(missing.Index))] = missing.Err
-	}
 	whole := list[:0]
 	for i, err := range errs {
 		if err != nil {
-			failed[wanted[i].UUID] = fmt.Errorf("read layout of GPU %s: %w", wanted[i].UUID, err)
+			failed[ids[i]] = fmt.Errorf("read layout of GPU %s: %w", ids[i], err)
 			continue
 		}
 		whole = append(whole, list[i])
 	}
+	slices.SortFunc(whole, func(a, b mig.NodeGPU) int { return cmp.Compare(a.Index, b.Index) })
 	return whole, failed, nil
 }
 
-// layout reads what a GPU is cut into, with handles of this moment, on a board of its own: a Read of the GPU that is under
-// way, or hangs, is no matter. It is as the driver says twice, or gpu.ErrInUse where somebody is changing it all the time.
-func (a *Actuator) layout(id gpu.UUID) (*round, error) {
+// readLayout reads a GPU with handles of this moment and keeps off the state of its board: a Read that is under way, or hangs,
+// does not matter.
+func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 	b, err := a.board(id)
 	if err != nil {
-		return nil, err
+		return mig.NodeGPU{}, err
 	}
 	for range mostLooks {
-		r := newRound(a.source, newBoard(b.uuid, b.handle, int(b.index.Load())))
-		steady, err := r.readLayout()
-		if err != nil {
-			return nil, err
+		g, err := a.readLayoutOnce(b)
+		if !errors.Is(err, errTorn) {
+			return g, err
 		}
-		if steady {
-			return r, nil
-		}
+		b.tables.Store(nil) // they may lack the profile of an instance
 	}
-	return nil, fmt.Errorf("%w: its instances contradict each other, or are being changed", gpu.ErrInUse)
+	return mig.NodeGPU{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
-// readLayout reads mode, profiles and instances. Everything of it must be readable.
-func (r *round) readLayout() (steady bool, err error) {
-	r.readMode()
-	r.readFacts()
-	r.readTree()
-	if err := r.layoutError(); err != nil {
-		return false, err
-	}
-	t := &r.board.tree
-	if r.moved || t.scan.torn() {
-		return false, nil
-	}
-	if !r.board.mode.enabled.Or(false) {
-		return true, nil
-	}
-	if !t.scan.listed {
-		return false, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
-	}
-	if same, err := r.computesListed(); !same || err != nil {
-		return false, err
-	}
-	if !r.lookAgain(t) {
-		return false, r.layoutError()
-	}
-	return !r.moved && t.scan.equal(&t.spare), nil
-}
-
-// layoutError is what keeps the layout from being known.
-func (r *round) layoutError() error {
-	if r.fatal != nil {
-		return r.fatal
-	}
-	for _, e := range slices.Concat(r.errs, r.board.static.errs, r.board.tree.errs) {
-		if e.Reading == gpu.ReadingMIG {
-			return e.Err
-		}
-	}
-	return nil
-}
-
-// computesListed tells whether each GPU instance has those compute instances whose MIG devices were found.
-func (r *round) computesListed() (bool, error) {
-	t := &r.board.tree
-	for _, e := range t.scan.instances {
-		list, ret := e.handle.GetComputeInstances()
-		err := r.source.check("nvmlGpuInstanceGetComputeInstances", ret)
-		if losesEntity(err) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		n := r.node(func(n *instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) })
-		if n == nil || len(list) != len(n.computes) {
-			return false, nil
-		}
-		for _, info := range list {
-			if !slices.ContainsFunc(n.computes, func(c computeNode) bool { return c.ID == gpu.ComputeID(info.ID) }) {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
-}
-
-// node finds a GPU instance of the layout; nil where there is none such.
-func (r *round) node(is func(*instanceNode) bool) *instanceNode {
-	for i := range r.board.tree.nodes {
-		if n := &r.board.tree.nodes[i]; is(n) {
-			return n
-		}
-	}
-	return nil
-}
-
-// nodeGPU is the layout as partition control plans with it.
-func (r *round) nodeGPU() mig.NodeGPU {
-	b := r.board
-	g := mig.NodeGPU{
-		UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: b.facts.PCIBusID, Name: b.facts.Name, Minor: b.facts.Minor,
-		MIG: b.mode.enabled, Pending: b.mode.pending, Profiles: b.facts.Profiles,
-	}
-	pci, ret := r.dev.GetPciInfo()
-	if r.source.check("nvmlDeviceGetPciInfo", ret) == nil {
-		g.PCIDevice = pci.PciDeviceId
-	}
-	for i := range b.tree.nodes {
-		n := &b.tree.nodes[i]
-		at := mig.NodeInstance{
-			ID: n.ID, Placed: mig.Placed{Profile: n.Profile, ProfileID: n.ProfileID.Or(0), Placement: n.Placement.Or(gpu.Placement{})},
-		}
-		for _, c := range n.computes {
-			slices := c.ComputeSlices.Or(c.Placement.Or(gpu.Placement{}).Size)
-			at.Computes = append(at.Computes, mig.NodeCompute{ID: c.ID, UUID: c.UUID, Slices: slices, Placement: c.place()})
-		}
-		g.Instances = append(g.Instances, at)
-	}
-	return g
-}
-
-// place is where a compute instance stands, as long as it has slices. A driver may say that it takes more: in the tables of
-// NVIDIA's emulated GPUs (go-nvml) the one of all 7 slices has a place of 8.
-func (c *computeNode) place() gpu.Opt[gpu.Placement] {
-	at, told := c.Placement.Get()
-	if !told {
-		return c.Placement
-	}
-	return gpu.Some(gpu.Placement{Start: at.Start, Size: c.ComputeSlices.Or(at.Size)})
-}
-
-// Processes lists who runs on a GPU: what computes, what draws, and clients of MPS. In MIG mode each has its instances; one
-// without them may be on any. Where one of the lists cannot be read, there is an error and no list; only those of graphics and
-// MPS need not be offered.
-func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	list, err := run(ctx, a, laneKey{id: id}, func() ([]gpu.Process, error) {
-		b, err := a.board(id)
-		if err != nil {
-			return nil, err
-		}
-		compute, ret := b.handle.GetComputeRunningProcesses()
-		computeErr := a.source.check("nvmlDeviceGetComputeRunningProcesses", ret)
-		graphics, ret := b.handle.GetGraphicsRunningProcesses()
-		graphicsErr := a.source.check("nvmlDeviceGetGraphicsRunningProcesses", ret)
-		mps, ret := b.handle.GetMPSComputeRunningProcesses()
-		mpsErr := a.source.check("nvmlDeviceGetMPSComputeRunningProcesses", ret)
-		if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
-			return nil, err
-		}
-		list := mergeProcesses(compute, graphics, mps)
-		now, _, ret := b.handle.GetMigMode()
-		err = a.source.check("nvmlDeviceGetMigMode", ret)
-		if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
-			return nil, err
-		}
-		if err != nil || now != nvml.DEVICE_MIG_ENABLE {
-			outsideInstances(list)
-		}
-		return list, nil
-	})
+// readLayoutOnce looks at the instances before and after it reads their MIG devices, and returns errTorn unless all of that
+// agrees.
+func (a *Actuator) readLayoutOnce(b *board) (mig.NodeGPU, error) {
+	mode, err := a.modeOf(b)
 	if err != nil {
-		return nil, fmt.Errorf("list the processes of GPU %s: %w", id, err)
+		return mig.NodeGPU{}, err
 	}
-	return list, nil
+	t, err := a.tablesOf(b, mode)
+	if err != nil {
+		return mig.NodeGPU{}, err
+	}
+	g := mig.NodeGPU{
+		UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: t.pciBusID, PCIDevice: t.pciDevice, Name: t.name,
+		MIG: mode.enabled, Pending: mode.pending,
+	}
+	minor, ret := b.handle.GetMinorNumber()
+	if err := a.source.check("nvmlDeviceGetMinorNumber", ret); err == nil {
+		g.Minor = gpu.Some(minor)
+	} else if losesDevice(err) {
+		return mig.NodeGPU{}, err
+	}
+	for i := range t.profiles {
+		g.Profiles = append(g.Profiles, t.profiles[i].Profile)
+	}
+	if !mode.enabled.Or(false) {
+		return g, nil
+	}
+	before, err := a.look(b)
+	if err != nil {
+		return mig.NodeGPU{}, err
+	}
+	devices, err := a.devices(b, t.mostMIG, gpu.None[unit]())
+	if err != nil {
+		return mig.NodeGPU{}, err
+	}
+	after, err := a.look(b)
+	if err != nil {
+		return mig.NodeGPU{}, err
+	}
+	if after.mode != mode || !mig.SameInstances(before.instances(), after.instances()) || !after.identify(devices) {
+		return mig.NodeGPU{}, errTorn
+	}
+	g.Instances = after.instances()
+	return g, nil
 }
 
-// unlessNotOffered leaves out that a driver does not offer a list of processes beside that of compute. A GPU on which no
-// graphics can run has none to list, and what drivers knew of MPS before they listed its clients, its server, is among the
-// processes of compute.
-func unlessNotOffered(err error) error {
-	if errors.Is(err, gpu.ErrNotSupported) {
-		return nil
+// identify fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG device is of
+// one of them, and no two GPU instances overlap.
+func (p partition) identify(devices map[unit]gpu.MIGUUID) bool {
+	found := 0
+	for i := range p {
+		for k := range p[i].Computes {
+			c := &p[i].Computes[k]
+			uuid, ok := devices[unit{p[i].ID, c.ID}]
+			if !ok {
+				return false
+			}
+			c.UUID = uuid
+			found++
+		}
+		if i > 0 && p[i].Placement.Overlaps(p[i-1].Placement) {
+			return false
+		}
 	}
-	return err
+	return found == len(devices)
+}
+
+// unit names a compute instance of a GPU by the driver's ids.
+type unit struct {
+	instance gpu.InstanceID
+	compute  gpu.ComputeID
+}
+
+// devices finds the MIG devices of a GPU, or only that of one compute instance. Their indexes are sparse.
+func (a *Actuator) devices(b *board, most int, only gpu.Opt[unit]) (map[unit]gpu.MIGUUID, error) {
+	found := map[unit]gpu.MIGUUID{}
+	for i := range most {
+		h, ret := b.handle.GetMigDeviceHandleByIndex(i)
+		err := a.source.check("nvmlDeviceGetMigDeviceHandleByIndex", ret)
+		if errors.Is(err, gpu.ErrNotFound) {
+			continue
+		}
+		if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
+			break // no index from here on
+		}
+		if err != nil {
+			return nil, err
+		}
+		at, uuid, err := a.identifyDevice(h, only)
+		switch {
+		case losesEntity(err) && only.Present():
+		case losesEntity(err):
+			return nil, errTorn
+		case err != nil:
+			return nil, err
+		case only == gpu.Some(at) && uuid != "":
+			return map[unit]gpu.MIGUUID{at: uuid}, nil
+		case found[at] != "":
+			return nil, errTorn
+		case !only.Present():
+			found[at] = uuid
+		}
+	}
+	return found, nil
+}
+
+// identifyDevice asks a MIG device for its compute instance and its UUID. It stops once it is another one than the only one
+// looked for.
+func (a *Actuator) identifyDevice(h MIGDevice, only gpu.Opt[unit]) (unit, gpu.MIGUUID, error) {
+	wanted, one := only.Get()
+	instance, ret := h.GetGpuInstanceId()
+	at := unit{instance: gpu.InstanceID(instance)}
+	if err := a.source.check("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && at.instance != wanted.instance {
+		return unit{}, "", err
+	}
+	compute, ret := h.GetComputeInstanceId()
+	at.compute = gpu.ComputeID(compute)
+	if err := a.source.check("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && at != wanted {
+		return unit{}, "", err
+	}
+	uuid, ret := h.GetUUID()
+	return at, gpu.MIGUUID(text(uuid)), a.source.check("nvmlDeviceGetUUID", ret)
 }

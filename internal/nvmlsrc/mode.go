@@ -34,6 +34,7 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	if err := a.source.check("nvmlDeviceGetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err // a GPU that has no MIG, or does not answer: nothing is given up for it
 	}
+	b.tables.Store(nil)
 	restore := a.source.queue.withhold(b.handle)
 	defer func() {
 		restore()

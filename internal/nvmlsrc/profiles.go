@@ -130,19 +130,28 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 		SMs:           int(info.MultiprocessorCount),
 		MemoryBytes:   info.MemorySizeMB << 20,
 		MaxInstances:  int(info.InstanceCount),
-		Engines: gpu.Some(gpu.Engines{
-			Copy:    int(info.CopyEngineCount),
-			Decoder: int(info.DecoderCount),
-			Encoder: int(info.EncoderCount),
-			JPEG:    int(info.JpegCount),
-			OFA:     int(info.OfaCount),
-		}),
+		Engines:       enginesOf(info),
 	}
 	return profileEntry{
 		Profile:       p,
 		instanceCount: int(info.InstanceCount),
 		list:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
 	}
+}
+
+// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills in zeros reports none.
+func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
+	e := gpu.Engines{
+		Copy:    int(info.CopyEngineCount),
+		Decoder: int(info.DecoderCount),
+		Encoder: int(info.EncoderCount),
+		JPEG:    int(info.JpegCount),
+		OFA:     int(info.OfaCount),
+	}
+	if e == (gpu.Engines{}) {
+		return gpu.None[gpu.Engines]()
+	}
+	return gpu.Some(e)
 }
 
 // nameProfiles names those whose name the driver does not tell: before R525 or so, and while MIG is off.

@@ -74,6 +74,40 @@ func TestSeven1gFillInTheDriversOrder(t *testing.T) {
 	}
 }
 
+// What NVIDIA's MIG user guide shows of `nvidia-smi mig -cgi` without placements: the ids of the GPU instances follow from where
+// they stand.
+func TestPlacementsAsTheUserGuideShows(t *testing.T) {
+	for _, tt := range []struct {
+		model  string
+		create []uint32
+		ids    []gpu.InstanceID
+		at     []string
+	}{
+		{"A100-40GB", []uint32{14, 19}, []gpu.InstanceID{5, 13}, []string{"4:2", "6:1"}},
+		{"A100-40GB", []uint32{19, 14, 5}, []gpu.InstanceID{13, 5, 1}, []string{"6:1", "4:2", "0:4"}},
+		{"A100-80GB", []uint32{14, 14, 14, 20}, []gpu.InstanceID{5, 3, 4, 13}, []string{"4:2", "0:2", "2:2", "6:1"}},
+	} {
+		n := start(t, "version: 1\ngpus: [{model: "+tt.model+", mig: true}]\n")
+		var ids []gpu.InstanceID
+		for _, profile := range tt.create {
+			id, err := n.CreateGPUInstance(0, profile, gpu.None[int]())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids = append(ids, id)
+		}
+		s := state(t, n, 0)
+		var at []string
+		for _, id := range ids {
+			i, _ := s.Instance(id)
+			at = append(at, i.Placement.String())
+		}
+		if !slices.Equal(ids, tt.ids) || !slices.Equal(at, tt.at) {
+			t.Errorf("%s %v: GPU instances %v at %v, want %v at %v", tt.model, tt.create, ids, at, tt.ids, tt.at)
+		}
+	}
+}
+
 func Test4gAnd3gFitOnlyOneWay(t *testing.T) {
 	n := start(t, a100)
 	if _, err := n.CreateGPUInstance(0, 9, gpu.Some(0)); err != nil {
@@ -94,6 +128,28 @@ func TestOneMediaExtensionPerGPU(t *testing.T) {
 	rtx := start(t, "version: 1\ngpus: [{model: RTX-PRO-6000, mig: true}]\n")
 	if _, err := create(t, rtx, 21, 65); !errors.Is(err, gpu.ErrInsufficientResources) {
 		t.Errorf("1g.24gb+me.all beside 1g.24gb+me gives %v", err)
+	}
+}
+
+func TestEnginesRunOut(t *testing.T) {
+	for _, tt := range []struct {
+		create []uint32
+		fits   bool
+	}{
+		{[]uint32{64, 66}, true},          // 2g.48gb+me.all, 2g.48gb-me
+		{[]uint32{64, 5}, false},          // 2g.48gb+me.all takes all decoders: none for 2g.48gb
+		{[]uint32{65, 67, 67, 67}, true},  // 1g.24gb+me.all, 1g.24gb-me
+		{[]uint32{67, 67, 14, 65}, false}, // whichever comes first
+		{[]uint32{21, 14, 14, 14}, true},  // 1g.24gb+me, 1g.24gb
+	} {
+		n := start(t, "version: 1\ngpus: [{model: RTX-PRO-6000, mig: true}]\n")
+		placements, err := create(t, n, tt.create...)
+		if tt.fits != (err == nil) || err != nil && (!errors.Is(err, gpu.ErrInsufficientResources) || len(placements) != len(tt.create)-1) {
+			t.Errorf("%v: %v, %v", tt.create, placements, err)
+		}
+		if n, err := n.Remaining(0, 5); err != nil || n != 0 {
+			t.Errorf("%v: %d more 2g.48gb, %v", tt.create, n, err)
+		}
 	}
 }
 

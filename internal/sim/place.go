@@ -21,13 +21,15 @@ func computeSizes(slices int) []int {
 	return sizes
 }
 
-// preferred orders a profile's placements as the driver tries them where the caller names none. Seen on A100 and H100,
-// whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3 and 3g at 4 before 0. Others in the order of their starts.
+// preferred orders a profile's placements as the driver tries them if the caller names none. Seen on A100 and H100,
+// whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3, 2g at 4, 0, 2 and 3g at 4 before 0. Others in the order of their starts.
 func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 	switch {
 	case axis == 8 && f.MemorySlices == 1:
 		order = []int{6, 4, 5, 0, 1, 2, 3}
+	case axis == 8 && f.ComputeSlices == 2:
+		order = []int{4, 0, 2}
 	case axis == 8 && f.ComputeSlices == 3:
 		order = []int{4, 0}
 	}
@@ -50,11 +52,14 @@ func (b *board) occupied(p gpu.Placement) bool {
 	return false
 }
 
-// admits tells whether the GPU has what an instance of the profile needs beside a free placement.
+// admits reports whether the GPU has what an instance of the profile needs besides a free placement: compute slices,
+// engines, and its media extensions.
 func (b *board) admits(f gpu.Profile) bool {
 	slicesUsed, same := f.ComputeSlices, 0
+	used := f.Engines.Or(gpu.Engines{})
 	for _, i := range b.instances {
 		slicesUsed += i.profile.ComputeSlices
+		used = together(used, i.profile.Engines.Or(gpu.Engines{}))
 		if hasMediaExtensions(f) && hasMediaExtensions(i.profile) {
 			return false
 		}
@@ -62,7 +67,24 @@ func (b *board) admits(f gpu.Profile) bool {
 			same++
 		}
 	}
-	return slicesUsed <= b.mig.ComputeSlices && same < f.MaxInstances
+	return slicesUsed <= b.mig.ComputeSlices && same < f.MaxInstances && b.hasEngines(used)
+}
+
+// hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
+func (b *board) hasEngines(e gpu.Engines) bool {
+	for _, f := range b.mig.Profiles {
+		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {
+			return e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
+		}
+	}
+	return true
+}
+
+// together adds up engines.
+func together(a, b gpu.Engines) gpu.Engines {
+	return gpu.Engines{
+		Copy: a.Copy + b.Copy, Decoder: a.Decoder + b.Decoder, Encoder: a.Encoder + b.Encoder, JPEG: a.JPEG + b.JPEG, OFA: a.OFA + b.OFA,
+	}
 }
 
 // remaining counts the instances of a profile that could be made now, one after the other.

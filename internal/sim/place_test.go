@@ -9,7 +9,7 @@ import (
 )
 
 // mayStand judges by brute force whether one more instance may stand on a GPU: a unit of the axis holds one instance, a
-// GPU has so many compute slices, and one set of media extensions.
+// GPU has so many compute slices, one set of media extensions, and the engines that its largest profile has.
 func mayStand(s *State, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
 	units := make([]bool, axis)
 	used := f.ComputeSlices
@@ -27,7 +27,21 @@ func mayStand(s *State, axis, computeSlices int, f gpu.Profile, p gpu.Placement)
 			return false
 		}
 	}
+	for kind, has := range enginesByKind(s.Profiles[len(s.Profiles)-1]) { // the table lists the largest profiles last
+		need := enginesByKind(f)[kind]
+		for _, i := range s.Instances {
+			need += enginesByKind(i.Profile)[kind]
+		}
+		if need > has {
+			return false
+		}
+	}
 	return used <= computeSlices
+}
+
+func enginesByKind(f gpu.Profile) []int {
+	e := f.Engines.Or(gpu.Engines{})
+	return []int{e.Copy, e.Decoder, e.Encoder, e.JPEG, e.OFA}
 }
 
 // On every model, whatever was made and destroyed before: an instance is made where it may stand and nowhere else, and

@@ -40,8 +40,12 @@ type Options struct {
 	FreshFor time.Duration
 	// ReadyMaxAge is the age of the last Snapshot from which the process is not ready; 0 is no bound.
 	ReadyMaxAge time.Duration
+	// Notes, if not nil, are lines that the readiness answer has besides those of its sources.
+	Notes func() []string
 	// State serves the Snapshot as JSON and shows it on the page.
 	State bool
+	// Hosts are the node's own names. On a loopback address the state and the page are served for these, localhost and IP addresses.
+	Hosts []string
 	// Pprof serves net/http/pprof under /debug/pprof/.
 	Pprof bool
 	// Simulated marks the page: its GPUs exist in a simulation only.
@@ -95,11 +99,13 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	mux := http.NewServeMux()
 	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)))
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
-	mux.Handle("GET "+pathReady, withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now}))
-	mux.Handle("GET /{$}", withWriteDeadline(newPageHandler(opts, snaps, pool, logger)))
+	mux.Handle("GET "+pathReady, withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes}))
+	var page http.Handler = newPageHandler(opts, snaps, pool, logger)
 	if opts.State {
-		mux.Handle("GET "+pathNode, withWriteDeadline(newStateHandler(snaps, pool, logger)))
+		page = withLocalHost(opts.Hosts, page)
+		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))))
 	}
+	mux.Handle("GET /{$}", withWriteDeadline(page))
 	if opts.Pprof {
 		handlePprof(mux)
 	}

@@ -20,6 +20,7 @@ type readyHandler struct {
 	snaps  Snapshots
 	maxAge time.Duration
 	now    func() time.Time
+	notes  func() []string
 }
 
 // ServeHTTP answers 200, or 503 with the reasons in words.
@@ -34,6 +35,11 @@ func (h *readyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	for _, s := range snap.Sources {
 		if !s.Up {
 			fmt.Fprintf(&b, "%s: %s\n", s.Name, sourceReason(s))
+		}
+	}
+	if h.notes != nil {
+		for _, note := range h.notes() {
+			b.WriteString(note + "\n")
 		}
 	}
 	writePlain(w, http.StatusOK, b.String())

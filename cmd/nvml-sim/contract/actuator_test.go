@@ -15,6 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
 )
 
 // What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is re-cut, GPU 1 hangs and
@@ -38,7 +39,16 @@ func TestActuatorThroughTheLibrary(t *testing.T) {
 		return
 	}
 	node := joinState(t, os.Getenv("MIG_SIM_SCENARIO"), os.Getenv("MIG_SIM_STATE"))
-	source := nvmlsrc.New(nvmlsrc.Open(built("libnvidia-ml.so.1")), nvmlsrc.Options{Now: node.Now, Logger: log.NewNopLogger()})
+	checkActuator(t, node, nvmlsrc.Open(built("libnvidia-ml.so.1")))
+}
+
+func TestActuatorInProcess(t *testing.T) {
+	node := joinState(t, scenarioFile(t, recutNode), filepath.Join(t.TempDir(), "state"))
+	checkActuator(t, node, nvmlface.New(node))
+}
+
+func checkActuator(t *testing.T, node *sim.Node, lib nvmlsrc.Library) {
+	source := nvmlsrc.New(lib, nvmlsrc.Options{Now: node.Now, Logger: log.NewNopLogger()})
 	c := &control{source: source, Actuator: source.Actuator()}
 	t.Run("recut", c.recut)
 	t.Run("mode", c.mode)
@@ -67,11 +77,38 @@ func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
 // planned are the steps to a layout of a GPU.
 func (c *control) planned(t *testing.T, g mig.NodeGPU, want ...mig.Want) []mig.Step {
 	t.Helper()
-	plan, err := mig.PlanNode([]mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
+	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return plan.Steps
+}
+
+// step does a step on what stands. What it reads afterwards is what a layout read then says, and after a success what the step
+// leaves.
+func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
+	t.Helper()
+	before := c.instances(t, s.GPU)
+	out, err := c.PerformStep(t.Context(), s, before)
+	if err != nil && !out.Read {
+		return out.Done, err
+	}
+	if after := c.instances(t, s.GPU); !out.Read || !mig.SameInstances(out.Instances, after) {
+		t.Errorf("%s leaves %+v, read %+v", s.Op, after, out)
+	}
+	if want := mig.AfterStep(before, s, out.Done); err == nil && !mig.SameInstances(out.Instances, want) {
+		t.Errorf("%s leaves %+v, want %+v", s.Op, out.Instances, want)
+	}
+	return out.Done, err
+}
+
+func (c *control) instances(t *testing.T, id gpu.UUID) []mig.NodeInstance {
+	t.Helper()
+	list, failed, err := c.Layouts(t.Context(), id)
+	if err != nil || len(failed) > 0 || len(list) != 1 {
+		t.Fatalf("layout of %s: %v, %v", id, err, failed)
+	}
+	return list[0].Instances
 }
 
 // recut: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each step is as
@@ -88,7 +125,7 @@ func (c *control) recut(t *testing.T) {
 		t.Fatalf("processes %+v, %v", running, err)
 	}
 	busy := c.planned(t, before)[1] // the second compute instance, of all that goes
-	if _, err := c.Do(t.Context(), busy); busy.UUID != instance.Computes[1].UUID || !errors.Is(err, gpu.ErrInUse) {
+	if _, err := c.step(t, busy); busy.UUID != instance.Computes[1].UUID || !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%+v: %v", busy, err)
 	}
 	if after := c.layout(t, 0); !reflect.DeepEqual(after, before) {
@@ -97,7 +134,7 @@ func (c *control) recut(t *testing.T) {
 	instance.Computes[1].Busy = true
 	uuids := map[gpu.MIGUUID]bool{}
 	for _, s := range c.planned(t, before, mig.Want{Profile: "3g.20gb", Count: 1, Computes: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, Computes: []int{1, 1}}) {
-		done, err := c.Do(t.Context(), s)
+		done, err := c.step(t, s)
 		if err != nil {
 			t.Fatalf("%s: %v", s.Op, err)
 		}
@@ -145,14 +182,14 @@ func (c *control) mode(t *testing.T) {
 	set(true, true, nil)
 	steps := c.planned(t, c.layout(t, 3), mig.Want{Profile: "1g.10gb+me", Count: 1})
 	for _, s := range steps {
-		if _, err := c.Do(t.Context(), s); err != nil {
+		if _, err := c.step(t, s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	set(false, true, gpu.ErrInUse)
 	set(true, true, nil)
 	for _, s := range c.planned(t, c.layout(t, 3)) {
-		if _, err := c.Do(t.Context(), s); err != nil {
+		if _, err := c.step(t, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -163,11 +200,12 @@ func (c *control) mode(t *testing.T) {
 func (c *control) lost(t *testing.T) {
 	g := c.layout(t, 2)
 	steps := c.planned(t, g)
-	if _, err := c.Do(t.Context(), steps[0]); err != nil {
+	if _, err := c.step(t, steps[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Do(t.Context(), steps[1]); !errors.Is(err, gpu.ErrLost) {
-		t.Errorf("%+v: %v", steps[1], err)
+	out, err := c.PerformStep(t.Context(), steps[1], c.instances(t, g.UUID))
+	if !errors.Is(err, gpu.ErrLost) || out.Read {
+		t.Errorf("%+v: %+v, %v", steps[1], out, err)
 	}
 	list, failed, err := c.Layouts(t.Context())
 	if err != nil || len(list) != 3 || !errors.Is(failed[g.UUID], gpu.ErrLost) {
@@ -184,15 +222,16 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	}
 	g := list[1]
 	steps := c.planned(t, g)
-	if _, err := c.Do(t.Context(), steps[0]); err != nil {
+	out, err := c.PerformStep(t.Context(), steps[0], g.Instances)
+	if err != nil {
 		t.Fatal(err)
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := c.Do(soon, steps[1]); !errors.Is(err, gpu.ErrTimeout) || c.HungCalls() != 1 {
+	if _, err := c.PerformStep(soon, steps[1], out.Instances); !errors.Is(err, gpu.ErrTimeout) || c.HungCalls() != 1 || !c.Hung(g.UUID) {
 		t.Fatalf("%v; %d calls hang", err, c.HungCalls())
 	}
-	if _, err := c.Do(t.Context(), steps[2]); !errors.Is(err, gpu.ErrTimeout) {
+	if _, err := c.PerformStep(t.Context(), steps[2], out.Instances); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("beside a step that hangs: %v", err)
 	}
 	soon, cancel = context.WithTimeout(t.Context(), 3*time.Second) // in which the other GPUs are read on any machine
@@ -210,11 +249,11 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	}
 	// The call itself was made before it was given up: its compute instance is gone. The GPU instance stands.
 	list, failed, err := c.Layouts(t.Context())
-	if err != nil || failed[g.UUID] != nil || len(list[1].Instances) != 1 || c.HungCalls() != 0 {
+	if err != nil || failed[g.UUID] != nil || len(list[1].Instances) != 1 || c.HungCalls() != 0 || c.Hung(g.UUID) {
 		t.Fatalf("%+v, %v, %v; %d calls hang", list, failed, err, c.HungCalls())
 	}
 	for _, s := range c.planned(t, list[1]) {
-		if _, err := c.Do(t.Context(), s); err != nil {
+		if _, err := c.step(t, s); err != nil {
 			t.Error(err)
 		}
 	}

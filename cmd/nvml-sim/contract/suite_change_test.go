@@ -17,7 +17,7 @@ func changeChecks() []checkOf {
 			methods: []string{"MutableInstance.GetComputeInstancePossiblePlacements"},
 			check:   eachInstance(checkComputeProfiles),
 		},
-		{name: "MutableInstance.GetComputeInstanceById", methods: []string{"ComputeInstance.GetInfo"}, check: eachInstance(checkComputeByID)},
+		{name: "MutableInstance.GetComputeInstancesOf", methods: []string{"ComputeInstance.GetInfo"}, check: eachInstance(checkComputesOfProfiles)},
 		{
 			name:    "MutableDevice.CreateGpuInstanceWithPlacement",
 			methods: []string{"MutableInstance.Destroy"},
@@ -99,21 +99,28 @@ func checkComputeProfiles(s *subject, i nvmlsrc.MutableInstance, of nvml.GpuInst
 	s.refused("a compute profile that there is not", ret)
 }
 
-func checkComputeByID(s *subject, i nvmlsrc.MutableInstance, _ nvml.GpuInstanceProfileInfo_v3) {
+// checkComputesOfProfiles: the compute instances of all profiles are those of the GPU instance.
+func checkComputesOfProfiles(s *subject, i nvmlsrc.MutableInstance, _ nvml.GpuInstanceProfileInfo_v3) {
 	list, ret := i.GetComputeInstances()
 	if !s.has("GPUInstance.GetComputeInstances", ret) {
 		return
 	}
-	for _, listed := range list {
-		c, ret := i.GetComputeInstanceById(listed.ID)
-		if !s.has("MutableInstance.GetComputeInstanceById", ret) {
-			continue
+	found := 0
+	for _, p := range s.computeProfiles(i) {
+		of, ret := i.GetComputeInstancesOf(p.Id, int(p.InstanceCount))
+		if !s.has("MutableInstance.GetComputeInstancesOf", ret) {
+			return
 		}
-		info, ret := c.GetInfo()
-		s.want(s.has("ComputeInstance.GetInfo", ret) && info == listed, "compute instance %+v by its id: %+v", listed, info)
+		for _, c := range of {
+			info, ret := c.GetInfo()
+			s.want(s.has("ComputeInstance.GetInfo", ret) && info.ProfileID == p.Id && slices.Contains(list, info),
+				"compute instance %+v of profile %d, of %+v", info, p.Id, list)
+			found++
+		}
 	}
-	_, ret = i.GetComputeInstanceById(200)
-	s.want(ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NO_PERMISSION, "a compute instance that there is not: %d", ret)
+	s.want(found == len(list), "%d compute instances by profile of %+v", found, list)
+	_, ret = i.GetComputeInstancesOf(10_000, 1)
+	s.refused("the compute instances of a profile that there is not", ret)
 }
 
 // create makes the first GPU instance for which there is room; nil where there is none, or it is not allowed.

@@ -144,8 +144,29 @@ func ParseBytes(s string) (Bytes, error) {
 	return Bytes(n * factor), nil
 }
 
-// UnmarshalJSON reads a count, or an object with one.
+// UnmarshalJSON reads a count, an object with one, or a list of these.
 func (d *DeviceRequest) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '[' {
+		return d.unmarshalOne(data)
+	}
+	var items []json.RawMessage
+	if err := json.Unmarshal(data, &items); err != nil {
+		return err
+	}
+	if len(items) == 0 {
+		return errors.New("an empty list: expected counts or objects, each for instances that are split alike")
+	}
+	list := DeviceRequest{Each: make([]DeviceRequest, len(items))}
+	for i, item := range items {
+		if err := list.Each[i].unmarshalOne(item); err != nil {
+			return fmt.Errorf("item %d: %w", i, err)
+		}
+	}
+	*d = list
+	return nil
+}
+
+func (d *DeviceRequest) unmarshalOne(data []byte) error {
 	if n, ok := wholeNumber(data, math.MaxInt32); ok {
 		*d = DeviceRequest{Count: int(n)}
 		return nil
@@ -183,8 +204,11 @@ func strictly(data []byte, into any) error {
 	return decoder.Decode(into)
 }
 
-// MarshalJSON writes a number where there are no compute instances to tell of.
+// MarshalJSON writes a list, or a number if it says nothing about compute instances.
 func (d DeviceRequest) MarshalJSON() ([]byte, error) {
+	if d.Each != nil {
+		return json.Marshal(d.Each)
+	}
 	if d.Compute == nil {
 		return json.Marshal(d.Count)
 	}
@@ -192,7 +216,7 @@ func (d DeviceRequest) MarshalJSON() ([]byte, error) {
 		Count   int      `json:"count"`
 		Compute []string `json:"compute"` // an empty list means none
 	}
-	return json.Marshal(request(d))
+	return json.Marshal(request{d.Count, d.Compute})
 }
 
 func isNull(data []byte) bool { return string(bytes.TrimSpace(data)) == "null" }

@@ -143,9 +143,9 @@ type ModeResult struct {
 // Operations answers GET /api/v1/operations, the latest first.
 type Operations struct {
 	APIVersion string `json:"apiVersion"`
-	// State of partition control as a whole: "idle", "running", "degraded", "stuck" or "read-only".
+	// State of partition control as a whole: "idle", "running", "degraded", "stuck", "read-only" or "off".
 	State string `json:"state"`
-	// Reason is why it is read-only.
+	// Reason is why it is read-only or off.
 	Reason string `json:"reason,omitempty"`
 	// Blocked names the operation that keeps a GPU from being changed: one that settles, is degraded or is stuck.
 	Blocked    map[gpu.UUID]string `json:"blocked,omitempty"`

@@ -34,10 +34,13 @@ type Need struct {
 }
 
 // DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each. Without compute there
-// is one of all slices, with an empty list none; without a count it is 1.
+// is one of all slices, with an empty list none; without a count it is 1. It may also be a list of these, for instances of one
+// profile that are split in different ways.
 type DeviceRequest struct {
 	Count   int      `json:"count"`
 	Compute []string `json:"compute,omitempty"`
+	// Each is the list; if it is not nil, Count and Compute mean nothing, and neither do the Each of its items.
+	Each []DeviceRequest `json:"-"`
 }
 
 // Layout is a named layout that the node knows.

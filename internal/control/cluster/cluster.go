@@ -10,7 +10,7 @@
 //	inference.redhat.com   instaslices, nodeaccelerators   list, where the cluster has them
 //
 // Whoever is to use partition control in a cluster needs verbs on partitions of the group mig-exporter.io, whose names
-// are those of nodes: get reads, plan, apply, mode and force are as in docs/partition-control.md. There is no such
+// are those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. There is no such
 // resource in the API server; it only decides who may.
 package cluster
 

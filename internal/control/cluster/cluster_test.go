@@ -34,9 +34,9 @@ func TestActor(t *testing.T) {
 	if got, err := c.Actor(t.Context(), "human"); err != nil || got != (control.Actor{Name: "user:alice"}) {
 		t.Errorf("without a right: %+v, %v", got, err)
 	}
-	all := []string{"get", "plan", "apply", "mode", "force"}
+	all := []string{"get", "plan", "apply", "mode", "force", "take-over"}
 	s.set(func() { s.grants["bob"] = all; s.tokens["bob's"] = fakeUser{"bob", nil, []string{"mig-exporter"}} })
-	if got, err := c.Actor(t.Context(), "bob's"); err != nil || got.Rights != (control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}) {
+	if got, err := c.Actor(t.Context(), "bob's"); err != nil || got.Rights != (control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}) {
 		t.Errorf("with all rights: %+v, %v", got, err)
 	}
 }
@@ -101,7 +101,13 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 	actor()
 	s.set(func() { s.grants["alice"] = nil })
 	now.advance(believed - 1)
-	if !actor().Rights.Read || s.count("POST") != 6 {
+	if known, ok := c.Known("good"); !ok || !known.Rights.Read {
+		t.Errorf("known: %+v, %t", known, ok)
+	}
+	if _, ok := c.Known("another"); ok {
+		t.Error("a token that was never reviewed is known")
+	}
+	if !actor().Rights.Read || s.count("POST") != 7 {
 		t.Errorf("asked %d times", s.count("POST"))
 	}
 	now.advance(1)
@@ -154,8 +160,8 @@ func TestReviewsAtOnceAreBounded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if n := s.count("POST"); n > 6*maxReviews {
-		t.Errorf("%d requests for one token, want %d at most", n, 6*maxReviews)
+	if n := s.count("POST"); n > 7*maxReviews {
+		t.Errorf("%d requests for one token, want %d at most", n, 7*maxReviews)
 	}
 	for range maxReviews {
 		c.reviews <- struct{}{}

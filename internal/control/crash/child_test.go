@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,7 +16,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/control/journal"
+	"github.com/mig-exporter/mig-exporter/internal/control/store"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
@@ -51,10 +51,13 @@ type report struct {
 // killer counts the points of a process, and kills it at one.
 type killer struct {
 	at     int
+	mu     sync.Mutex
 	points []string
 }
 
 func (k *killer) pass(point string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.points = append(k.points, point)
 	if len(k.points) == k.at {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -62,31 +65,32 @@ func (k *killer) pass(point string) {
 	}
 }
 
-// killedJournal and killedActuator have a point before and one after everything that lasts.
-type killedJournal struct {
-	*journal.File
+// killedStore and killedActuator have a point before and one after everything that lasts.
+type killedStore struct {
+	*store.Store
 	killer *killer
 }
 
-func (j killedJournal) Append(record []byte) error {
-	j.killer.pass("before append" + kindOf(record))
-	defer j.killer.pass("after append" + kindOf(record))
-	return j.File.Append(record)
+func (s killedStore) SaveOperation(document []byte) error {
+	point := "save of an operation that is " + stateOf(document)
+	s.killer.pass("before the " + point)
+	defer s.killer.pass("after the " + point)
+	return s.Store.SaveOperation(document)
 }
 
-// kindOf tells what a record is about: " of intent", " of phase settling".
-func kindOf(record []byte) string {
-	var about struct{ Kind, Phase string }
-	if json.Unmarshal(record, &about) != nil {
-		return ""
+// stateOf is the state of the operation in a document.
+func stateOf(document []byte) string {
+	var record struct{ Operation struct{ State string } }
+	if json.Unmarshal(document, &record) != nil {
+		return "unreadable"
 	}
-	return strings.TrimRight(" of "+about.Kind+" "+about.Phase, " ")
+	return record.Operation.State
 }
 
-func (j killedJournal) Reset(records [][]byte) error {
-	j.killer.pass("before reset")
-	defer j.killer.pass("after reset")
-	return j.File.Reset(records)
+func (s killedStore) SaveHistory(document []byte) error {
+	s.killer.pass("before the save of the history")
+	defer s.killer.pass("after the save of the history")
+	return s.Store.SaveHistory(document)
 }
 
 type killedActuator struct {
@@ -95,11 +99,11 @@ type killedActuator struct {
 	changes *int
 }
 
-func (a killedActuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
+func (a killedActuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
 	a.killer.pass("before " + string(s.Op))
 	defer a.killer.pass("after " + string(s.Op))
 	*a.changes++
-	return a.Actuator.Do(ctx, s)
+	return a.Actuator.PerformStep(ctx, s, expected)
 }
 
 func (a killedActuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (control.ModeChange, error) {
@@ -107,6 +111,22 @@ func (a killedActuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (c
 	defer a.killer.pass("after mode")
 	*a.changes++
 	return a.Actuator.SetMIGMode(ctx, id, on)
+}
+
+// readiness is closed when an engine is ready for operations.
+type readiness chan struct{}
+
+func (r readiness) Operation(api.Verb, string, time.Duration) {}
+
+func (r readiness) State(state string) {
+	if state == "running" {
+		return
+	}
+	select {
+	case <-r:
+	default:
+		close(r)
+	}
 }
 
 // play is a process of partition control on the simulated driver, from its start to the end of its role.
@@ -124,14 +144,12 @@ func play(role string) (err error) {
 	poller := poll.New(source, poll.Options{
 		Hostname: "crash", Grace: patience, Timeout: patience, StaleAfter: patience, Now: time.Now, Logger: logger,
 	})
-	file, err := journal.Open(filepath.Join(dir, "state"))
-	if err != nil {
-		return err
-	}
+	folder := store.New(filepath.Join(dir, "state"))
+	ready := make(readiness)
 	var r report
 	engine, err := control.New(control.Options{
 		Hostname: "crash", BootID: os.Getenv(bootVariable), Apply: true,
-		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Node: poller, Journal: killedJournal{file, kill},
+		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Node: poller, Store: killedStore{folder, kill}, Observer: ready,
 		CallTimeout: patience, Now: time.Now, Logger: logger,
 	})
 	if err != nil {
@@ -144,10 +162,8 @@ func play(role string) (err error) {
 	if err := poller.Poll(ctx, nil); err != nil {
 		return err
 	}
-	if err := engine.Recover(ctx); err != nil {
-		return err
-	}
 	go func() { ended <- engine.Run(ctx) }()
+	<-ready
 	if role == roleOperate {
 		if err := operate(ctx, engine, poller.Current(), filepath.Join(dir, "operation.json")); err != nil {
 			return err
@@ -161,7 +177,7 @@ func play(role string) (err error) {
 	r.State, r.Operations = engine.State(), engine.Operations().Operations
 	stop()
 	// The source is not closed: that waits for the driver's events, and the process ends anyway.
-	if err := errors.Join(<-ended, <-ended, file.Close()); err != nil {
+	if err := errors.Join(<-ended, <-ended, folder.Close()); err != nil {
 		return err
 	}
 	r.Points = kill.points
@@ -178,7 +194,7 @@ func operate(ctx context.Context, engine *control.Engine, snapshot *gpu.Snapshot
 	if err := json.Unmarshal(data, &todo); err != nil {
 		return err
 	}
-	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}}
 	var op *api.Operation
 	if todo.Mode != nil {
 		op, err = engine.SetMode(ctx, root, snapshot.GPUs[todo.Mode.GPU].UUID, api.ModeRequest{Enabled: todo.Mode.Enabled})

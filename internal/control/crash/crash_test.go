@@ -125,9 +125,9 @@ func (n *node) layout() []string {
 }
 
 // committed is the point from which on an operation must not be rolled back any more.
-const committed = "after append of phase settling"
+const committed = "after the save of an operation that is settling"
 
-// TestEveryCrash kills partition control before and after every journal write and every driver call of every operation. The
+// TestEveryCrash kills partition control before and after every save and every driver call of every operation. The
 // next start must find the layout before or the one after, of what was committed the one after; and the start after that
 // nothing to do.
 func TestEveryCrash(t *testing.T) {
@@ -237,7 +237,7 @@ func TestRebootAfterCrash(t *testing.T) {
 			t.Errorf("point %d: %d changes, state %s, layout %q", point, r.Changes, r.State, n.layout())
 		}
 		for _, o := range r.Operations {
-			if o.State != api.Succeeded && o.State != api.Failed && o.State != api.RolledBack {
+			if !o.State.Final() {
 				t.Errorf("point %d: %s", point, o.State)
 			}
 		}

@@ -5,11 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"time"
 
 	"github.com/go-kit/log/level"
@@ -25,9 +23,10 @@ type call struct {
 	r     *http.Request
 	who   identity
 	body  []byte
+	turn  *planTicket // of a call for a plan
 	entry auditEntry
-	// untold calls have no line of their own in the audit log.
-	untold bool
+	// begun is set once the audit log has the line before a change.
+	begun bool
 }
 
 // recorder notes what is answered, and keeps it where an Idempotency-Key wants it kept.
@@ -91,9 +90,18 @@ func (c *call) answer(d door) error {
 	if err := c.need(to.verb); err != nil {
 		return err
 	}
+	limit := c.s.limits.bodyBytes
+	if to.verb == verbPlan {
+		// The place comes before the body: it bounds how many bodies of one caller are in memory.
+		if c.turn = c.s.plans.join(c.caller()); c.turn == nil {
+			return c.tooMany(1, "Too many plans of yours are waiting.")
+		}
+		defer c.turn.leave()
+		limit = c.s.limits.planBytes
+	}
 	switch {
 	case to.method != http.MethodGet:
-		if err := c.readBody(to.noBody); err != nil {
+		if err := c.readBody(limit, to.noBody); err != nil {
 			return err
 		}
 	case c.r.ContentLength != 0:
@@ -109,60 +117,26 @@ func (c *call) answer(d door) error {
 	return to.do(c)
 }
 
-// admit finds out who asks, and whether he asks too often.
-func (c *call) admit(d door) error {
-	remote := c.entry.From
-	if wait, ok := c.s.fails.peek(remote); !ok {
-		c.hangUp()
-		return c.tooMany(c.s.fails, remote, wait, "Too many failed authentications from there.")
-	}
-	who, err := d.identify(c.r)
-	switch {
-	case errors.Is(err, errCannotCheck):
-		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", remote, "err", err)
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
-	case err != nil:
-		_, _ = c.s.fails.take(remote)
-		c.hangUp()
-		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
-		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
-	}
-	c.who = who
-	c.entry.Actor, c.entry.Method = who.name, who.method
-	if who.from != "" {
-		c.entry.From = who.from
-	}
-	if who.method != "peer" && who.rights == (control.Rights{}) {
-		// In a cluster every pod has a token that somebody knows. It gets no more than who has none.
-		_, _ = c.s.fails.take(remote)
-		c.hangUp()
-	}
-	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
-		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
-	}
-	actor := who.method + " " + who.name
-	if wait, ok := c.s.actors.take(actor); !ok {
-		return c.tooMany(c.s.actors, actor, wait, "Too many calls.")
-	}
-	return nil
-}
-
-// hangUp closes the connection behind the answer: connections are few, and for those who are known.
-func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
-
-// tooMany refuses a call. The audit log has one line a minute for each who is refused so, and how many calls it stands for: a
-// flood must not fill the disk.
-func (c *call) tooMany(of *buckets, key string, wait int, why string) error {
-	if c.entry.Calls = of.refused(key); c.entry.Calls == 0 {
-		c.untold = true
-	}
-	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
-	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
-}
+// caller is the name under which a caller's calls are counted together.
+func (c *call) caller() string { return c.who.method + " " + c.who.name }
 
 func (c *call) need(v verb) error {
 	if !*rightOf(&c.who.rights, v) {
 		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.who.name, v)
+	}
+	return nil
+}
+
+// needFor checks the rights beyond that of the route: to destroy busy instances by name, and to change GPUs that another
+// owner manages.
+func (c *call) needFor(force []string, takeOver bool) error {
+	if len(force) > 0 {
+		if err := c.need(verbForce); err != nil {
+			return err
+		}
+	}
+	if c.entry.TakeOver = takeOver; takeOver {
+		return c.need(verbTakeOver)
 	}
 	return nil
 }
@@ -172,7 +146,7 @@ func (c *call) once(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.", maxKey)
 	}
-	k := replayKey{actor: c.who.method + " " + c.who.name, key: key}
+	k := replayKey{actor: c.caller(), key: key}
 	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
 	stands, full := c.s.replays.claim(k, request)
 	switch {
@@ -215,15 +189,31 @@ func (c *call) begin() error {
 		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written: changes are refused", "err", err)
 		return problem(api.ReadOnly, http.StatusServiceUnavailable, "The audit log cannot be written. Nothing was changed.")
 	}
+	c.begun = true
 	return nil
 }
 
-// end writes down how the call was answered.
+// end writes down how the call was answered. Reads are counted instead, unless they were refused. All lines of changes are
+// written; of other calls, which a client can make without end, so many of each caller and status as limits.linesBurst and
+// limits.linesPerSecond say. The next line then says how many calls it stands for.
 func (c *call) end(begun time.Time) {
-	if c.untold {
+	e := c.entry
+	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden && status != http.StatusTooManyRequests {
+		if c.s.o.Observer != nil {
+			c.s.o.Observer.Read()
+		}
 		return
 	}
-	e := c.entry
+	if !c.begun {
+		caller := "from " + e.From
+		if c.who.name != "" {
+			caller = c.caller()
+		}
+		var ok bool
+		if e.Calls, ok = c.s.lines.line(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
+			return
+		}
+	}
 	e.Phase, e.Time = "end", c.s.o.Now()
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
@@ -275,6 +265,17 @@ func (c *call) gone(err error) error {
 }
 
 func (c *call) actor() control.Actor { return control.Actor{Name: c.who.name, Rights: c.who.rights} }
+
+// awaitTurn blocks until the plan may be computed. ctx is the caller's.
+func (c *call) awaitTurn(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
+	defer cancel()
+	if c.turn.wait(ctx) != nil {
+		c.w.Header().Set("Retry-After", "5")
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "Plans of other callers are being computed. Try again in 5 s.")
+	}
+	return nil
+}
 
 // reading bounds a call of the engine that changes nothing; it ends with the client.
 func (c *call) reading() (context.Context, context.CancelFunc) {

@@ -210,15 +210,16 @@ func (d *configDocument) loadTokens(c *loaded) error {
 
 func parseRights(names []string) (control.Rights, error) {
 	var rights control.Rights
+	const expected = "expected some of read, plan, apply, mode, force, take-over"
 	if len(names) == 0 {
-		return rights, errors.New("expected some of read, plan, apply, mode, force")
+		return rights, errors.New(expected)
 	}
 	for _, name := range names {
 		switch v := verb(name); v {
-		case verbRead, verbPlan, verbApply, verbMode, verbForce:
+		case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver:
 			*rightOf(&rights, v) = true
 		default:
-			return rights, fmt.Errorf("%q: expected some of read, plan, apply, mode, force", name)
+			return rights, fmt.Errorf("%q: %s", name, expected)
 		}
 	}
 	return rights, nil

@@ -2,12 +2,9 @@ package server
 
 import (
 	"crypto/sha256"
-	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -99,7 +96,7 @@ func TestConfigIsReadAnew(t *testing.T) {
 		if err != nil {
 			return "error"
 		}
-		who, err := d.byToken(t.Context(), c, token)
+		who, err := d.byToken(c, token)
 		if err != nil {
 			return "no"
 		}
@@ -160,67 +157,6 @@ func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
 	}
 	if _, err := f.current(); err != nil {
 		t.Errorf("the certificate is there now: %v", err)
-	}
-}
-
-// tearing writes half of its second line.
-type tearing struct {
-	lines int
-	text  string
-}
-
-func (w *tearing) Write(b []byte) (int, error) {
-	if w.lines++; w.lines == 2 {
-		w.text += string(b[:len(b)/2])
-		return len(b) / 2, syscall.ENOSPC
-	}
-	w.text += string(b)
-	return len(b), nil
-}
-
-// What could not be written whole does not spoil the line that comes after it.
-func TestAuditAfterATornLine(t *testing.T) {
-	w := &tearing{}
-	a := &auditLog{w: w}
-	for i, want := range []error{nil, syscall.ENOSPC, nil, nil} {
-		if err := a.write(auditEntry{Phase: "end", Status: 200 + i}, true); !errors.Is(err, want) {
-			t.Errorf("line %d: %v", i, err)
-		}
-	}
-	lines := strings.Split(strings.TrimSuffix(w.text, "\n"), "\n")
-	if len(lines) != 4 {
-		t.Fatalf("%q", lines)
-	}
-	for _, i := range []int{0, 2, 3} {
-		if e := (auditEntry{}); json.Unmarshal([]byte(lines[i]), &e) != nil || e.Status != 200+i {
-			t.Errorf("line %d: %q", i, lines[i])
-		}
-	}
-}
-
-func TestAuditFileIsReopenedWhenMoved(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	a, err := OpenAudit(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	write := func(s string) {
-		t.Helper()
-		if _, err := a.Write([]byte(s)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("1\n")
-	if err := os.Rename(path, path+".1"); err != nil {
-		t.Fatal(err)
-	}
-	write("2\n")
-	for name, want := range map[string]string{path + ".1": "1\n", path: "2\n"} {
-		info, err := os.Stat(name)
-		if b, _ := os.ReadFile(name); string(b) != want || err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %q, %v %v", name, b, info.Mode(), err)
-		}
 	}
 }
 

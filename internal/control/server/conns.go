@@ -1,9 +1,13 @@
 package server
 
 import (
+	"context"
+	"crypto/tls"
 	"errors"
+	"fmt"
 	stdlog "log"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 
@@ -11,52 +15,175 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// limitConns lets at most n connections of a listener be open; others wait in its queue.
-func limitConns(l net.Listener, n int) net.Listener {
-	return &limitedListener{Listener: l, places: make(chan struct{}, n), closed: make(chan struct{})}
+// connPool bounds the open connections of a listener. A connection is new until a call on it has shown a valid credential,
+// and from then on its caller's. New connections and those of callers have places of their own.
+//
+// A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them is
+// closed. An address with one new connection loses it only if there are as many addresses as places, so one address does
+// not starve another. Callers behind the address of a flood are served as long as they need less time for the handshake and
+// the first call than the flood needs to open perAddress connections.
+type connPool struct {
+	fresh, perAddress int // new connections, of all and of one address
+	known, perCaller  int // connections of callers, of all and of one
+
+	mu       sync.Mutex
+	waiting  []*pooledConn  // the new ones, the oldest first
+	callers  map[string]int // connections, by caller
+	admitted int            // sum of callers
 }
 
-type limitedListener struct {
-	net.Listener
-	places chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (l *limitedListener) Accept() (net.Conn, error) {
-	select {
-	case l.places <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
+func newConnPool(l limits) *connPool {
+	return &connPool{
+		fresh: l.newConns, perAddress: l.newConnsPerAddress, known: l.knownConns, perCaller: l.knownConnsPerCaller,
+		callers: make(map[string]int),
 	}
+}
+
+// listen returns a listener whose connections are in the pool.
+func (p *connPool) listen(l net.Listener) net.Listener { return &pooledListener{Listener: l, pool: p} }
+
+type pooledListener struct {
+	net.Listener
+	pool *connPool
+}
+
+func (l *pooledListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
-		<-l.places
 		return nil, err
 	}
-	return &limitedConn{Conn: conn, leave: sync.OnceFunc(func() { <-l.places })}, nil
+	return l.pool.add(conn, originOf(conn)), nil
 }
 
-func (l *limitedListener) Close() error {
-	err := net.ErrClosed
-	l.once.Do(func() {
-		close(l.closed)
-		err = l.Listener.Close()
-	})
-	return err
+// originOf returns what new connections are counted by: the remote address, or the user at the other end of a unix socket.
+func originOf(conn net.Conn) string {
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		return remoteOf(conn.RemoteAddr().String())
+	}
+	p, err := readPeer(unix)
+	if err != nil {
+		return "unknown"
+	}
+	return fmt.Sprintf("uid:%d", p.uid)
 }
 
-type limitedConn struct {
+// pooledConn is a connection with a place in a pool, which it leaves when it is closed.
+type pooledConn struct {
 	net.Conn
-	leave func()
+	pool    *connPool
+	address string
+	caller  string // empty while the connection is new; guarded by pool.mu
+	gone    bool   // guarded by pool.mu
 }
 
-func (c *limitedConn) Close() error {
-	defer c.leave()
+func (c *pooledConn) Close() error {
+	c.pool.mu.Lock()
+	c.pool.remove(c)
+	c.pool.mu.Unlock()
 	return c.Conn.Close()
 }
 
-// errorLog is where net/http tells of connections that failed.
+func (p *connPool) add(conn net.Conn, address string) *pooledConn {
+	c := &pooledConn{Conn: conn, pool: p, address: address}
+	p.mu.Lock()
+	p.waiting = append(p.waiting, c)
+	victim := p.victim(address)
+	if victim != nil {
+		p.remove(victim)
+	}
+	p.mu.Unlock()
+	if victim != nil {
+		_ = victim.Conn.Close() // its server sees that, and closes the rest
+	}
+	return c
+}
+
+// victim returns the connection to close because one of address is one too many, or nil. p.mu is held.
+func (p *connPool) victim(address string) *pooledConn {
+	count := make(map[string]int)
+	for _, c := range p.waiting {
+		count[c.address]++
+	}
+	if count[address] <= p.perAddress {
+		if len(p.waiting) <= p.fresh {
+			return nil
+		}
+		for _, c := range p.waiting {
+			if count[c.address] > count[address] {
+				address = c.address
+			}
+		}
+		if count[address] == 1 { // as many addresses as places
+			return p.waiting[0]
+		}
+	}
+	return p.waiting[slices.IndexFunc(p.waiting, func(c *pooledConn) bool { return c.address == address })]
+}
+
+// remove takes the place from a connection. p.mu is held.
+func (p *connPool) remove(c *pooledConn) {
+	if c.gone {
+		return
+	}
+	c.gone = true
+	if c.caller != "" {
+		p.release(c)
+		return
+	}
+	i := slices.Index(p.waiting, c)
+	p.waiting = slices.Delete(p.waiting, i, i+1)
+}
+
+// release takes a known connection from its caller. p.mu is held.
+func (p *connPool) release(c *pooledConn) {
+	p.admitted--
+	if p.callers[c.caller]--; p.callers[c.caller] == 0 {
+		delete(p.callers, c.caller)
+	}
+}
+
+// admit makes the connection the caller's. It reports false if the caller, or all callers together, have as many connections as
+// they may have, or if the connection was closed before.
+func (c *pooledConn) admit(caller string) bool {
+	p := c.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case c.gone:
+		return false
+	case c.caller == caller:
+		return true
+	case p.callers[caller] >= p.perCaller || c.caller == "" && p.admitted >= p.known:
+		return false
+	case c.caller != "": // a proxy's, with the calls of several callers
+		p.release(c)
+	default:
+		i := slices.Index(p.waiting, c)
+		p.waiting = slices.Delete(p.waiting, i, i+1)
+	}
+	c.caller = caller
+	p.callers[caller]++
+	p.admitted++
+	return true
+}
+
+type connKey struct{}
+
+// withConn is the ConnContext of all servers: calls find in their context the connection in its pool and, on a unix socket,
+// the peer.
+func withConn(ctx context.Context, conn net.Conn) context.Context {
+	if t, ok := conn.(*tls.Conn); ok {
+		conn = t.NetConn()
+	}
+	if pooled, ok := conn.(*pooledConn); ok {
+		ctx = context.WithValue(ctx, connKey{}, pooled)
+		conn = pooled.Conn
+	}
+	return withPeer(ctx, conn)
+}
+
+// errorLog returns the log to which net/http writes errors of connections.
 func errorLog(logger log.Logger) *stdlog.Logger {
 	return stdlog.New(connLog{logger}, "", 0)
 }

@@ -19,9 +19,8 @@ import (
 // maxDepth bounds the nesting of a body.
 const maxDepth = 32
 
-// readBody reads the JSON body of a call. empty lets there be none.
-func (c *call) readBody(empty bool) error {
-	limit := c.s.limits.bodyBytes
+// readBody reads the JSON body of a call, of at most limit bytes. It may be missing if empty is true.
+func (c *call) readBody(limit int64, empty bool) error {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	var large *http.MaxBytesError
 	switch {

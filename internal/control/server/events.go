@@ -75,8 +75,7 @@ func (c *call) events() error {
 		after = n
 	}
 	if !c.s.streams.enter(c.who.name) {
-		c.w.Header().Set("Retry-After", "5")
-		return problem(api.RateLimited, http.StatusTooManyRequests, "Too many streams of events are open.")
+		return c.tooMany(5, "Too many streams of events are open.")
 	}
 	defer c.s.streams.leave(c.who.name)
 	ctx, cancel := context.WithCancel(c.r.Context())

@@ -24,6 +24,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,8 +46,10 @@ type fakeEngine struct {
 	block  chan struct{} // Start waits for it
 	inside chan struct{} // Start says that it waits
 	events chan api.Event
-	ctx    context.Context // of Events
-	after  int
+	// planning, if not nil, is what Plan does first.
+	planning func(context.Context, control.Actor) error
+	ctx      context.Context // of Events
+	after    int
 }
 
 func (e *fakeEngine) note(call string, by control.Actor) error {
@@ -63,7 +66,12 @@ func (e *fakeEngine) called() int {
 	return len(e.calls)
 }
 
-func (e *fakeEngine) Plan(_ context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error) {
+func (e *fakeEngine) Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error) {
+	if e.planning != nil {
+		if err := e.planning(ctx, by); err != nil {
+			return nil, err
+		}
+	}
 	if err := e.note("plan", by); err != nil {
 		return nil, err
 	}
@@ -76,6 +84,8 @@ func (e *fakeEngine) PlanByID(id string) (*api.Plan, error) {
 		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h"}, nil
 	case "forced":
 		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h", Forced: []string{"MIG-1"}}, nil
+	case "taking-over":
+		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h", TakeOver: true}, nil
 	}
 	return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
 }
@@ -105,8 +115,12 @@ func (e *fakeEngine) Rollback(_ context.Context, by control.Actor, id string) (*
 	return &api.Operation{ID: "op-back-" + id}, e.note("rollback "+id, by)
 }
 
-func (e *fakeEngine) Abandon(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
-	return &api.Operation{ID: id, State: api.Failed}, e.note("abandon "+id, by)
+func (e *fakeEngine) Accept(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return &api.Operation{ID: id, State: api.Accepted}, e.note("accept "+id, by)
+}
+
+func (e *fakeEngine) EndSettling(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+	return &api.Operation{ID: id, State: api.Settling}, e.note("settled "+id, by)
 }
 
 func (e *fakeEngine) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
@@ -135,12 +149,15 @@ func (e *fakeEngine) Events(ctx context.Context, _ string, after int) (<-chan ap
 	return e.events, nil
 }
 
-// fakeReviewer knows two tokens.
-type fakeReviewer struct{}
+// fakeReviewer knows two tokens, counts what it is asked and remembers nothing.
+type fakeReviewer struct{ asked atomic.Int64 }
 
-func (fakeReviewer) Actor(_ context.Context, token string) (control.Actor, error) {
+func (*fakeReviewer) Known(string) (control.Actor, bool) { return control.Actor{}, false }
+
+func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, error) {
+	r.asked.Add(1)
 	switch token {
-	case "kube-reader":
+	case "kube-reader", "kube-reader-2":
 		return control.Actor{Name: "serviceaccount:ml/reader", Rights: control.Rights{Read: true}}, nil
 	case "kube-nobody":
 		return control.Actor{}, fmt.Errorf("token review: %w", gpu.ErrNoPermission)
@@ -186,8 +203,9 @@ func (l *lockedBuffer) entries(t *testing.T) []auditEntry {
 // fixedDoor lets everybody in as one.
 type fixedDoor struct{ who identity }
 
-func (d fixedDoor) identify(*http.Request) (identity, error) { return d.who, nil }
-func (d fixedDoor) from(*http.Request) string                { return "here" }
+func (d fixedDoor) identify(*http.Request) (identity, error)         { return d.who, nil }
+func (d fixedDoor) review(context.Context, string) (identity, error) { return d.who, nil }
+func (d fixedDoor) from(*http.Request) string                        { return "here" }
 
 func someone(rights control.Rights) door {
 	return fixedDoor{identity{name: "someone", method: "token", rights: rights}}

@@ -64,10 +64,8 @@ func (c *call) plan() error {
 	}
 	sum := sha256.Sum256(raw)
 	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
-	if len(request.Force) > 0 {
-		if err := c.need(verbForce); err != nil {
-			return err
-		}
+	if err := c.needFor(request.Force, request.TakeOver); err != nil {
+		return err
 	}
 	var err error
 	if request.Spec, err = spec.Decode(raw); err != nil {
@@ -78,6 +76,9 @@ func (c *call) plan() error {
 	}
 	ctx, cancel := c.reading()
 	defer cancel()
+	if err := c.awaitTurn(ctx); err != nil {
+		return err
+	}
 	plan, err := c.s.engine.Plan(ctx, c.actor(), request)
 	if err != nil {
 		return err
@@ -125,10 +126,10 @@ func (c *call) start() error {
 		return err
 	}
 	c.entry.Plan = short(request.Plan)
-	// Whether a plan destroys what is busy does not change any more. One that is not known the engine refuses.
-	if plan, err := c.s.engine.PlanByID(request.Plan); err == nil && len(plan.Forced) > 0 {
+	// What a plan forces or takes over is fixed. The engine refuses a plan that it does not have.
+	if plan, err := c.s.engine.PlanByID(request.Plan); err == nil {
 		c.entry.Force = plan.Forced
-		if err := c.need(verbForce); err != nil {
+		if err := c.needFor(plan.Forced, plan.TakeOver); err != nil {
 			return err
 		}
 	}
@@ -141,7 +142,9 @@ func (c *call) start() error {
 
 func (c *call) rollback() error { return c.onOperation(c.s.engine.Rollback) }
 
-func (c *call) abandon() error { return c.onOperation(c.s.engine.Abandon) }
+func (c *call) accept() error { return c.onOperation(c.s.engine.Accept) }
+
+func (c *call) endSettling() error { return c.onOperation(c.s.engine.EndSettling) }
 
 // onOperation does something with an operation that needs no words.
 func (c *call) onOperation(do func(context.Context, control.Actor, string) (*api.Operation, error)) error {
@@ -165,6 +168,9 @@ func (c *call) mode() error {
 	}); err != nil {
 		return err
 	}
+	if err := c.needFor(nil, request.TakeOver); err != nil {
+		return err
+	}
 	id, err := c.gpu(c.r.PathValue("gpu"))
 	if err != nil {
 		return err
@@ -177,8 +183,12 @@ func (c *call) mode() error {
 	})
 }
 
-// change begins an operation, of which there is an account before.
+// change begins an operation, of which there is an account before. The number of changes is bounded, as is that of the lines that
+// their accounts have.
 func (c *call) change(do func() (*api.Operation, error)) error {
+	if wait, ok := c.s.changes.take(c.caller()); !ok {
+		return c.tooMany(wait, "Too many changes.")
+	}
 	if err := c.begin(); err != nil {
 		return err
 	}

@@ -33,11 +33,12 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 		{"POST", "/api/v1/operations", start, verbApply, 202},
 		{"POST", "/api/v1/operations/op-1/rollback", "", verbApply, 202},
 		{"POST", "/api/v1/operations/op-1/rollback", "{}", verbApply, 202},
-		{"POST", "/api/v1/operations/op-1/abandon", "", verbApply, 202},
+		{"POST", "/api/v1/operations/op-1/accept", "", verbApply, 202},
+		{"POST", "/api/v1/operations/op-1/settled", "", verbApply, 202},
 		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`, verbMode, 202},
 	}
 	for _, c := range calls {
-		for _, right := range []verb{verbRead, verbPlan, verbApply, verbMode, verbForce, ""} {
+		for _, right := range []verb{verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver, ""} {
 			r := newRig(t)
 			var rights control.Rights
 			*rightOf(&rights, right) = true
@@ -70,6 +71,35 @@ func TestForceIsARightOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestTakeOverIsARightOfItsOwn(t *testing.T) {
+	r := newRig(t)
+	without := someone(control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true})
+	calls := []struct{ method, path, body string }{
+		{"POST", "/api/v1/plans", `{"spec":{"demand":[{"sms":1,"count":1}]},"takeOver":true}`},
+		{"POST", "/api/v1/operations", `{"plan":"taking-over","hash":"h"}`},
+		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true,"takeOver":true}`},
+	}
+	for _, c := range calls {
+		p := wantProblem(t, r.do(without, c.method, c.path, c.body), 403, api.Forbidden)
+		if !strings.Contains(p.Detail, `"take-over"`) {
+			t.Errorf("%s %s: the answer does not name the right: %s", c.method, c.path, p.Detail)
+		}
+	}
+	if r.engine.called() != 0 {
+		t.Error("take-over without the right reached the engine")
+	}
+	for _, e := range r.audit.entries(t) {
+		if !e.TakeOver || e.Status != 403 {
+			t.Errorf("audit: %+v", e)
+		}
+	}
+	for _, c := range calls {
+		if w := r.do(someone(allRights()), c.method, c.path, c.body); w.Code >= 300 {
+			t.Errorf("%s %s with take-over: %d %s", c.method, c.path, w.Code, w.Body)
+		}
+	}
+}
+
 func TestBodiesAreStrict(t *testing.T) {
 	const operations = "/api/v1/operations"
 	for name, c := range map[string]struct {
@@ -91,7 +121,8 @@ func TestBodiesAreStrict(t *testing.T) {
 		"cut":             {operations, `{"plan":`, "", 400, api.Malformed, "too early"},
 		"deep":            {operations, strings.Repeat("[", 9000), "", 400, api.Malformed, "deep"},
 		"not UTF-8":       {operations, "{\"plan\":\"\xff\"}", "", 400, api.Malformed, "UTF-8"},
-		"too large":       {operations, `{"plan":"` + strings.Repeat("x", 2<<20) + `"}`, "", 413, api.TooLarge, "1048576"},
+		"too large":       {operations, `{"plan":"` + strings.Repeat("x", 16<<10) + `"}`, "", 413, api.TooLarge, "16384"},
+		"too large plan":  {"/api/v1/plans", `{"spec":"` + strings.Repeat("x", 320<<10) + `"}`, "", 413, api.TooLarge, "327680"},
 		"form":            {operations, start, "application/x-www-form-urlencoded", 415, api.MediaType, "application/json"},
 		"text":            {operations, start, "text/plain", 415, api.MediaType, "application/json"},
 		"many to force":   {"/api/v1/plans", `{"spec":{},"force":["MIG-1"` + strings.Repeat(`,"MIG-1"`, 256) + `]}`, "", 400, api.Malformed, "256 UUIDs"},
@@ -219,28 +250,90 @@ func TestCallsAreLimited(t *testing.T) {
 	if w := r.do(all, "GET", "/api/v1/operations", ""); w.Code != 200 {
 		t.Errorf("after waiting: %d", w.Code)
 	}
-	*r.clock = r.clock.Add(tellEvery)
-	for range 3 {
-		r.do(all, "GET", "/api/v1/operations", "")
+}
+
+func TestChangesAreLimited(t *testing.T) {
+	r := newRig(t, func(_ *Options, l *limits) { l.changesBurst = 2 })
+	all := someone(allRights())
+	for i, want := range []int{202, 409, 429} {
+		body := []string{start, `{"plan":"plan-1","hash":"stale"}`, start}[i]
+		if w := r.do(all, "POST", "/api/v1/operations", body); w.Code != want {
+			t.Errorf("change %d: %d %s, want %d", i, w.Code, w.Body, want)
+		}
 	}
-	refused := 0
-	entries := r.audit.entries(t)
-	for _, e := range entries {
-		refused += e.Calls
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 429, api.RateLimited)
+	*r.clock = r.clock.Add(5 * time.Second)
+	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
+		t.Errorf("the same key once there is room: %d %s, want 202", w.Code, w.Body)
 	}
-	if len(entries) != 7 || refused != 11 {
-		t.Errorf("%d lines for 5 answers and %d refusals; want 7 and 11", len(entries), refused)
+	if w := r.do(all, "POST", "/api/v1/plans", planBody); w.Code != 201 {
+		t.Errorf("a plan: %d", w.Code)
+	}
+	if n := len(r.audit.entries(t)); n != 9 {
+		t.Errorf("%d lines, want two of each change, one of each refusal and one of the plan", n)
 	}
 }
 
-func TestEveryCallIsInTheAudit(t *testing.T) {
+// reads counts what an Observer is told.
+type reads struct{ n int }
+
+func (r *reads) Read() { r.n++ }
+
+func TestReadsAreCountedAndNotWritten(t *testing.T) {
+	count := new(reads)
+	r := newRig(t, func(o *Options, l *limits) { o.Observer, l.callsBurst = count, 2000 })
+	for range 1000 {
+		r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/node", "")
+	}
+	r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/plans/none", "")
+	if lines := len(r.audit.entries(t)); lines != 0 || count.n != 1001 {
+		t.Errorf("%d lines in the audit log and %d reads counted, want 0 and 1001", lines, count.n)
+	}
+	r.do(someone(control.Rights{Plan: true}), "GET", "/api/v1/node", "")
+	if lines := len(r.audit.entries(t)); lines != 1 || count.n != 1001 {
+		t.Errorf("a read that is refused: %d lines and %d reads, want 1 and 1001", lines, count.n)
+	}
+}
+
+// Calls that change nothing have a bounded number of lines, which say how many calls they stand for; changes have all.
+func TestAuditLinesAreBounded(t *testing.T) {
+	r := newRig(t, func(_ *Options, l *limits) { l.callsBurst, l.linesBurst = 2000, 3 })
+	planner, all := someone(control.Rights{Plan: true}), someone(allRights())
+	count := func() (lines, calls int) {
+		for _, e := range r.audit.entries(t) {
+			lines, calls = lines+1, calls+max(e.Calls, 1)
+		}
+		return lines, calls
+	}
+	for range 100 {
+		r.do(planner, "POST", "/api/v1/plans", planBody)
+		r.do(planner, "GET", "/api/v1/node", "") // refused
+	}
+	if lines, calls := count(); lines != 6 || calls != 6 {
+		t.Errorf("%d lines for %d calls, want 6 for 6", lines, calls)
+	}
+	*r.clock = r.clock.Add(time.Minute)
+	r.do(planner, "POST", "/api/v1/plans", planBody)
+	r.do(planner, "GET", "/api/v1/node", "")
+	if lines, calls := count(); lines != 8 || calls != 202 {
+		t.Errorf("%d lines for %d calls, want 8 for all 202", lines, calls)
+	}
+	for range 10 {
+		r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"stale"}`)
+	}
+	if lines, _ := count(); lines != 28 {
+		t.Errorf("%d lines, want two more for each of ten changes that failed", lines-8)
+	}
+}
+
+func TestChangesAndRefusalsAreInTheAudit(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())
 	r.do(all, "GET", "/api/v1/node", "")
 	r.do(all, "POST", "/api/v1/operations", start, "Authorization", "Bearer s3cret")
 	r.do(someone(control.Rights{}), "PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`)
 	r.do(all, "GET", "/s3cret?token=s3cret", "")
-	r.do(all, "GET", "/api/v1/operations/panic", "")
+	r.do(all, "POST", "/api/v1/plans", planBody)
 	entries := r.audit.entries(t)
 	var got []string
 	for _, e := range entries {
@@ -248,12 +341,11 @@ func TestEveryCallIsInTheAudit(t *testing.T) {
 		got = append(got, string(b))
 	}
 	want := []string{
-		`["end","someone","read","GET /api/v1/node","","",200,""]`,
 		`["begin","someone","apply","POST /api/v1/operations","plan-1","",0,""]`,
 		`["end","someone","apply","POST /api/v1/operations","plan-1","op-1",202,""]`,
 		`["end","someone","mode","PUT /api/v1/gpus/{gpu}/mig-mode","","",403,"urn:mig-exporter:problem:forbidden"]`,
 		`["end","someone","","unknown path","","",404,"urn:mig-exporter:problem:not-found"]`,
-		`["end","someone","read","GET /api/v1/operations/{id}","","panic",500,"urn:mig-exporter:problem:internal"]`,
+		`["end","someone","plan","POST /api/v1/plans","plan-1","",201,""]`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("audit:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

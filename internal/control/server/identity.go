@@ -21,11 +21,12 @@ import (
 type verb string
 
 const (
-	verbRead  verb = "read"
-	verbPlan  verb = "plan"
-	verbApply verb = "apply"
-	verbMode  verb = "mode"
-	verbForce verb = "force"
+	verbRead     verb = "read"
+	verbPlan     verb = "plan"
+	verbApply    verb = "apply"
+	verbMode     verb = "mode"
+	verbForce    verb = "force"
+	verbTakeOver verb = "take-over"
 )
 
 // identity is who asks.
@@ -34,21 +35,26 @@ type identity struct {
 	method string // "peer", "mtls", "token" or "kube"
 	from   string
 	rights control.Rights
+	token  string // with errUnreviewed
 }
 
-// Why somebody is not known.
+// Why a caller is not known.
 var (
 	errNobody      = errors.New("no credentials")
 	errWrong       = errors.New("wrong credentials")
+	errUnreviewed  = errors.New("a token that the API server has to review")
 	errCannotCheck = errors.New("credentials cannot be checked")
 )
 
 // reviewTimeout bounds what the API server is asked for one call.
 const reviewTimeout = 5 * time.Second
 
-// door tells who comes through a listener. Errors are errNobody, errWrong and errCannotCheck, wrapped.
+// door authenticates the callers of a listener. Errors are those above, wrapped.
 type door interface {
+	// identify asks no other program. With errUnreviewed, the identity has the token for review, and nothing else.
 	identify(r *http.Request) (identity, error)
+	// review asks the API server for the identity of a token.
+	review(ctx context.Context, token string) (identity, error)
 	// from is the remote whose failures are counted together.
 	from(r *http.Request) string
 }
@@ -65,6 +71,8 @@ func rightOf(r *control.Rights, v verb) *bool {
 		return &r.Mode
 	case verbForce:
 		return &r.Force
+	case verbTakeOver:
+		return &r.TakeOver
 	}
 	return new(bool)
 }
@@ -86,7 +94,7 @@ func (d *tlsDoor) identify(r *http.Request) (identity, error) {
 		if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" {
 			return identity{}, errWrong
 		}
-		return d.byToken(r.Context(), config, token)
+		return d.byToken(config, token)
 	}
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return identity{}, errNobody
@@ -95,7 +103,7 @@ func (d *tlsDoor) identify(r *http.Request) (identity, error) {
 }
 
 // byToken compares with every known token, each in constant time.
-func (d *tlsDoor) byToken(ctx context.Context, config *loaded, token string) (identity, error) {
+func (d *tlsDoor) byToken(config *loaded, token string) (identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
 	for i, t := range config.tokens {
@@ -106,17 +114,19 @@ func (d *tlsDoor) byToken(ctx context.Context, config *loaded, token string) (id
 	switch {
 	case found >= 0:
 		return identity{name: "token:" + config.tokens[found].name, method: "token", rights: config.tokens[found].rights}, nil
-	case config.kubernetes:
-		return d.byReview(ctx, token)
-	}
-	return identity{}, errWrong
-}
-
-// byReview asks the API server. No answer is never a yes.
-func (d *tlsDoor) byReview(ctx context.Context, token string) (identity, error) {
-	if d.reviewer == nil {
+	case !config.kubernetes:
+		return identity{}, errWrong
+	case d.reviewer == nil:
 		return identity{}, fmt.Errorf("%w: no API server is known", errCannotCheck)
 	}
+	if actor, ok := d.reviewer.Known(token); ok {
+		return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
+	}
+	return identity{token: token}, errUnreviewed
+}
+
+// review asks the API server. Only its answer can admit a caller.
+func (d *tlsDoor) review(ctx context.Context, token string) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	actor, err := d.reviewer.Actor(ctx, token)
@@ -155,17 +165,19 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	return identity{name: "cert:" + cn, method: "mtls", rights: config.clients["cn:"+cn]}, nil
 }
 
-// from is the remote's address, of IPv6 its network of 64 bits, of which a host has as many as it wants.
-func (d *tlsDoor) from(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
+func (d *tlsDoor) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
+
+// remoteOf returns the remote's IP address; of IPv6 its network of 64 bits, since a host has as many addresses there as it wants.
+func remoteOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return ""
 	}
-	address, err := netip.ParseAddr(host)
-	if err != nil || address.Unmap().Is4() {
+	ip, err := netip.ParseAddr(host)
+	if err != nil || ip.Unmap().Is4() {
 		return host
 	}
-	network, err := address.WithZone("").Prefix(64)
+	network, err := ip.WithZone("").Prefix(64)
 	if err != nil {
 		return host
 	}

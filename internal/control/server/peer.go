@@ -20,11 +20,8 @@ type peer struct {
 
 type peerKey struct{}
 
-// withPeer is the ConnContext of servers on unix sockets. A connection whose peer the kernel does not tell has none.
+// withPeer adds the peer of a unix socket. It adds none if the kernel does not report it.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
-	if limited, ok := conn.(*limitedConn); ok {
-		conn = limited.Conn
-	}
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
 		return ctx
@@ -62,14 +59,17 @@ const soPeerGroups = 59
 // peerGroups are the supplementary groups that the peer had when it connected; none on kernels before 4.13. /proc is not
 // asked: the process may be another one by then.
 func peerGroups(fd uintptr) []uint32 {
-	groups := make([]uint32, 1<<16) // NGROUPS_MAX
-	size := uint32(len(groups)) * 4
-	_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.SOL_SOCKET, soPeerGroups,
-		uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
-	if errno != 0 {
-		return nil
+	for size := uint32(64 * 4); ; { // bytes; the kernel reports how many it needs
+		groups := make([]uint32, size/4)
+		_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.SOL_SOCKET, soPeerGroups,
+			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
+		switch {
+		case errno == 0:
+			return groups[:size/4]
+		case errno != syscall.ERANGE || int(size) <= 4*len(groups):
+			return nil
+		}
 	}
-	return slices.Clone(groups[:size/4])
 }
 
 // peerDoor knows those who come by their credentials.
@@ -86,13 +86,16 @@ func (d peerDoor) identify(r *http.Request) (identity, error) {
 		who.rights = allRights()
 	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
 		who.rights = allRights()
-		who.rights.Force = false
+		who.rights.Force, who.rights.TakeOver = false, false
 	}
 	return who, nil
 }
 
+// review is never called: the kernel's word is enough.
+func (d peerDoor) review(context.Context, string) (identity, error) { return identity{}, errWrong }
+
 func (d peerDoor) from(*http.Request) string { return "socket" }
 
 func allRights() control.Rights {
-	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}
+	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}
 }

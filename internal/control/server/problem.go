@@ -43,7 +43,9 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 		return p, false
 	}
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), errors.Is(err, gpu.ErrTimeout):
+	case errors.Is(err, context.Canceled): // the client has gone, or the server shuts down
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "The request was cancelled."), false
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, gpu.ErrTimeout):
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "No answer in time. Try again."), true
 	case errors.Is(err, gpu.ErrNoDriver), errors.Is(err, gpu.ErrUnavailable), errors.Is(err, gpu.ErrNoPermission):
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "The driver does not answer, or gives no rights."), true

@@ -20,12 +20,8 @@ type buckets struct {
 type bucket struct {
 	left   float64
 	at     time.Time
-	untold int // refusals that nobody was told of
-	told   time.Time
+	missed int // calls of line that found none since the last one that did
 }
-
-// tellEvery is how often refusals of one key are told of.
-const tellEvery = time.Minute
 
 func newBuckets(rate, burst float64, now func() time.Time) *buckets {
 	return &buckets{rate: rate, burst: burst, now: now, byKey: make(map[string]bucket)}
@@ -44,26 +40,31 @@ func (b *buckets) take(key string) (wait int, ok bool) {
 	return 0, true
 }
 
-// peek is take without taking.
-func (b *buckets) peek(key string) (wait int, ok bool) {
+// give returns what take has taken.
+func (b *buckets) give(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)
-	return b.wait(current), current.left >= 1
+	current.left = min(b.burst, current.left+1)
+	b.put(key, current)
 }
 
-// refused counts a refusal, and returns how many there were if it is time to tell, else 0.
-func (b *buckets) refused(key string) int {
+// line takes one for the key and returns 0, or the number of calls of line since the last one that took, if there were others.
+// ok is false if there is none to take.
+func (b *buckets) line(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)
-	current.untold++
-	count := 0
-	if current.told.IsZero() || current.at.Sub(current.told) >= tellEvery {
-		count, current.untold, current.told = current.untold, 0, current.at
+	defer func() { b.put(key, current) }()
+	if current.left < 1 {
+		current.missed++
+		return 0, false
 	}
-	b.put(key, current)
-	return count
+	current.left--
+	if current.missed > 0 {
+		calls, current.missed = current.missed+1, 0
+	}
+	return calls, true
 }
 
 func (b *buckets) wait(current bucket) int {

@@ -57,11 +57,12 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stands *replay,
 	return nil, false
 }
 
-// settle keeps the answer for a claimed key. A server's failure is not kept: the call may be made again.
+// settle keeps the answer for a claimed key. A failure of the server, or a refusal for now, is not kept: the call may be made
+// again.
 func (r *replays) settle(k replayKey, status int, header http.Header, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if status == 0 || status >= http.StatusInternalServerError || len(body) > replayBytes {
+	if status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError || len(body) > replayBytes {
 		r.drop(k)
 		return
 	}

@@ -31,7 +31,8 @@ func (s *server) table() []route {
 		{method: http.MethodGet, pattern: "/api/v1/operations/{id}", verb: verbRead, do: (*call).operation},
 		{method: http.MethodGet, pattern: "/api/v1/operations/{id}/events", verb: verbRead, do: (*call).events},
 		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/rollback", verb: verbApply, noBody: true, do: (*call).rollback},
-		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/abandon", verb: verbApply, noBody: true, do: (*call).abandon},
+		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/accept", verb: verbApply, noBody: true, do: (*call).accept},
+		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/settled", verb: verbApply, noBody: true, do: (*call).endSettling},
 		{method: http.MethodPut, pattern: "/api/v1/gpus/{gpu}/mig-mode", verb: verbMode, do: (*call).mode},
 	}
 }

@@ -28,7 +28,8 @@ type Engine interface {
 	Layouts(ctx context.Context) (*api.Layouts, error)
 	Start(ctx context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error)
 	Rollback(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
-	Abandon(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
+	Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
+	EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	SetMode(ctx context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error)
 	Operation(id string) (*api.Operation, error)
 	Operations() *api.Operations
@@ -37,15 +38,24 @@ type Engine interface {
 
 var _ Engine = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server whose token it is and what he may do with the partitions of this node. The error
-// wraps gpu.ErrNoPermission where the token is nobody's; any other means that it could not be found out.
+// Reviewer asks the Kubernetes API server whose token it is, and for the rights on the partitions of this node. The error wraps
+// gpu.ErrNoPermission if the token is invalid; any other means that the API server did not answer.
 type Reviewer interface {
+	// Known returns the actor of a token that was reviewed just now, without asking again.
+	Known(token string) (control.Actor, bool)
 	Actor(ctx context.Context, token string) (control.Actor, error)
+}
+
+// Observer counts calls.
+type Observer interface {
+	// Read counts a call that only reads. It is safe for concurrent use.
+	Read()
 }
 
 // Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force; -1 is none.
+	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force and take-over;
+	// -1 is none.
 	Socket   string
 	AllowGID int
 	// ListenAddress is host:port, served with TLS only, as ConfigFile says; port 0 takes a free one.
@@ -58,8 +68,11 @@ type Options struct {
 	Node http.Handler
 	// Current is what the exporter saw last; GPUs are found in it by index or PCI bus id.
 	Current func() *gpu.Snapshot
-	// Audit takes a line of JSON for each call; see OpenAudit. If it has a method Sync, that is called before a change is begun.
+	// Audit takes a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method Sync, that
+	// is called before a change is begun.
 	Audit io.Writer
+	// Observer, if not nil, counts what the audit log does not have.
+	Observer Observer
 	// ShutdownTimeout is how long calls in flight may go on once the context has ended.
 	ShutdownTimeout time.Duration
 	Now             func() time.Time
@@ -73,12 +86,22 @@ type limits struct {
 	call                      time.Duration // of the engine
 	eventWrite, heartbeat     time.Duration
 	headerBytes               int
-	bodyBytes                 int64
-	conns                     int // of one listener
+	bodyBytes                 int64 // of a request
+	planBytes                 int64 // of a request for a plan, which has a spec in it
+	plans, plansPerCaller     int   // computed at once; in the queue
+	planWait                  time.Duration
+	newConns                  int // of one listener: connections without a valid credential so far
+	newConnsPerAddress        int
+	knownConns                int // of one listener: connections of callers
+	knownConnsPerCaller       int
 	streams, streamsPerActor  int
 	callsPerSecond            float64 // of one actor
 	callsBurst                float64
-	failuresPerSecond         float64 // of one remote address
+	changesPerSecond          float64 // calls of one actor that begin a change
+	changesBurst              float64
+	linesPerSecond            float64 // in the audit log, of one caller and status, of calls that change nothing
+	linesBurst                float64
+	failuresPerSecond         float64 // calls without a valid credential, of one remote address
 	failuresBurst             float64
 }
 
@@ -87,25 +110,33 @@ func defaultLimits() limits {
 		header: 5 * time.Second, read: 10 * time.Second, write: time.Minute, idle: time.Minute,
 		call:       45 * time.Second,
 		eventWrite: 10 * time.Second, heartbeat: 15 * time.Second,
-		headerBytes: 16 << 10, bodyBytes: 1 << 20,
-		conns: 128, streams: 32, streamsPerActor: 8,
+		headerBytes: 16 << 10, bodyBytes: 16 << 10, planBytes: 320 << 10,
+		plans: 2, plansPerCaller: 4, planWait: 15 * time.Second,
+		newConns: 128, newConnsPerAddress: 32, knownConns: 256, knownConnsPerCaller: 32,
+		streams: 32, streamsPerActor: 8,
 		callsPerSecond: 20, callsBurst: 60,
+		changesPerSecond: 0.2, changesBurst: 20,
+		linesPerSecond: 1.0 / 60, linesBurst: 30,
 		failuresPerSecond: 0.5, failuresBurst: 10,
 	}
 }
 
 // server answers calls. The handler of a listener is it with a door: how those who come through it are known.
 type server struct {
-	o       Options
-	engine  Engine
-	logger  log.Logger
-	limits  limits
-	audit   *auditLog
-	actors  *buckets
-	fails   *buckets
-	replays *replays
-	streams *streams
-	routes  []route
+	o        Options
+	engine   Engine
+	logger   log.Logger
+	limits   limits
+	audit    *auditLog
+	actors   *buckets
+	changes  *buckets
+	lines    *buckets
+	fails    *buckets
+	reviewed *reviewedTokens
+	replays  *replays
+	streams  *streams
+	plans    *planQueue
+	routes   []route
 }
 
 func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
@@ -114,11 +145,15 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 	}
 	s := &server{
 		o: o, engine: engine, logger: logger, limits: l,
-		audit:   &auditLog{w: o.Audit},
-		actors:  newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
-		fails:   newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
-		replays: newReplays(o.Now),
-		streams: newStreams(l.streams, l.streamsPerActor),
+		audit:    &auditLog{w: o.Audit},
+		actors:   newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
+		changes:  newBuckets(l.changesPerSecond, l.changesBurst, o.Now),
+		lines:    newBuckets(l.linesPerSecond, l.linesBurst, o.Now),
+		fails:    newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
+		reviewed: newReviewedTokens(o.Now),
+		replays:  newReplays(o.Now),
+		streams:  newStreams(l.streams, l.streamsPerActor),
+		plans:    newPlanQueue(l.plans, l.plansPerCaller),
 	}
 	s.routes = s.table()
 	return s
@@ -164,8 +199,7 @@ func (s *server) open(ctx context.Context) ([]entrance, error) {
 			}
 			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
 		}
-		e := entrance{listener: limitConns(l, s.limits.conns), server: s.httpServer(s.handler(peerDoor{gid: s.o.AllowGID}))}
-		e.server.ConnContext = withPeer
+		e := entrance{listener: newConnPool(s.limits).listen(l), server: s.httpServer(s.handler(peerDoor{gid: s.o.AllowGID}))}
 		e.serve = e.server.Serve
 		all = append(all, e)
 	}
@@ -187,7 +221,7 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 		return entrance{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
 	}
 	e := entrance{
-		listener: limitConns(l, s.limits.conns),
+		listener: newConnPool(s.limits).listen(l),
 		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer})),
 	}
 	e.server.TLSConfig = config.tls()
@@ -198,7 +232,8 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 func (s *server) httpServer(h http.Handler) *http.Server {
 	server := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: s.limits.header,
+		ConnContext:       withConn,
+		ReadHeaderTimeout: s.limits.header, // and, before it, the time for the TLS handshake
 		ReadTimeout:       s.limits.read,
 		WriteTimeout:      s.limits.write,
 		IdleTimeout:       s.limits.idle,

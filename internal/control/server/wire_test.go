@@ -66,6 +66,9 @@ func TestSocket(t *testing.T) {
 	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
 		t.Errorf("own uid: %d %s", status, body)
 	}
+	if status, body := get(t, unixClient(path), "http://control/none"); status != 404 {
+		t.Errorf("no such path: %d %s", status, body)
+	}
 	e := r.audit.entries(t)[0]
 	if e.Actor != fmt.Sprintf("uid:%d", os.Getuid()) || e.Method != "peer" || e.From != fmt.Sprintf("pid:%d", os.Getpid()) {
 		t.Errorf("audit: %+v", e)
@@ -148,7 +151,7 @@ func TestPeers(t *testing.T) {
 		"overflowed group": {peer{uid: 1000, gid: 1<<32 - 1}, -1, 403, 403},
 	} {
 		r := newRig(t)
-		for plan, want := range map[string]int{"plan-1": c.status, "forced": c.force} {
+		for plan, want := range map[string]int{"plan-1": c.status, "forced": c.force, "taking-over": c.force} {
 			request, err := http.NewRequestWithContext(context.WithValue(t.Context(), peerKey{}, c.peer), http.MethodPost,
 				"/api/v1/operations", strings.NewReader(`{"plan":"`+plan+`","hash":"h"}`))
 			if err != nil {
@@ -175,7 +178,7 @@ tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
 kubernetes: true
 `)
 	r := newRig(t, func(o *Options, _ *limits) {
-		o.ListenAddress, o.ConfigFile, o.Reviewer = "127.0.0.1:0", path, fakeReviewer{}
+		o.ListenAddress, o.ConfigFile, o.Reviewer = "127.0.0.1:0", path, new(fakeReviewer)
 	})
 	url := "https://" + r.start(t)[0].String() + "/api/v1/operations"
 	pair := func(by *authority, cn string, usage x509.ExtKeyUsage) tls.Certificate {
@@ -221,45 +224,6 @@ kubernetes: true
 		if strings.Contains(r.audit.text(), leak) {
 			t.Errorf("%q is in the audit log", leak)
 		}
-	}
-}
-
-func TestFailuresAreLimitedByAddress(t *testing.T) {
-	a := newAuthority(t)
-	path := writeConfig(t, a, `
-tls: {cert_file: cert.pem, key_file: key.pem}
-tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
-`)
-	r := newRig(t, func(o *Options, l *limits) { l.failuresBurst = 2; o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path })
-	url := "https://" + r.start(t)[0].String() + "/api/v1/operations"
-	for i, c := range []struct {
-		token  string
-		status int
-	}{{"s3cret", 200}, {"a", 401}, {"b", 401}, {"c", 429}, {"s3cret", 429}} {
-		if status, body := get(t, a.client(), url, "Authorization", "Bearer "+c.token); status != c.status {
-			t.Errorf("call %d: %d %s, want %d", i, status, body, c.status)
-		}
-	}
-}
-
-// Who is known and has no right at all is limited as those are who are not known: the audit log must not grow by him.
-func TestWhoHasNoRightIsLimitedByAddress(t *testing.T) {
-	a := newAuthority(t)
-	path := writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nclients: [{cn: operator, rights: [read]}]\n")
-	r := newRig(t, func(o *Options, l *limits) { l.failuresBurst = 2; o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path })
-	address := r.start(t)[0].String()
-	cert, key := a.issue(t, "someone", x509.ExtKeyUsageClientAuth)
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, want := range []int{403, 403, 429, 429} {
-		if status, body := get(t, a.client(pair), "https://"+address+"/api/v1/operations"); status != want {
-			t.Errorf("call %d: %d %s, want %d", i, status, body, want)
-		}
-	}
-	if n := len(r.audit.entries(t)); n != 3 {
-		t.Errorf("%d lines in the audit log, want two refusals and one for all that the limit refused", n)
 	}
 }
 
@@ -359,24 +323,6 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 	byCN, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
 	if err != nil || byCN.rights.Read || byCN.name == byURI.name {
 		t.Errorf("by common name: %+v, %v; by URI: %+v", byCN, err, byURI)
-	}
-}
-
-func TestConnectionsAreLimited(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "control.sock")
-	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.conns, l.header = path, 1, 100*time.Millisecond })
-	r.start(t)
-	first, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Close()
-	// The second is served once the first, which says nothing, is cut off.
-	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
-		t.Errorf("%d %s", status, body)
-	}
-	if _, err := first.Read(make([]byte, 1)); err == nil {
-		t.Error("the silent connection was not closed")
 	}
 }
 

@@ -61,30 +61,46 @@ func (r *reader) selectors(f field) []api.Selector {
 }
 
 func (r *reader) devices(f field) map[string]api.DeviceRequest {
+	const expected = `a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`
 	m := map[string]api.DeviceRequest{}
 	for _, d := range r.fields(f.value, f.key, maxKinds) {
-		if _, ok := wholeNumber(d.value, maxCount); ok {
-			m[d.name] = api.DeviceRequest{Count: r.number(d, maxCount, "")}
+		if d.value.Kind != yaml.SequenceNode {
+			m[d.name] = r.request(d, expected)
 			continue
 		}
-		if d.value.Kind != yaml.MappingNode {
-			r.fail(d.value, d.key, `is %s; expected a count of 0 to %d, or {count: 1, compute: ["1c", "2c"]}`, kindOf(d.value), maxCount)
-			break
+		list := api.DeviceRequest{Each: []api.DeviceRequest{}}
+		for _, item := range r.items(d.value, d.key, maxCount, expected) {
+			list.Each = append(list.Each, r.request(item, `a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`))
 		}
-		request := api.DeviceRequest{Count: 1}
-		for _, g := range r.fields(d.value, d.key, 2, "count", "compute") {
-			if g.name == "count" {
-				request.Count = r.number(g, maxCount, "a count of 0 to 64")
-				continue
-			}
-			request.Compute = []string{}
-			for _, item := range r.items(g.value, g.key, maxCompute, `a list of compute instances, such as ["1c", "2c"]`) {
-				request.Compute = append(request.Compute, r.text(item, `the slices of a compute instance, such as "1c"`))
-			}
+		if len(list.Each) == 0 {
+			r.fail(d.value, d.key, `is an empty list; expected at least one count or {count: 1, compute: ["1c", "2c"]}`)
 		}
-		m[d.name] = request
+		m[d.name] = list
 	}
 	return m
+}
+
+// request reads a number of instances that are split alike.
+func (r *reader) request(d field, expected string) api.DeviceRequest {
+	if _, ok := wholeNumber(d.value, maxCount); ok {
+		return api.DeviceRequest{Count: r.number(d, maxCount, "")}
+	}
+	request := api.DeviceRequest{Count: 1}
+	if d.value.Kind != yaml.MappingNode {
+		r.fail(d.value, d.key, "is %s; expected %s", kindOf(d.value), expected)
+		return request
+	}
+	for _, g := range r.fields(d.value, d.key, 2, "count", "compute") {
+		if g.name == "count" {
+			request.Count = r.number(g, maxCount, "a count of 0 to 64")
+			continue
+		}
+		request.Compute = []string{}
+		for _, item := range r.items(g.value, g.key, maxCompute, `a list of compute instances, such as ["1c", "2c"]`) {
+			request.Compute = append(request.Compute, r.text(item, `the slices of a compute instance, such as "1c"`))
+		}
+	}
+	return request
 }
 
 func (r *reader) demand(f field) []api.Need {

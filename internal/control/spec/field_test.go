@@ -63,7 +63,7 @@ func TestFieldLayouts(t *testing.T) {
 			if !m.PlacementsKnown() {
 				continue
 			}
-			plan, err := mig.PlanNode(nodeOf(m), mig.Spec{Rules: rules})
+			plan, err := mig.PlanNode(t.Context(), nodeOf(m), mig.Spec{Rules: rules})
 			if slices.Contains(models, m.Name) {
 				if err != nil || (len(plan.Steps) == 0) != (name == "all-enabled") || len(plan.GPUs) == 0 {
 					t.Errorf("%s on %s: %d steps, %v", name, m.Name, len(plan.Steps), err)

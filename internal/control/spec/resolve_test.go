@@ -35,6 +35,10 @@ func TestResolve(t *testing.T) {
 		{"demand: [{memory: 12GiB, sms: 20, count: 3}, {memory: 20GB}, {memory: 5}]", mig.Spec{Demand: []mig.Need{
 			{MemoryBytes: 12 << 30, SMs: 20, Count: 3}, {MemoryBytes: 20e9, Count: 1}, {MemoryBytes: 5, Count: 1},
 		}}},
+		// Instances of one profile that are split in different ways.
+		{"gpus: [0]\ndevices: {3g.40gb: [{compute: [1c, 2c]}, {count: 1}], 1c.3g.40gb: 1}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{
+			{Profile: "3g.40gb", Count: 1, Computes: []int{1, 2}}, {Profile: "3g.40gb", Count: 1}, {Profile: "3g.40gb", Count: 1, Computes: []int{1}},
+		}}}}},
 		// Compute instances by name share GPU instances, as few as there can be.
 		{"gpus: [all]\ndevices: {1c.3g.20gb: 4, 2c.3g.20gb: 1, 3g.20gb: 1}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"all"}, Enabled: true, Want: []mig.Want{
 			{Profile: "3g.20gb", Count: 1}, {Profile: "3g.20gb", Count: 1, Computes: []int{2, 1}}, {Profile: "3g.20gb", Count: 1, Computes: []int{1, 1, 1}},
@@ -59,6 +63,9 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 	everywhere := api.DeviceList{All: true}
 	rule := func(r api.LayoutRule) api.Spec {
 		return api.Spec{Version: "v1", MIGConfigs: map[string][]api.LayoutRule{"x": {r}}}
+	}
+	counts := func(profile string, r api.DeviceRequest) api.Spec {
+		return api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{profile: r}}
 	}
 	for _, tt := range []struct {
 		spec api.Spec
@@ -85,6 +92,12 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.17g.40gb": {Count: 1}}}, "devices.1c.17g.40gb: is a compute instance of 1 slices of 17"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"1c.7g.40gb": {Count: 7}, "2c.7g.40gb": {Count: 5}}}, "devices: has compute instances of 7g.40gb with 17 slices; expected at most 16"},
 		{api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1, Compute: []string{"1c", "+2c"}}}}, `devices.3g.20gb.compute[1]: is "+2c"`},
+		{counts("3g.20gb", api.DeviceRequest{Each: []api.DeviceRequest{}}), "devices.3g.20gb: has 0 items; expected 1 to 64"},
+		{counts("3g.20gb", api.DeviceRequest{Each: []api.DeviceRequest{{Count: 1}, {Each: []api.DeviceRequest{{Count: 1}}}}}), "devices.3g.20gb[1]: is a list; expected a count"},
+		{counts("3g.20gb", api.DeviceRequest{Each: []api.DeviceRequest{{Count: 1}, {Count: -1}}}), "devices.3g.20gb[1]: is -1; expected a count of 0 to 64"},
+		{counts("3g.20gb", api.DeviceRequest{Each: []api.DeviceRequest{{Count: 64}, {Count: 1}}}), "devices.3g.20gb: has 65 instances; expected at most 64"},
+		{counts("3g.20gb", api.DeviceRequest{Each: []api.DeviceRequest{{Count: 1, Compute: []string{"x"}}}}), `devices.3g.20gb[0].compute[0]: is "x"; expected the slices`},
+		{counts("1c.3g.20gb", api.DeviceRequest{Each: []api.DeviceRequest{{Count: 1}}}), "devices.1c.3g.20gb: is a list; 1c.3g.20gb is a compute instance, expected a count of 0 to 64"},
 		{api.Spec{Demand: []api.Need{}}, "demand: is empty"},
 		{api.Spec{Demand: []api.Need{{Count: -1}}}, "demand[0]: count -1"},
 		{api.Spec{Demand: []api.Need{{Count: 40}, {Count: 40}}}, "demand: asks for 80 instances; expected 1 to 64"},

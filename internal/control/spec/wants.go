@@ -22,30 +22,24 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		request, at := devices[name], join(key, name)
-		switch {
-		case name == "" || len(name) > maxText:
+		if name == "" || len(name) > maxText {
 			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
-		case request.Count < 0 || request.Count > maxCount:
-			return nil, wrong(at, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 		}
 		profile, err := mig.ParseName(name)
-		if err == nil && profile.Part > 0 {
-			if request.Compute != nil {
-				return nil, wrong(join(at, "compute"), "is for a GPU instance; %s is a compute instance", name)
+		if err != nil || profile.Part == 0 {
+			more, wrongRequest := wantsOf(at, name, request)
+			if wrongRequest != nil {
+				return nil, wrongRequest
 			}
-			part := profile.Part
-			profile.Part = 0
-			if !slices.Contains([]int{1, 2, 3, 4, 7, profile.Slices}, part) || profile.Slices > maxSlices {
-				return nil, wrong(at, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d", part, profile.Slices, maxSlices)
-			}
-			parts[profile] = append(parts[profile], slices.Repeat([]int{part}, request.Count)...)
+			list = append(list, more...)
 			continue
 		}
-		sizes, wrongSize := computeSizes(at, request.Compute)
-		if wrongSize != nil {
-			return nil, wrongSize
+		sizes, wrongPart := partsOf(at, profile, request)
+		if wrongPart != nil {
+			return nil, wrongPart
 		}
-		list = append(list, mig.Want{Profile: name, Count: request.Count, Computes: sizes})
+		profile.Part = 0
+		parts[profile] = append(parts[profile], sizes...)
 	}
 	names := slices.SortedFunc(maps.Keys(parts), func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) })
 	for _, name := range names {
@@ -61,6 +55,58 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 		}
 	}
 	return list, nil
+}
+
+// wantsOf says a request for instances of a profile in the planner's terms.
+func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *Error) {
+	if request.Each == nil {
+		want, err := wantOf(key, profile, request)
+		return []mig.Want{want}, err
+	}
+	if len(request.Each) == 0 || len(request.Each) > maxCount {
+		return nil, wrong(key, "has %d items; expected 1 to %d", len(request.Each), maxCount)
+	}
+	var list []mig.Want
+	total := 0
+	for i, each := range request.Each {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		if each.Each != nil {
+			return nil, wrong(at, "is a list; expected a count, or a count with compute instances")
+		}
+		want, err := wantOf(at, profile, each)
+		if err != nil {
+			return nil, err
+		}
+		total += want.Count
+		list = append(list, want)
+	}
+	if total > maxCount {
+		return nil, wrong(key, "has %d instances; expected at most %d", total, maxCount)
+	}
+	return list, nil
+}
+
+func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *Error) {
+	if request.Count < 0 || request.Count > maxCount {
+		return mig.Want{}, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
+	}
+	sizes, err := computeSizes(key, request.Compute)
+	return mig.Want{Profile: profile, Count: request.Count, Computes: sizes}, err
+}
+
+// partsOf returns the sizes of the compute instances that a request under a name such as 1c.3g.20gb is for.
+func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *Error) {
+	switch {
+	case request.Each != nil:
+		return nil, wrong(key, "is a list; %s is a compute instance, expected a count of 0 to %d", name, maxCount)
+	case request.Compute != nil:
+		return nil, wrong(join(key, "compute"), "is for a GPU instance; %s is a compute instance", name)
+	case request.Count < 0 || request.Count > maxCount:
+		return nil, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
+	case !slices.Contains([]int{1, 2, 3, 4, 7, name.Slices}, name.Part) || name.Slices > maxSlices:
+		return nil, wrong(key, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d", name.Part, name.Slices, maxSlices)
+	}
+	return slices.Repeat([]int{name.Part}, request.Count), nil
 }
 
 // computeSizes reads "1c", "2c"; nil stays nil.

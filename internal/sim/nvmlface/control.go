@@ -134,12 +134,24 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32, at nv
 	return &computeInstance{instance: g, id: id}, nvml.SUCCESS
 }
 
-func (g *gpuInstance) GetComputeInstanceById(id uint32) (nvmlsrc.ComputeInstance, nvml.Return) {
-	c := &computeInstance{instance: g, id: gpu.ComputeID(id)}
-	if _, ret := c.GetInfo(); ret != nvml.SUCCESS {
-		return nil, ret
-	}
-	return c, nvml.SUCCESS
+// GetComputeInstancesOf lists those of one profile; of one that the GPU instance has no room for that is not supported.
+func (g *gpuInstance) GetComputeInstancesOf(profileID uint32, capacity int) ([]nvmlsrc.ComputeInstance, nvml.Return) {
+	return ofInstance(g, func(i *sim.Instance) ([]nvmlsrc.ComputeInstance, nvml.Return) {
+		size, ret := sizeOf(i, profileID)
+		if ret != nvml.SUCCESS {
+			return nil, ret
+		}
+		var list []nvmlsrc.ComputeInstance
+		for k := range i.Computes {
+			if i.Computes[k].Placement.Size == size {
+				list = append(list, &computeInstance{instance: g, id: i.Computes[k].ID})
+			}
+		}
+		if len(list) > capacity {
+			return nil, nvml.ERROR_INSUFFICIENT_SIZE
+		}
+		return list, nvml.SUCCESS
+	})
 }
 
 // computeInstance is a compute instance handle, stale (NOT_FOUND) once it is destroyed.

@@ -1,0 +1,183 @@
+package control
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// record is an operation as it is on disk: its document, and all that finishing it after a crash needs.
+type record struct {
+	Operation api.Operation `json:"operation"`
+	// Revision grows with every save: of two copies on disk the one with the higher revision counts.
+	Revision int `json:"revision"`
+	// Written is the time of the last save; Boot and Driver name the boot and the driver version that the operation began with.
+	Written time.Time `json:"written"`
+	Boot    string    `json:"boot"`
+	Driver  string    `json:"driver"`
+	// Parts are the GPUs that the operation changes, as Operation.GPUs.
+	Parts []*part `json:"parts,omitempty"`
+	// Untouched are GPUs that had the layout asked for: they are remembered for a restore.
+	Untouched []layout `json:"untouched,omitempty"`
+	Force     []string `json:"force,omitempty"`
+	TakeOver  bool     `json:"takeOver,omitempty"`
+	// Cordoned says that the node may be cordoned for this operation.
+	Cordoned bool `json:"cordoned,omitempty"`
+	// Cause is why the operation is rolled back.
+	Cause *api.Problem `json:"cause,omitempty"`
+}
+
+// part is what an operation does to one GPU. Operation.GPUs has its state, at the same index.
+type part struct {
+	GPU gpu.UUID `json:"gpu"`
+	// Before are the instances that stood when the operation was accepted, After those that it is to lead to, without ids.
+	Before []mig.NodeInstance `json:"before"`
+	After  []mig.NodeInstance `json:"after"`
+	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it is not
+	// known whether it was done.
+	Expected []mig.NodeInstance `json:"expected"`
+	Pending  *mig.Step          `json:"pending,omitempty"`
+	// Changed says that a step of the operation was done on this GPU, or may have been.
+	Changed bool `json:"changed,omitempty"`
+
+	facts mig.NodeGPU // of the GPU, as read last; without a meaning for its instances
+}
+
+// live is the GPU with the instances that are expected to stand.
+func (p *part) live() mig.NodeGPU {
+	g := p.facts
+	g.UUID, g.Instances = p.GPU, p.Expected
+	return g
+}
+
+func (p *part) before() layout { return layout{GPU: p.GPU, Instances: p.Before} }
+func (p *part) after() layout  { return layout{GPU: p.GPU, Instances: p.After} }
+
+// history is everything else that is on disk.
+type history struct {
+	// Operations are those that are over, that settle, or that wait to be retried, oldest first.
+	Operations []*record `json:"operations"`
+	// Layouts are what operations have made of the GPUs, for a restore. Restored is the boot whose restore is over.
+	Layouts  []layout `json:"layouts,omitempty"`
+	Restored string   `json:"restored,omitempty"`
+}
+
+// kept is how many operations that are over are remembered.
+const kept = 64
+
+// storeError wraps the error of a document that could not be saved. Nothing is done that is not on disk.
+type storeError struct{ err error }
+
+func (e storeError) Error() string { return "state folder: " + e.err.Error() }
+func (e storeError) Unwrap() error { return e.err }
+
+// saveOperation puts the current operation on disk. If it cannot, the engine is read-only.
+func (e *Engine) saveOperation(op *operation) error {
+	e.saving.Lock()
+	defer e.saving.Unlock()
+	document, err := e.encodeOperation(op)
+	if err == nil {
+		err = e.o.Store.SaveOperation(document)
+	}
+	if errors.Is(err, ErrStateReplaced) {
+		if err = e.reopenStore(); err == nil {
+			err = e.o.Store.SaveOperation(document)
+		}
+	}
+	return e.saved(err)
+}
+
+// saved makes the engine read-only if a document could not be saved.
+func (e *Engine) saved(err error) error {
+	if err == nil {
+		return nil
+	}
+	e.setUnusable(err)
+	return storeError{err}
+}
+
+func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	op.Revision++
+	op.Written = e.o.Now()
+	return json.Marshal(op.record)
+}
+
+// reserveRoom makes room on disk for all that an operation will have to save, its rollback included. A step takes about 300
+// bytes in the document, one of the rollback and its result twice that, and a rollback has at most as many steps as the
+// operation and the layout before together; four times the first document bounds them.
+func (e *Engine) reserveRoom(op *operation) error {
+	e.saving.Lock()
+	defer e.saving.Unlock()
+	document, err := e.encodeOperation(op)
+	if err == nil {
+		err = e.o.Store.Reserve(reserveFactor*len(document) + reserveBase)
+	}
+	return e.saved(err)
+}
+
+const (
+	reserveFactor = 4
+	reserveBase   = 64 << 10
+)
+
+// saveHistory puts everything but the current operation on disk. If it cannot, the engine is read-only.
+func (e *Engine) saveHistory() error {
+	e.saving.Lock()
+	defer e.saving.Unlock()
+	err := e.writeHistory()
+	if errors.Is(err, ErrStateReplaced) {
+		err = e.reopenStore()
+	}
+	return e.saved(err)
+}
+
+func (e *Engine) writeHistory() error {
+	e.mu.Lock()
+	e.dropOldOperations()
+	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Operations: []*record{}}
+	for _, op := range e.operations {
+		if op != e.current {
+			op.Revision++
+			h.Operations = append(h.Operations, &op.record)
+		}
+	}
+	document, err := json.Marshal(h)
+	e.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return e.o.Store.SaveHistory(document)
+}
+
+// dropOldOperations forgets the oldest operations that are over. It is called with mu held.
+func (e *Engine) dropOldOperations() {
+	for len(e.operations) > kept {
+		at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Operation.State.Final() && !op.Cordoned })
+		if at < 0 {
+			return
+		}
+		e.operations = slices.Delete(e.operations, at, at+1)
+	}
+}
+
+// errForeignState says that a state folder has come into use by another program.
+var errForeignState = errors.New("another program has used the state folder meanwhile: stop it, and restart this one")
+
+// reopenStore takes up a state folder that was replaced, and saves the history there. It is called with saving held.
+func (e *Engine) reopenStore() error {
+	docs, err := e.o.Store.Open()
+	if err == nil && docs.Foreign {
+		err = errForeignState
+	}
+	if err != nil {
+		return err
+	}
+	return e.writeHistory()
+}

@@ -1,0 +1,138 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"syscall"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// reserve keeps the place of the one operation for a request that is being checked, until release. Other operations must not
+// block any of the GPUs; retried is the one that is to be taken up again, which does not block itself.
+func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
+	e.repairStore()
+	if p := e.claim(retried); p != nil {
+		return p
+	}
+	e.reviewParked(ctx, gpus)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, id := range gpus {
+		if op, state := e.blocking(id); op != nil && op != retried {
+			e.reserved = false
+			return blockedProblem(op, id, state)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) claim(retried *operation) *api.Problem {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.current != nil:
+		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.Operation.ID, e.current.Operation.Verb, e.current.Operation.State)
+		p.Operation = e.current.Operation.ID
+		return p
+	case e.recovering:
+		return problemf(api.InProgress, "what the last run of the exporter left is being finished; try again")
+	case e.reserved:
+		return problemf(api.InProgress, "another request is being checked; try again")
+	case e.unusable != "" && (retried == nil || retried.Operation.Verb != api.VerbRecovery):
+		return problemf(api.ReadOnly, "%s", e.unusable)
+	}
+	e.reserved = true
+	return nil
+}
+
+func (e *Engine) release() {
+	e.mu.Lock()
+	e.reserved = false
+	e.mu.Unlock()
+}
+
+// blocking finds the operation that keeps a GPU from being changed, and its state there. It is called with mu held.
+func (e *Engine) blocking(id gpu.UUID) (*operation, api.OperationState) {
+	for _, op := range e.operations {
+		if op == e.current || op.Operation.State.Final() {
+			continue
+		}
+		for _, g := range op.Operation.GPUs {
+			if g.GPU == id && !g.State.Final() {
+				return op, g.State
+			}
+		}
+	}
+	return nil, ""
+}
+
+func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
+	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept what stands"
+	switch state {
+	case api.Stuck:
+		kind, text = api.StuckNode, "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
+	case api.Settling:
+		kind, text = api.InProgress, "operation %s waits until the kubelet shows the devices of %s: wait for it, or end that wait"
+	}
+	p := problemf(kind, text, op.Operation.ID, id)
+	p.Operation = op.Operation.ID
+	return p
+}
+
+// blocked lists the GPUs that cannot be changed now, with the operation that keeps each. It is called with mu held.
+func (e *Engine) blocked() map[gpu.UUID]string {
+	list := map[gpu.UUID]string{}
+	for _, op := range e.operations {
+		for _, g := range op.Operation.GPUs {
+			if by, _ := e.blocking(g.GPU); by != nil {
+				list[g.GPU] = by.Operation.ID
+			}
+		}
+	}
+	return list
+}
+
+// repairStore finds out whether a state folder that could not be written can be now.
+func (e *Engine) repairStore() {
+	e.mu.Lock()
+	due := e.unusable != "" && e.loaded && !e.damaged && e.current == nil
+	e.mu.Unlock()
+	if !due {
+		return
+	}
+	e.saving.Lock()
+	err := e.reopenStore()
+	e.saving.Unlock()
+	if err != nil {
+		e.setUnusable(err)
+		return
+	}
+	e.mu.Lock()
+	e.unusable = ""
+	e.mu.Unlock()
+	level.Info(e.o.Logger).Log("msg", "The state folder of partition control can be used again")
+	e.announce()
+}
+
+// stateText says why a state folder cannot be used, without a path of the node.
+func stateText(err error) string {
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, errForeignState):
+		return errForeignState.Error()
+	case errors.Is(err, ErrStateReplaced):
+		return ErrStateReplaced.Error()
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "no room is left on its disk"
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		return "it cannot be written"
+	case errors.As(err, &errno):
+		return errno.Error()
+	}
+	return err.Error()
+}

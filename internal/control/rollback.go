@@ -1,0 +1,279 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// startRollback rolls an operation back because of cause.
+func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) {
+	problem := failure(cause)
+	e.mu.Lock()
+	op.Cause, op.Operation.Error = problem, problem
+	e.mu.Unlock()
+	e.addNote(op, "%s", problem.Detail)
+	e.noteForeign(op, cause)
+	e.rollBack(ctx, op)
+}
+
+// noteForeign ends an operation on a GPU that another client has changed.
+func (e *Engine) noteForeign(op *operation, err error) {
+	var foreign *foreignError
+	if !errors.As(err, &foreign) {
+		return
+	}
+	state := api.Interrupted
+	if !op.part(foreign.gpu).Changed {
+		state = api.Failed
+	}
+	level.Warn(e.o.Logger).Log("msg", "Another client has changed a GPU in the middle of an operation; it is left as it stands",
+		"operation", op.Operation.ID, "gpu", foreign.gpu)
+	e.setGPU(op, foreign.gpu, state, foreign, foreign.standing)
+}
+
+// rollBack restores the previous layout of every GPU of the operation, from what the operation has left there, and leaves
+// alone those that another client has changed. A GPU on which it fails is degraded or stuck; the others go on.
+func (e *Engine) rollBack(ctx context.Context, op *operation) {
+	if e.deferToRestart(ctx, op) {
+		return
+	}
+	e.setState(op, api.RollingBack, "rolling back")
+	var failed error
+	for _, p := range op.Parts {
+		if e.gpuState(op, p.GPU).Final() {
+			continue
+		}
+		err := e.rollBackGPU(ctx, op, p)
+		if err != nil && e.deferToRestart(ctx, op) {
+			return
+		}
+		if err != nil && !isForeign(err) {
+			failed = cmp.Or(failed, err)
+		}
+		e.noteRollback(op, p, err)
+	}
+	if failed != nil {
+		e.park(op, failed)
+		return
+	}
+	e.finishRollback(ctx, op)
+}
+
+// noteRollback sets the state of a GPU after its rollback.
+func (e *Engine) noteRollback(op *operation, p *part, err error) {
+	switch {
+	case isForeign(err):
+		e.noteForeign(op, err)
+	case hung(err):
+		e.setGPU(op, p.GPU, api.Stuck, err, p.Expected)
+	case err != nil:
+		e.setGPU(op, p.GPU, api.Degraded, err, p.Expected)
+	case p.Changed:
+		e.setGPU(op, p.GPU, api.RolledBack, nil, nil)
+	default:
+		e.setGPU(op, p.GPU, api.Failed, nil, nil)
+	}
+}
+
+func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error {
+	if !p.Changed && p.Pending == nil {
+		return nil
+	}
+	e.setGPU(op, p.GPU, api.RollingBack, nil, nil)
+	if err := e.regainView(ctx, p); err != nil {
+		return err
+	}
+	for _, s := range stepsBetween(p.GPU, p.Expected, p.Before) {
+		e.mu.Lock()
+		op.Operation.Rollback = append(op.Operation.Rollback, api.OperationStep{Step: s, State: api.StepPending})
+		at := stepRef{index: len(op.Operation.Rollback) - 1, rollback: true}
+		e.mu.Unlock()
+		if err := e.doStep(ctx, op, s, at, nil); err != nil {
+			return err
+		}
+	}
+	e.markUndone(op, p.GPU)
+	return nil
+}
+
+// regainView reads a GPU and finds out whether it is as the operation has left it, before or after the step that is pending.
+func (e *Engine) regainView(ctx context.Context, p *part) error {
+	if e.hangs(p.GPU) {
+		return fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)
+	}
+	gpus, unreadable, err := e.read(ctx, p.GPU)
+	if err != nil {
+		return err
+	}
+	g, err := findGPU(gpus, unreadable, p.GPU)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p.facts = g
+	if mig.SameInstances(g.Instances, p.Expected) {
+		p.Pending = nil
+		return nil
+	}
+	if p.Pending != nil {
+		if after, err := afterStep(p.Expected, *p.Pending, g.Instances); err == nil {
+			p.Expected, p.Pending, p.Changed = after, nil, true
+			return nil
+		}
+	}
+	p.Changed = p.Changed || p.Pending != nil
+	p.Pending = nil
+	return &foreignError{gpu: p.GPU, standing: g.Instances}
+}
+
+// markUndone marks the steps on a GPU that were done as undone.
+func (e *Engine) markUndone(op *operation, id gpu.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for n := range op.Operation.Steps {
+		if s := &op.Operation.Steps[n]; s.GPU == id && s.State == api.StepDone {
+			s.State = api.StepUndone
+		}
+	}
+}
+
+// park leaves an operation to be taken up again: by itself once the cause is gone, by an operator, or by the next start.
+func (e *Engine) park(op *operation, err error) {
+	state := api.Degraded
+	if e.anyGPU(op, api.Stuck) {
+		state = api.Stuck
+	}
+	p := *failure(err)
+	if op.Cause != nil && op.Cause.Detail != p.Detail {
+		p.Detail = fmt.Sprintf("%s (the rollback: %s)", op.Cause.Detail, p.Detail)
+		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
+	}
+	p.Operation = op.Operation.ID
+	level.Error(e.o.Logger).Log("msg", "An operation could be neither finished nor rolled back", "operation", op.Operation.ID, "state", state, "err", err)
+	e.mu.Lock()
+	op.Operation.Error = &p
+	var saving storeError
+	op.retryable = state == api.Stuck || errors.As(err, &saving)
+	e.mu.Unlock()
+	e.setState(op, state, string(state))
+	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
+	e.count(op, state)
+}
+
+// anyGPU reports whether a GPU of the operation is in a state.
+func (e *Engine) anyGPU(op *operation, state api.OperationState) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.ContainsFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.State == state })
+}
+
+// finishRollback ends an operation of which no GPU is left unfinished.
+func (e *Engine) finishRollback(ctx context.Context, op *operation) {
+	state := api.RolledBack
+	switch {
+	case !op.changed():
+		state = api.Failed
+	case e.anyGPU(op, api.Interrupted):
+		state = api.Interrupted
+	}
+	if state != api.Failed {
+		e.nameReplaced(ctx, op)
+		e.poll(ctx, op)
+		e.runHooks(ctx, op, state)
+		if e.deferToRestart(ctx, op) {
+			return
+		}
+	}
+	e.end(ctx, op, state, nil)
+}
+
+// nameReplaced notes which MIG devices have other UUIDs than before the operation.
+func (e *Engine) nameReplaced(ctx context.Context, op *operation) {
+	gpus, _, err := e.read(ctx, op.gpus()...)
+	if err != nil {
+		return
+	}
+	names := map[gpu.MIGUUID]gpu.MIGUUID{}
+	for _, p := range op.Parts {
+		g, err := findGPU(gpus, nil, p.GPU)
+		if err != nil {
+			continue
+		}
+		want := p.before()
+		if op.Operation.State == api.Settling { // the layout after, of a rollback, had UUIDs once
+			want = p.after()
+		}
+		for from, to := range renamed(want, layout{GPU: g.UUID, Instances: g.Instances}) {
+			names[from] = to
+		}
+	}
+	e.mu.Lock()
+	op.Operation.Renamed = names
+	e.mu.Unlock()
+}
+
+// end closes an operation. If its end cannot be saved, that is no failure of it: the next start finds that all is done.
+func (e *Engine) end(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
+	e.uncordon(ctx, op)
+	e.mu.Lock()
+	op.Operation.Ended = e.o.Now()
+	if p != nil {
+		op.Operation.Error = p
+	}
+	for n := range op.Operation.GPUs {
+		if g := &op.Operation.GPUs[n]; !g.State.Final() {
+			g.State = state
+		}
+	}
+	if state == api.Succeeded {
+		op.Operation.Error = nil
+		e.rememberLayouts(op)
+	}
+	e.mu.Unlock()
+	e.setState(op, state, string(state))
+	if e.isCurrent(op) {
+		_ = e.saveOperation(op)
+	} else {
+		_ = e.saveHistory()
+	}
+	e.count(op, state)
+}
+
+func (e *Engine) isCurrent(op *operation) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.current == op
+}
+
+// rememberLayouts takes the layouts of an operation over into those that a restore would make. It is called with mu held.
+func (e *Engine) rememberLayouts(op *operation) {
+	all := slices.Clone(op.Untouched)
+	for _, p := range op.Parts {
+		if op.Operation.Verb != api.VerbMode {
+			all = append(all, p.after())
+		}
+	}
+	for _, l := range all {
+		if at := slices.IndexFunc(e.layouts, func(c layout) bool { return c.GPU == l.GPU }); at >= 0 {
+			e.layouts[at] = l
+		} else {
+			e.layouts = append(e.layouts, l)
+		}
+	}
+}
+
+func (e *Engine) count(op *operation, state api.OperationState) {
+	if e.o.Observer != nil {
+		e.o.Observer.Operation(op.Operation.Verb, string(state), e.o.Now().Sub(op.Operation.Started))
+	}
+}

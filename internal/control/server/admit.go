@@ -1,0 +1,146 @@
+package server
+
+import (
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// admit authenticates the caller, and refuses callers that call too often.
+func (c *call) admit(d door) error {
+	who, err := c.authenticate(d)
+	var limited *api.Problem
+	switch {
+	case errors.As(err, &limited):
+		c.hangUp()
+		return err
+	case errors.Is(err, errCannotCheck):
+		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", c.entry.From, "err", err)
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
+	case err != nil:
+		c.hangUp()
+		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
+		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
+	}
+	c.who = who
+	c.entry.Actor, c.entry.Method = who.name, who.method
+	if who.from != "" {
+		c.entry.From = who.from
+	}
+	if who.powerless() {
+		c.hangUp()
+	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.admit(c.caller()) {
+		c.hangUp()
+		return c.tooMany(1, "Too many of your connections are open.")
+	}
+	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
+		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
+	}
+	if wait, ok := c.s.actors.take(c.caller()); !ok {
+		return c.tooMany(wait, "Too many calls.")
+	}
+	return nil
+}
+
+// authenticate returns the caller's identity. Credentials that can be checked without asking another program are checked
+// first, and a call with a valid one is not limited by its address: many callers may share one. All other calls draw on the
+// address's bucket, those whose token the API server has to review before it is asked.
+//
+// The trade-off is in tokens that were never reviewed here: while a client floods an address with wrong tokens, a valid new
+// token from the same address competes with them for one review in two seconds. It is not locked out for good: a review
+// that succeeds returns what it drew, the token is then remembered for an hour (see reviewedTokens), and two seconds after
+// the flood has ended there is a review for it in any case.
+func (c *call) authenticate(d door) (identity, error) {
+	who, err := d.identify(c.r)
+	if err == nil && !who.powerless() {
+		return who, nil
+	}
+	unreviewed, token, remote := errors.Is(err, errUnreviewed), who.token, c.entry.From
+	trusted := unreviewed && c.s.reviewed.contains(token)
+	if !trusted {
+		if wait, ok := c.s.fails.take(remote); !ok {
+			return identity{}, c.tooMany(wait, "Too many failed authentications from there.")
+		}
+	}
+	if !unreviewed {
+		return who, err
+	}
+	who, err = d.review(c.r.Context(), token)
+	switch {
+	case err == nil && !who.powerless():
+		c.s.reviewed.add(token)
+		if !trusted {
+			c.s.fails.give(remote)
+		}
+	case !errors.Is(err, errCannotCheck):
+		c.s.reviewed.remove(token)
+	}
+	return who, err
+}
+
+// powerless reports whether the caller is known but has no right at all. In a cluster every pod has a token of which the API
+// server knows whose it is; without rights it gets no more than a caller without credentials.
+func (i identity) powerless() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
+
+// hangUp closes the connection after the answer: connections are few, and for callers that are known.
+func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
+
+// tooMany refuses a call that may be made again in wait seconds.
+func (c *call) tooMany(wait int, why string) error {
+	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
+	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
+}
+
+const (
+	reviewedTTL = time.Hour
+	maxReviewed = 1024
+)
+
+// reviewedTokens remembers, by their hashes, tokens that the API server has found to be those of callers with rights. Their
+// calls are reviewed again, but are not limited by their address. Only valid tokens get in. It is safe for concurrent use.
+type reviewedTokens struct {
+	now   func() time.Time
+	mu    sync.Mutex
+	until map[[sha256.Size]byte]time.Time
+}
+
+func newReviewedTokens(now func() time.Time) *reviewedTokens {
+	return &reviewedTokens{now: now, until: make(map[[sha256.Size]byte]time.Time)}
+}
+
+func (t *reviewedTokens) contains(token string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.now().Before(t.until[sha256.Sum256([]byte(token))])
+}
+
+func (t *reviewedTokens) add(token string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now()
+	t.until[sha256.Sum256([]byte(token))] = now.Add(reviewedTTL)
+	for _, expiredOnly := range []bool{true, false} {
+		for sum, until := range t.until {
+			if len(t.until) <= maxReviewed {
+				return
+			}
+			if !expiredOnly || !now.Before(until) {
+				delete(t.until, sum)
+			}
+		}
+	}
+}
+
+func (t *reviewedTokens) remove(token string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.until, sha256.Sum256([]byte(token)))
+}

@@ -1,0 +1,144 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// newTLSDoor returns an authenticator of the token s3cret, of the client certificate "operator", and of the reviewer's tokens.
+func newTLSDoor(t *testing.T, a *authority, reviewer Reviewer) *tlsDoor {
+	t.Helper()
+	config, err := newConfigFile(writeConfig(t, a, `
+tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}
+clients: [{cn: operator, rights: [read]}]
+tokens: [{name: ci, sha256: `+hashOf("s3cret")+`, rights: [read]}]
+kubernetes: true
+`), log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tlsDoor{config: config, reviewer: reviewer}
+}
+
+// show makes a call with a token or certificates, all from one address.
+func (r *rig) show(d door, token string, certs ...*x509.Certificate) *httptest.ResponseRecorder {
+	request := httptest.NewRequest("GET", "/api/v1/operations", nil)
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	request.TLS = &tls.ConnectionState{PeerCertificates: certs}
+	w := httptest.NewRecorder()
+	r.handler(d).ServeHTTP(w, request)
+	return w
+}
+
+// Calls with wrong credentials do not lock out the valid ones of their address.
+func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
+	a := newAuthority(t)
+	r, reviewer := newRig(t), new(fakeReviewer)
+	d := newTLSDoor(t, a, reviewer)
+	if w := r.show(d, "kube-reader"); w.Code != 200 {
+		t.Fatalf("a new Kubernetes token: %d %s", w.Code, w.Body)
+	}
+	for i := range 40 {
+		want := 401
+		if i >= 10 {
+			want = 429
+		}
+		if w := r.show(d, "kube-nobody"); w.Code != want {
+			t.Errorf("wrong token %d: %d, want %d", i, w.Code, want)
+		}
+	}
+	if n := reviewer.asked.Load(); n != 11 {
+		t.Errorf("the API server was asked %d times, want 11: once for the valid token, ten times for the others", n)
+	}
+	operator := leafOf(t, a, "operator")
+	for i := range 12 {
+		for name, w := range map[string]*httptest.ResponseRecorder{
+			"configured token": r.show(d, "s3cret"), "certificate": r.show(d, "", operator), "reviewed token": r.show(d, "kube-reader"),
+		} {
+			if w.Code != 200 {
+				t.Errorf("%s, call %d: %d %s", name, i, w.Code, w.Body)
+			}
+		}
+	}
+	wantProblem(t, r.show(d, "kube-reader-2"), 429, api.RateLimited)
+	*r.clock = r.clock.Add(2 * time.Second)
+	if w := r.show(d, "kube-reader-2"); w.Code != 200 {
+		t.Errorf("a new Kubernetes token two seconds after the flood: %d %s", w.Code, w.Body)
+	}
+	*r.clock = r.clock.Add(reviewedTTL)
+	for range 40 {
+		r.show(d, "kube-nobody")
+	}
+	if w := r.show(d, "kube-reader"); w.Code != 429 {
+		t.Errorf("a token that was last reviewed an hour ago: %d", w.Code)
+	}
+}
+
+func leafOf(t *testing.T, a *authority, cn string) *x509.Certificate {
+	t.Helper()
+	template := new(x509.Certificate)
+	template.Subject.CommonName = cn
+	return a.leaf(t, template)
+}
+
+// Valid new tokens return what their review has drawn from the address's bucket.
+func TestReviewsThatSucceedAreFree(t *testing.T) {
+	r, reviewer := newRig(t), new(fakeReviewer)
+	d := newTLSDoor(t, newAuthority(t), reviewer)
+	for i := range 30 {
+		r.reviewed.remove("kube-reader")
+		if w := r.show(d, "kube-reader"); w.Code != 200 {
+			t.Fatalf("call %d: %d", i, w.Code)
+		}
+	}
+	for i := range 10 { // while the API server does not answer, asking is not free
+		if w := r.show(d, "kube-down"); w.Code != 503 {
+			t.Errorf("call %d: %d", i, w.Code)
+		}
+	}
+	wantProblem(t, r.show(d, "kube-down"), 429, api.RateLimited)
+}
+
+// A token that is void is forgotten.
+func TestReviewedTokens(t *testing.T) {
+	r := newRig(t)
+	d := newTLSDoor(t, newAuthority(t), new(fakeReviewer))
+	r.reviewed.add("kube-nobody")
+	if w := r.show(d, "kube-nobody"); w.Code != 401 || r.reviewed.contains("kube-nobody") {
+		t.Errorf("%d; still remembered: %t", w.Code, r.reviewed.contains("kube-nobody"))
+	}
+	for i := range 3 * maxReviewed {
+		r.reviewed.add(strconv.Itoa(i))
+	}
+	if n := len(r.reviewed.until); n > maxReviewed {
+		t.Errorf("%d tokens are remembered", n)
+	}
+}
+
+// A caller that is known and has no right at all is limited as an unknown one is.
+func TestCallersWithoutRightsAreLimitedByAddress(t *testing.T) {
+	r := newRig(t, func(_ *Options, l *limits) { l.failuresBurst = 2 })
+	a := newAuthority(t)
+	d := newTLSDoor(t, a, new(fakeReviewer))
+	stranger := leafOf(t, a, "someone")
+	for i, want := range []int{403, 403, 429, 429} {
+		w := r.show(d, "", stranger)
+		if w.Code != want || w.Header().Get("Connection") != "close" {
+			t.Errorf("call %d: %d %s, want %d", i, w.Code, w.Body, want)
+		}
+	}
+	if w := r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/operations", ""); w.Code != 200 {
+		t.Errorf("another caller: %d", w.Code)
+	}
+}

@@ -1,0 +1,186 @@
+package server
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+)
+
+// When an audit log is rotated, and how many rotated files are kept: at most 110 MB in all.
+const (
+	maxAuditBytes  = 10 << 20
+	maxAuditAge    = 30 * 24 * time.Hour
+	auditFilesKept = 10
+)
+
+// AuditFile is an audit log on disk. When it has maxAuditBytes, or its first line is maxAuditAge old, it is renamed to PATH.1,
+// PATH.1 to PATH.2 and so on, and a new file is begun. If that fails, lines go on into the same file, and the log says so: no
+// line is lost and no change refused for a failed rotation. It is safe for concurrent use.
+type AuditFile struct {
+	path     string
+	logger   log.Logger
+	now      func() time.Time
+	maxBytes int64
+	maxAge   time.Duration
+	kept     int
+
+	mu     sync.Mutex
+	file   *os.File
+	since  time.Time // of the file's first line; zero while it has none
+	failed bool      // the last rotation failed
+}
+
+// NewAudit is an audit log to append to; a new file is readable by its owner alone. It is opened by the first line that is
+// written; until that succeeds, writing fails. If the file is deleted, or moved away as logrotate does, the next line begins a
+// new one.
+func NewAudit(path string, logger log.Logger) *AuditFile {
+	return &AuditFile{path: path, logger: logger, now: time.Now, maxBytes: maxAuditBytes, maxAge: maxAuditAge, kept: auditFilesKept}
+}
+
+// reopen opens the file at the path, which it creates if necessary. If it fails, the file that was open stays open.
+func (a *AuditFile) reopen() error {
+	file, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(a.path)); err != nil {
+		_ = file.Close()
+		return err
+	}
+	if a.file != nil {
+		_ = a.file.Close() // all its lines are written
+	}
+	a.file, a.since = file, firstLine(file)
+	return nil
+}
+
+// syncDir returns when the names in a directory are on disk.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}
+
+// firstLine returns the time of the file's first line; that of its last change if the line has none, and zero for an empty file.
+func firstLine(file *os.File) time.Time {
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return time.Time{}
+	}
+	var entry auditEntry
+	line, err := bufio.NewReaderSize(file, 4096).ReadSlice('\n')
+	if err != nil || json.Unmarshal(line, &entry) != nil || entry.Time.IsZero() {
+		return info.ModTime()
+	}
+	return entry.Time
+}
+
+// Write appends a line.
+func (a *AuditFile) Write(line []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		if err := a.reopen(); err != nil {
+			return 0, err
+		}
+	}
+	info, err := a.file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if named, err := os.Stat(a.path); err != nil || !os.SameFile(info, named) {
+		err := a.reopen()
+		if err != nil && !linked(info) {
+			return 0, err
+		}
+		a.report(err)
+	} else if a.due(info.Size() + int64(len(line))) {
+		a.report(a.rotate())
+	}
+	n, err := a.file.Write(line)
+	if n > 0 && a.since.IsZero() {
+		a.since = a.now()
+	}
+	return n, err
+}
+
+// linked reports whether an open file still has a name, so that what is written to it can be found.
+func linked(info os.FileInfo) bool {
+	status, ok := info.Sys().(*syscall.Stat_t)
+	return ok && status.Nlink > 0
+}
+
+// due reports whether the file must be rotated before it grows to size.
+func (a *AuditFile) due(size int64) bool {
+	return !a.since.IsZero() && (size > a.maxBytes || a.now().Sub(a.since) >= a.maxAge)
+}
+
+// rotate renames the file and begins a new one. Only files up to the first number that is free are renamed, so that rotations
+// that fail again and again push no file out.
+func (a *AuditFile) rotate() error {
+	if err := a.file.Sync(); err != nil {
+		return err
+	}
+	free := 1
+	for free < a.kept {
+		if _, err := os.Lstat(a.numbered(free)); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		free++
+	}
+	for n := free; n > 1; n-- {
+		if err := os.Rename(a.numbered(n-1), a.numbered(n)); err != nil {
+			return err
+		}
+	}
+	if err := os.Rename(a.path, a.numbered(1)); err != nil {
+		return err
+	}
+	return a.reopen()
+}
+
+func (a *AuditFile) numbered(n int) string { return fmt.Sprintf("%s.%d", a.path, n) }
+
+// report logs when rotation begins to fail, and when it succeeds again.
+func (a *AuditFile) report(err error) {
+	switch {
+	case err != nil && !a.failed:
+		_ = level.Error(a.logger).Log("msg", "The audit log cannot be rotated; lines go on into the same file", "path", a.path, "err", err)
+	case err == nil && a.failed:
+		_ = level.Info(a.logger).Log("msg", "The audit log is rotated again", "path", a.path)
+	}
+	a.failed = err != nil
+}
+
+// Sync returns when what was written is on disk.
+func (a *AuditFile) Sync() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Sync()
+}
+
+// Close closes the file.
+func (a *AuditFile) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Close()
+}

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// planQueue bounds the plans that are computed at once. At most one of them is a given caller's, and callers take turns: before
+// a caller gets its second turn, every other caller that waits gets its first. One caller can therefore neither hold all slots
+// nor delay another caller by more than one plan of each caller that is ahead.
+type planQueue struct {
+	slots     int // plans that are computed at once
+	perCaller int // calls of one caller that wait or are computed
+
+	mu      sync.Mutex
+	running int
+	callers map[string]*planCaller
+	turns   []*planCaller // callers with waiting calls and none that is computed; the next one is first
+}
+
+// planCaller is a caller with calls in the queue.
+type planCaller struct {
+	calls   int
+	running *planTicket
+	waiting []*planTicket // the oldest first
+}
+
+// planTicket is the place of one call in the queue, from join to leave.
+type planTicket struct {
+	queue  *planQueue
+	name   string
+	caller *planCaller
+	start  chan struct{} // closed when the plan may be computed
+}
+
+func newPlanQueue(slots, perCaller int) *planQueue {
+	return &planQueue{slots: slots, perCaller: perCaller, callers: make(map[string]*planCaller)}
+}
+
+// join returns a place in the queue, which the call must leave, or nil if the caller has as many as it may have.
+func (q *planQueue) join(name string) *planTicket {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	caller := q.callers[name]
+	if caller == nil {
+		caller = new(planCaller)
+		q.callers[name] = caller
+	}
+	if caller.calls >= q.perCaller {
+		return nil
+	}
+	caller.calls++
+	return &planTicket{queue: q, name: name, caller: caller, start: make(chan struct{})}
+}
+
+// wait blocks until the plan may be computed or ctx ends. With an error, the plan must not be computed.
+func (t *planTicket) wait(ctx context.Context) error {
+	q := t.queue
+	q.mu.Lock()
+	t.caller.waiting = append(t.caller.waiting, t)
+	q.schedule(t.caller)
+	q.mu.Unlock()
+	select {
+	case <-t.start:
+	case <-ctx.Done():
+	}
+	return ctx.Err() // also if both happened: the result would have no reader
+}
+
+// leave ends the call's place in the queue, be it waiting or computed.
+func (t *planTicket) leave() {
+	q := t.queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.caller.running == t {
+		t.caller.running = nil
+		q.running--
+	} else if i := slices.Index(t.caller.waiting, t); i >= 0 {
+		t.caller.waiting = slices.Delete(t.caller.waiting, i, i+1)
+	}
+	if t.caller.calls--; t.caller.calls == 0 {
+		delete(q.callers, t.name)
+	}
+	q.schedule(t.caller)
+}
+
+// schedule brings a caller's place in turns up to date, and starts the next calls if slots are free. q.mu is held.
+func (q *planQueue) schedule(caller *planCaller) {
+	i := slices.Index(q.turns, caller)
+	switch eligible := caller.running == nil && len(caller.waiting) > 0; {
+	case eligible && i < 0:
+		q.turns = append(q.turns, caller)
+	case !eligible && i >= 0:
+		q.turns = slices.Delete(q.turns, i, i+1)
+	}
+	for q.running < q.slots && len(q.turns) > 0 {
+		next := q.turns[0]
+		q.turns = slices.Delete(q.turns, 0, 1)
+		next.running, next.waiting = next.waiting[0], next.waiting[1:]
+		q.running++
+		close(next.running.start)
+	}
+}

@@ -1,0 +1,68 @@
+package mig
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// ComputePlacements returns the placements of the compute instances of i, in their order. One that the driver does not report
+// is taken to be the first free one, by id, which is where drivers create compute instances.
+func ComputePlacements(i NodeInstance) []gpu.Placement {
+	placements := make([]gpu.Placement, len(i.Computes))
+	var taken []gpu.Placement
+	for n, c := range i.Computes {
+		if at, ok := c.Placement.Get(); ok {
+			placements[n] = at
+			taken = append(taken, at)
+		}
+	}
+	for n, c := range i.Computes {
+		if c.Placement.Present() {
+			continue
+		}
+		at := gpu.Placement{Size: max(c.Slices, 1)}
+		for slices.ContainsFunc(taken, at.Overlaps) {
+			at.Start++
+		}
+		placements[n] = at
+		taken = append(taken, at)
+	}
+	return placements
+}
+
+// AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids of what
+// it creates are those of d. It does not modify before.
+func AfterStep(before []NodeInstance, s Step, d Done) []NodeInstance {
+	after := slices.Clone(before)
+	at := slices.IndexFunc(after, func(i NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
+	if s.Op == CreateInstance {
+		after = append(after, NodeInstance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
+		slices.SortStableFunc(after, func(a, b NodeInstance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+		return after
+	}
+	if at < 0 {
+		return after
+	}
+	place := s.Compute.Or(gpu.Placement{})
+	switch s.Op {
+	case DestroyInstance:
+		after = slices.Delete(after, at, at+1)
+	case DestroyCompute:
+		placements := ComputePlacements(after[at])
+		computes := after[at].Computes
+		after[at].Computes = nil
+		for n, c := range computes {
+			if placements[n] != place {
+				after[at].Computes = append(after[at].Computes, c)
+			}
+		}
+	case CreateCompute:
+		made := NodeCompute{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
+		computes := append(slices.Clone(after[at].Computes), made)
+		slices.SortFunc(computes, func(a, b NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
+		after[at].Computes = computes
+	}
+	return after
+}
