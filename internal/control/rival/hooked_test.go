@@ -17,8 +17,9 @@ type point struct {
 	Profile uint32 `json:"profile"`
 	GI      uint32 `json:"gi"`
 	CI      uint32 `json:"ci"`
-	After   bool   `json:"after,omitempty"` // the call has been made
-	Error   string `json:"error,omitempty"` // of that call; empty if it succeeded
+	Slices  int    `json:"slices,omitempty"` // of list-ci: those of this size; 0 is all
+	After   bool   `json:"after,omitempty"`  // the call has been made
+	Error   string `json:"error,omitempty"`  // of that call; empty if it succeeded
 
 	Read []int     `json:"read,omitempty"` // of wholeRead: the GPUs whose tree the engine was told
 	Plan *api.Plan `json:"plan,omitempty"` // of planned
@@ -162,16 +163,6 @@ func (i hookedInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
 
 func (i hookedInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
 	return read(i.device.hook, i.at(listCIs), i.MutableInstance.GetComputeInstances)
-}
-
-func (i hookedInstance) GetComputeInstanceById(id uint32) (nvmlsrc.ComputeInstance, nvml.Return) {
-	c, ret := read(i.device.hook, i.at("compute-by-id"), func() (nvmlsrc.ComputeInstance, nvml.Return) {
-		return i.MutableInstance.GetComputeInstanceById(id)
-	})
-	if ret != nvml.SUCCESS {
-		return nil, ret
-	}
-	return hookedCompute{c, i, id}, ret
 }
 
 func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsrc.ComputeInstance, nvml.Return) {

@@ -203,7 +203,9 @@ func (o *oracle) passed(p point) {
 		v[p.GPU].gis[p.Profile] = slices.DeleteFunc(slices.Clone(o.trees[p.GPU]), func(g gi) bool { return g.Profile != p.Profile })
 	case p.Kind == listCIs:
 		if g := o.trees[p.GPU].find(p.GI); g != nil {
-			v[p.GPU].cis[p.GI] = slices.Clone(g.CIs)
+			other := func(c ci) bool { return p.Slices > 0 && c.Slices != p.Slices }
+			known := slices.DeleteFunc(slices.Clone(v[p.GPU].cis[p.GI]), func(c ci) bool { return !other(c) })
+			v[p.GPU].cis[p.GI] = append(known, slices.DeleteFunc(slices.Clone(g.CIs), other)...)
 			v[p.GPU].whenC[p.GI] = o.now
 		}
 	case p.changes() && !p.After:

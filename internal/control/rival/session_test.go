@@ -46,12 +46,11 @@ type answer struct {
 
 // session is our program on a driver, from its start to its end.
 type session struct {
-	engine  *control.Engine
+	*program
 	hook    *hook
 	ctx     context.Context
 	stop    context.CancelFunc
 	ended   chan error
-	release func() error
 	sources []*nvmlsrc.Source
 }
 
@@ -73,14 +72,11 @@ func startSession(lib nvmlsrc.Library, h *hook, folder, boot string) (*session, 
 	if err := poller.Poll(s.ctx, nil); err != nil {
 		return nil, err
 	}
-	a := toldActuator{changed.Actuator(), changed.Actuator(), h}
 	var err error
-	if s.engine, s.release, err = newEngine(folder, boot, a, poller, logger); err != nil {
+	if s.program, err = newProgram(folder, boot, toldActuator{changed.Actuator(), h}, poller, logger); err != nil {
 		return nil, err
 	}
-	err = s.engine.Recover(s.ctx)
-	go func() { s.ended <- s.engine.Run(s.ctx) }()
-	if err != nil {
+	if err := s.run(s.ctx, s.ended); err != nil {
 		return nil, err
 	}
 	for _, op := range s.engine.Operations().Operations {
@@ -144,13 +140,6 @@ func (s *session) wait(id string) error {
 	for range events {
 	}
 	return ctx.Err()
-}
-
-// toldActuator tells which trees the engine was told. It leaves everything else to the Actuator.
-type toldActuator struct {
-	control.Actuator
-	control.Hanging
-	hook *hook
 }
 
 func (a toldActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
