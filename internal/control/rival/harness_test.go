@@ -127,7 +127,7 @@ func (h *harness) at(p point) verdict {
 	}
 	h.judge.passed(p)
 	if refuse {
-		h.judge.note("the driver refuses it")
+		h.judge.refusedByDriver(p)
 		return fail
 	}
 	return proceed

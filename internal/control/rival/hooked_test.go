@@ -18,8 +18,10 @@ type point struct {
 	GI      uint32 `json:"gi"`
 	CI      uint32 `json:"ci"`
 	Slices  int    `json:"slices,omitempty"` // of list-ci: those of this size; 0 is all
-	After   bool   `json:"after,omitempty"`  // the call has been made
-	Error   string `json:"error,omitempty"`  // of that call; empty if it succeeded
+	Start   int    `json:"start"`            // of what is to be created
+	Size    int    `json:"size"`
+	After   bool   `json:"after,omitempty"` // the call has been made
+	Error   string `json:"error,omitempty"` // of that call; empty if it succeeded
 
 	Read []int     `json:"read,omitempty"` // of wholeRead: the GPUs whose tree the engine was told
 	Plan *api.Plan `json:"plan,omitempty"` // of planned
@@ -37,9 +39,19 @@ func (p point) String() string {
 		when = "after"
 	}
 	if p.Kind == wholeRead || p.Kind == planned {
-		return fmt.Sprintf("ours: %s %v", p.Kind, p.Read)
+		return fmt.Sprintf("ours: %s %v%s", p.Kind, p.Read, planText(p.Plan))
 	}
-	return fmt.Sprintf("ours: GPU %d %s %s profile %d gi %d ci %d %s", p.GPU, when, p.Kind, p.Profile, p.GI, p.CI, p.Error)
+	return fmt.Sprintf("ours: GPU %d %s %s profile %d gi %d ci %d at %d:%d %s", p.GPU, when, p.Kind, p.Profile, p.GI, p.CI, p.Start, p.Size, p.Error)
+}
+
+func planText(p *api.Plan) (text string) {
+	if p == nil {
+		return ""
+	}
+	for _, g := range p.GPUs {
+		text += fmt.Sprintf("GPU %d: %s -> %s; ", g.Index, treeOfAPI(g.Before), treeOfAPI(g.After))
+	}
+	return text
 }
 
 func (p point) changes() bool {
@@ -137,7 +149,9 @@ func (d hookedDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Ret
 }
 
 func (d hookedDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsrc.MutableInstance, nvml.Return) {
-	made, ret := change(d.hook, point{Kind: createGI, GPU: d.index, Profile: id}, func() (nvmlsrc.MutableInstance, nvml.Return) {
+	made, ret := change(d.hook, point{
+		Kind: createGI, GPU: d.index, Profile: id, Start: int(at.Start), Size: int(at.Size),
+	}, func() (nvmlsrc.MutableInstance, nvml.Return) {
 		i, ret := d.MutableDevice.CreateGpuInstanceWithPlacement(id, at)
 		if ret != nvml.SUCCESS {
 			return nil, ret
@@ -166,7 +180,9 @@ func (i hookedInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nv
 }
 
 func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsrc.ComputeInstance, nvml.Return) {
-	return change(i.device.hook, i.at(createCI), func() (nvmlsrc.ComputeInstance, nvml.Return) {
+	p := i.at(createCI)
+	p.Start, p.Size = int(at.Start), int(at.Size)
+	return change(i.device.hook, p, func() (nvmlsrc.ComputeInstance, nvml.Return) {
 		c, ret := i.MutableInstance.CreateComputeInstanceWithPlacement(id, at)
 		if ret != nvml.SUCCESS {
 			return nil, ret

@@ -60,7 +60,8 @@ type operation struct {
 // cut is one GPU of an operation.
 type cut struct {
 	before, after string
-	expected      []string // the tree that our last change left; after a crash also the one before that change
+	left          tree     // by our last change, or before the first
+	expected      []string // left; after a crash also the tree before our last change, after a call that failed also the one after it
 	last          string   // the tree before our last change
 	changes       int
 	touched       bool // a change was tried
@@ -242,7 +243,7 @@ func (o *oracle) told(index int) {
 	c := op.gpus[index]
 	switch {
 	case c.expected == nil: // of a rollback, which has no plan: it begins with what it reads first
-		c.expected, c.last, c.unlike = []string{t.String()}, t.String(), t.String() != c.after
+		c.left, c.expected, c.last, c.unlike = t, []string{t.String()}, t.String(), t.String() != c.after
 		c.before, c.after = t.String(), c.before
 	case op != o.begun && !slices.Contains(c.expected, t.String()): // of a plan, Start compares
 		c.told = t.String()
@@ -286,10 +287,22 @@ func (o *oracle) changed(p point) {
 		o.classify(p, target)
 	}
 	o.refresh(index, false)
-	c.last, c.expected, c.told = before, []string{o.trees[index].String()}, ""
+	c.left, c.last, c.expected, c.told = o.trees[index], before, []string{o.trees[index].String()}, ""
 	c.changes++
 	o.stood[index] = map[string]bool{o.trees[index].String(): true}
 	o.forget(index)
+}
+
+// refusedByDriver notes that a change has failed with an error which does not say that nothing was done. If the rival makes the
+// very change at that moment, the GPU is as if the call had made it: what counts is what reading back says.
+func (o *oracle) refusedByDriver(p point) {
+	o.note("the driver refuses it")
+	op := o.owner(p.GPU)
+	if op == nil {
+		return
+	}
+	c := op.gpus[p.GPU]
+	c.expected = append(c.expected, c.left.after(p).String())
 }
 
 // classify says which of the two gaps let ours destroy what the rival has made. That what it read is the tree which it expected
@@ -319,7 +332,7 @@ func (o *oracle) plan(p *api.Plan) {
 	op := &operation{verb: api.VerbApply, gpus: map[int]*cut{}, since: o.now}
 	for _, g := range p.GPUs {
 		before := treeOfAPI(g.Before).String()
-		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), expected: []string{before}, last: before}
+		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: o.trees[g.Index], expected: []string{before}, last: before}
 		o.stood[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
 	o.begun = op

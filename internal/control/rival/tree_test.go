@@ -56,6 +56,27 @@ func (t tree) find(id uint32) *gi {
 	return nil
 }
 
+// after is the tree with one more change.
+func (t tree) after(p point) tree {
+	next := tree{}
+	for _, g := range t {
+		if p.Kind == destroyGI && g.ID == p.GI {
+			continue
+		}
+		if g.ID == p.GI {
+			g.CIs = slices.DeleteFunc(slices.Clone(g.CIs), func(c ci) bool { return p.Kind == destroyCI && c.ID == p.CI })
+		}
+		if g.ID == p.GI && p.Kind == createCI {
+			g.CIs = append(g.CIs, ci{Start: p.Start, Slices: p.Size})
+		}
+		next = append(next, g)
+	}
+	if p.Kind == createGI {
+		next = append(next, gi{Profile: p.Profile, Start: p.Start, Size: p.Size})
+	}
+	return next
+}
+
 // treeOf reads what stands on a GPU from the simulated node itself, not through any code that is under test.
 func treeOf(t testing.TB, node *sim.Node, index int) tree {
 	t.Helper()

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // answered judges what our program says of its operations after a request.
@@ -91,7 +92,18 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 		o.fault("operation %s ends as %s, with the reason %v", doc.ID, doc.State, doc.Error)
 	}
 	for index, c := range op.gpus {
-		state, standing := o.stateOf(doc, index)
+		state, standing, listed := stateOf(doc, o.uuids[index])
+		if !listed && doc.State != api.Succeeded && !op.accepted { // it says that it has nothing to do with the GPU
+			state = api.Failed
+		}
+		switch {
+		case listed || doc.Verb != api.VerbRollback:
+		case c.changes > 0:
+			o.fault("GPU %d: operation %s has changed it, and does not say so", index, doc.ID)
+			continue
+		default:
+			continue
+		}
 		switch state {
 		case api.Succeeded:
 			if !o.stood[index][c.after] {
@@ -120,13 +132,13 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 	}
 }
 
-// stateOf is what became of a GPU. Where the document does not tell it for each, the operation's state is that of all.
-func (o *oracle) stateOf(doc *api.Operation, index int) (api.OperationState, tree) {
-	at := slices.IndexFunc(doc.GPUs, func(g api.OperationGPU) bool { return g.GPU == o.uuids[index] })
+// stateOf is what became of a GPU, and whether the operation tells it apart; otherwise the operation's state is that of all.
+func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, standing tree, listed bool) {
+	at := slices.IndexFunc(doc.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	if at < 0 {
-		return doc.State, nil
+		return doc.State, nil, false
 	}
-	return doc.GPUs[at].State, treeOfAPI(doc.GPUs[at].Standing)
+	return doc.GPUs[at].State, treeOfAPI(doc.GPUs[at].Standing), true
 }
 
 // finish judges what is left at the end: what the rival has reported as done and not changed itself.
