@@ -9,13 +9,13 @@ import (
 )
 
 // TestRivalAtEveryPoint runs a whole program of the rival at one point of an operation, for every point that it has. The gaps
-// are exactly where they are said to be: only an identical tree, or one made after the last reading, is mistaken for our own.
+// are exactly where they are said to be: only an identical tree, or one made after the last reading began, is mistaken for our own.
 func TestRivalAtEveryPoint(t *testing.T) {
 	for _, o := range []order{
 		{GPU: 1, Program: rebuildTheSame},
 		{GPU: 1, Program: clearAndBuild, Layout: tree{whole(profile1g, 0), whole(profile1g, 1), whole(profile2g, 2)}},
 		{GPU: 1, Program: clearAndBuild, Layout: tree{}},
-		{GPU: 1, Program: editComputes},
+		{GPU: 1, Program: editComputes}, // into two
 	} {
 		name := o.Program
 		if o.Layout != nil {
@@ -34,22 +34,31 @@ func TestRivalAtEveryPoint(t *testing.T) {
 					gaps[i] += k
 				}
 				if t.Failed() {
-					t.Fatalf("%s at point %d", o.Program, n)
+					t.Fatalf("at point %d", n)
 				}
 			}
 			t.Logf("destroyed through the gaps: %d rebuilt identically, %d after the last reading", gaps[gapIdentical], gaps[gapAfterReading])
 			if same := o.Program == rebuildTheSame; same != (gaps[gapIdentical] > 0) || same && gaps[gapAfterReading] == 0 {
-				t.Error("the gap of an identical tree is there for an identical tree, and for no other")
+				t.Error("only an identical tree can be mistaken for our own, and it must be")
 			}
 		})
 	}
 }
 
+// oneSplit has an instance on the second GPU that can be split.
+const oneSplit = `
+version: 1
+node: {hostname: rival, driver: "580.95.05", privileged: true}
+gpus:
+  - {model: A100-40GB, mig: true, layout: []}
+  - {model: A100-40GB, mig: true, layout: ["2g.10gb@0"]}
+`
+
 // disturbed does an operation that destroys an instance and creates another, with the rival at its n-th point.
 func disturbed(t *testing.T, o order, n int) (h *harness, reached bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h = newSameProcess(t, twoGPUs, 1)
+		h = newSameProcess(t, oneSplit, 1)
 		h.begin()
 		points := 0
 		h.script = func(p point) {
@@ -60,7 +69,7 @@ func disturbed(t *testing.T, o order, n int) (h *harness, reached bool) {
 				h.let(o)
 			}
 		}
-		h.ask(apply("1", map[string]api.DeviceRequest{"2g.10gb": {Count: 1}}))
+		h.ask(apply("1", map[string]api.DeviceRequest{"1g.5gb": {Count: 1}}))
 		reached = points >= n
 		h.ours.end()
 		h.judge.finish()

@@ -107,6 +107,9 @@ func (h *harness) at(p point) verdict {
 	if c.dieAt > 0 && c.points > c.dieAt {
 		return die
 	}
+	if p.After {
+		h.judge.passed(p)
+	}
 	if h.script != nil {
 		h.script(p)
 	} else {
@@ -118,14 +121,13 @@ func (h *harness) at(p point) verdict {
 		refuse = c.failAt > 0 && c.changes >= c.failAt && c.changes < c.failAt+c.failures
 	}
 	if c.dieAt > 0 && c.points == c.dieAt {
-		if p.After || !p.changes() { // else the call is not made
-			h.judge.passed(p)
-		}
 		h.kills++
 		h.judge.crashed()
 		return die
 	}
-	h.judge.passed(p)
+	if !p.After {
+		h.judge.passed(p)
+	}
 	if refuse {
 		h.judge.refusedByDriver(p)
 		return fail

@@ -74,16 +74,16 @@ type cut struct {
 type view struct {
 	ever  map[uint32]bool // profiles that are ever listed
 	gis   map[uint32]tree // by profile
-	cis   map[uint32][]ci // by GPU instance
+	cis   map[string][]ci // by the key of the GPU instance
 	when  map[uint32]int  // of the listing, by profile
-	whenC map[uint32]int  // of the listing of compute instances, by GPU instance
+	whenC map[string]int  // of the listing of compute instances, by GPU instance
 }
 
 // The gaps of the contract.
 const (
 	noGap           = iota
 	gapIdentical    // an identical tree was rebuilt between two readings
-	gapAfterReading // it was rebuilt between the last reading and the destruction
+	gapAfterReading // it was rebuilt between the last reading, which takes several calls, and the destruction
 )
 
 func newOracle(uuids []gpu.UUID, truth func(int) tree, busy func(int, uint32, uint32) bool) *oracle {
@@ -126,7 +126,7 @@ func (o *oracle) fault(format string, args ...any) {
 
 func (o *oracle) forget(index int) {
 	v := o.views[index]
-	v.gis, v.cis, v.when, v.whenC = map[uint32]tree{}, map[uint32][]ci{}, map[uint32]int{}, map[uint32]int{}
+	v.gis, v.cis, v.when, v.whenC = map[uint32]tree{}, map[string][]ci{}, map[uint32]int{}, map[string]int{}
 }
 
 // refresh takes in what stands on a GPU after a call, and accounts for what is new and what is not there any more.
@@ -205,9 +205,9 @@ func (o *oracle) passed(p point) {
 	case p.Kind == listCIs:
 		if g := o.trees[p.GPU].find(p.GI); g != nil {
 			other := func(c ci) bool { return p.Slices > 0 && c.Slices != p.Slices }
-			known := slices.DeleteFunc(slices.Clone(v[p.GPU].cis[p.GI]), func(c ci) bool { return !other(c) })
-			v[p.GPU].cis[p.GI] = append(known, slices.DeleteFunc(slices.Clone(g.CIs), other)...)
-			v[p.GPU].whenC[p.GI] = o.now
+			known := slices.DeleteFunc(slices.Clone(v[p.GPU].cis[g.key()]), func(c ci) bool { return !other(c) })
+			v[p.GPU].cis[g.key()] = append(known, slices.DeleteFunc(slices.Clone(g.CIs), other)...)
+			v[p.GPU].whenC[g.key()] = o.now
 		}
 	case p.changes() && !p.After:
 		o.changing(p)
@@ -224,7 +224,7 @@ func (v *view) tree() (t tree, complete bool) {
 			complete = false
 		}
 		for _, g := range v.gis[profile] {
-			list, ok := v.cis[g.ID]
+			list, ok := v.cis[g.key()]
 			complete = complete && ok
 			g.CIs = list
 			t = append(t, g)
@@ -306,26 +306,22 @@ func (o *oracle) refusedByDriver(p point) {
 }
 
 // classify says which of the two gaps let ours destroy what the rival has made. That what it read is the tree which it expected
-// is known: so either the rival had rebuilt it before the last listing, between two of them; or after the last listing.
+// is known: so the rival had rebuilt it before the last listings, between two readings; or after the first of them.
 func (o *oracle) classify(p point, target *origin) {
-	v := o.views[p.GPU]
-	listed := v.whenC[p.GI]
-	if p.Kind == destroyGI {
-		listed = 0
-		for profile, list := range v.gis {
-			if list.find(p.GI) != nil {
-				listed = v.when[profile]
-			}
-		}
+	if !target.claimed {
+		return
+	}
+	v, g := o.views[p.GPU], o.trees[p.GPU].find(p.GI)
+	listed := v.when[g.Profile]
+	if p.Kind == destroyCI {
+		listed = min(listed, v.whenC[g.key()])
 	}
 	gap := gapIdentical
 	if target.at > listed {
 		gap = gapAfterReading
 	}
-	if target.claimed {
-		o.gaps[gap]++
-		o.note(fmt.Sprintf("gap %d: rebuilt at %d, listed at %d", gap, target.at, listed))
-	}
+	o.gaps[gap]++
+	o.note(fmt.Sprintf("gap %d: rebuilt at %d, listed at %d", gap, target.at, listed))
 }
 
 func (o *oracle) plan(p *api.Plan) {

@@ -47,6 +47,9 @@ func (g gi) String() string {
 	return fmt.Sprintf("%d@%d:%d%v", g.Profile, g.Start, g.Size, list)
 }
 
+// key names the GPU instance, and not another one that has its id later.
+func (g gi) key() string { return fmt.Sprintf("%d is %d@%d", g.ID, g.Profile, g.Start) }
+
 func (t tree) find(id uint32) *gi {
 	for i := range t {
 		if t[i].ID == id {
