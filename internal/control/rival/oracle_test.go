@@ -61,7 +61,7 @@ type operation struct {
 type cut struct {
 	before, after string
 	left          tree     // by our last change, or before the first
-	expected      []string // left; after a crash also the tree before our last change, after a call that failed also the one after it
+	expected      []string // left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
 	last          string   // the tree before our last change
 	changes       int
 	touched       bool // a change was tried
@@ -287,7 +287,12 @@ func (o *oracle) changed(p point) {
 		o.classify(p, target)
 	}
 	o.refresh(index, false)
-	c.left, c.last, c.expected, c.told = o.trees[index], before, []string{o.trees[index].String()}, ""
+	c.last, c.told = c.left.String(), ""
+	c.left = c.left.after(p)
+	c.expected = []string{c.left.String()}
+	if destroys { // drivers are known to say so of what is still there: rebuilt, it cannot be told from that
+		c.expected = append(c.expected, c.last)
+	}
 	c.changes++
 	o.stood[index] = map[string]bool{o.trees[index].String(): true}
 	o.forget(index)

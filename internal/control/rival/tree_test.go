@@ -70,12 +70,12 @@ func (t tree) after(p point) tree {
 			g.CIs = slices.DeleteFunc(slices.Clone(g.CIs), func(c ci) bool { return p.Kind == destroyCI && c.ID == p.CI })
 		}
 		if g.ID == p.GI && p.Kind == createCI {
-			g.CIs = append(g.CIs, ci{Start: p.Start, Slices: p.Size})
+			g.CIs = append(g.CIs, ci{ID: p.CI, Start: p.Start, Slices: p.Size})
 		}
 		next = append(next, g)
 	}
 	if p.Kind == createGI {
-		next = append(next, gi{Profile: p.Profile, Start: p.Start, Size: p.Size})
+		next = append(next, gi{ID: p.GI, Profile: p.Profile, Start: p.Start, Size: p.Size})
 	}
 	return next
 }
