@@ -332,8 +332,9 @@ func (o *oracle) classify(p point, target *origin) {
 func (o *oracle) plan(p *api.Plan) {
 	op := &operation{verb: api.VerbApply, gpus: map[int]*cut{}, since: o.now}
 	for _, g := range p.GPUs {
-		before := treeOfAPI(g.Before).String()
-		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: o.trees[g.Index], expected: []string{before}, last: before}
+		left := treeOfAPI(g.Before)
+		before := left.String()
+		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []string{before}, last: before}
 		o.stood[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
 	o.begun = op

@@ -106,9 +106,9 @@ func treeOfState(s *sim.State) tree {
 func treeOfAPI(list []api.Instance) tree {
 	t := tree{}
 	for _, i := range list {
-		g := gi{Profile: i.ProfileID, Start: i.Placement.Start, Size: i.Placement.Size}
+		g := gi{ID: uint32(i.ID.Or(0)), Profile: i.ProfileID, Start: i.Placement.Start, Size: i.Placement.Size}
 		for _, c := range i.Compute {
-			g.CIs = append(g.CIs, ci{Start: c.Placement.Start, Slices: c.Placement.Size})
+			g.CIs = append(g.CIs, ci{ID: uint32(c.ID.Or(0)), Start: c.Placement.Start, Slices: c.Placement.Size})
 		}
 		t = append(t, g)
 	}
