@@ -122,7 +122,7 @@ func (h *harness) at(p point) verdict {
 	}
 	if c.dieAt > 0 && c.points == c.dieAt {
 		h.kills++
-		h.judge.crashed()
+		h.judge.crashed(p)
 		return die
 	}
 	if !p.After {

@@ -60,14 +60,24 @@ type operation struct {
 // cut is one GPU of an operation.
 type cut struct {
 	before, after string
-	left          tree     // by our last change, or before the first
-	expected      []string // left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
-	last          string   // the tree before our last change
+	left          tree   // by our last change, or before the first
+	expected      []tree // left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
+	last          tree   // before our last change
 	changes       int
 	touched       bool // a change was tried
 	disturbed     bool // the rival has changed the GPU
 	told          string
 	unlike        bool // of a rollback: the tree that it began with is not the one that the operation had left
+}
+
+// expects returns the tree that is the same by placement, if it is one of those that are expected.
+func (c *cut) expects(t tree) tree {
+	for _, e := range c.expected {
+		if e.String() == t.String() {
+			return e
+		}
+	}
+	return nil
 }
 
 // view is what our process has read of a GPU since it last changed it itself.
@@ -243,9 +253,9 @@ func (o *oracle) told(index int) {
 	c := op.gpus[index]
 	switch {
 	case c.expected == nil: // of a rollback, which has no plan: it begins with what it reads first
-		c.left, c.expected, c.last, c.unlike = t, []string{t.String()}, t.String(), t.String() != c.after
+		c.left, c.expected, c.last, c.unlike = t, []tree{t}, t, t.String() != c.after
 		c.before, c.after = t.String(), c.before
-	case op != o.begun && !slices.Contains(c.expected, t.String()): // of a plan, Start compares
+	case op != o.begun && c.expects(t) == nil: // of a plan, Start compares
 		c.told = t.String()
 	}
 }
@@ -262,7 +272,7 @@ func (o *oracle) changing(p point) {
 
 // changed judges a change of ours that the driver has made.
 func (o *oracle) changed(p point) {
-	index, before := p.GPU, o.trees[p.GPU].String()
+	index := p.GPU
 	target := o.parts[part{index, p.GI, p.CI, p.Kind == destroyCI}]
 	destroys := p.Kind == destroyGI || p.Kind == destroyCI
 	op := o.owner(index)
@@ -276,10 +286,10 @@ func (o *oracle) changed(p point) {
 	seen, complete := o.views[index].tree()
 	switch {
 	case c.told != "":
-		o.fault("%s on GPU %d although the engine was told another tree: %s; expected %q", p.Kind, index, c.told, c.expected)
-	case complete && !slices.Contains(c.expected, seen.String()):
-		o.fault("%s on GPU %d although it read another tree: %s; expected %q", p.Kind, index, seen, c.expected)
-	case !complete && (strange || !slices.Contains(c.expected, before)):
+		o.fault("%s on GPU %d although the engine was told another tree: %s; expected %v", p.Kind, index, c.told, c.expected)
+	case complete && c.expects(seen) == nil:
+		o.fault("%s on GPU %d although it read another tree: %s; expected %v", p.Kind, index, seen, c.expected)
+	case !complete && (strange || c.expects(o.trees[index]) == nil):
 		o.fault("%s on GPU %d, which the rival has changed, without reading it since our own last change", p.Kind, index)
 	case strange && c.unlike:
 		o.fault("a rollback destroys on GPU %d what the rival has made since the operation", index)
@@ -287,9 +297,12 @@ func (o *oracle) changed(p point) {
 		o.classify(p, target)
 	}
 	o.refresh(index, false)
-	c.last, c.told = c.left.String(), ""
+	if t := c.expects(seen); t != nil && complete {
+		c.left = t
+	}
+	c.last, c.told = c.left, ""
 	c.left = c.left.after(p)
-	c.expected = []string{c.left.String()}
+	c.expected = []tree{c.left}
 	if destroys { // drivers are known to say so of what is still there: rebuilt, it cannot be told from that
 		c.expected = append(c.expected, c.last)
 	}
@@ -307,7 +320,7 @@ func (o *oracle) refusedByDriver(p point) {
 		return
 	}
 	c := op.gpus[p.GPU]
-	c.expected = append(c.expected, c.left.after(p).String())
+	c.expected = append(c.expected, c.left.after(p))
 }
 
 // classify says which of the two gaps let ours destroy what the rival has made. That what it read is the tree which it expected
@@ -334,7 +347,7 @@ func (o *oracle) plan(p *api.Plan) {
 	for _, g := range p.GPUs {
 		left := treeOfAPI(g.Before)
 		before := left.String()
-		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []string{before}, last: before}
+		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left}, last: left}
 		o.stood[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
 	o.begun = op
@@ -354,9 +367,13 @@ func (o *oracle) rollingBack(id string) {
 	o.begun = op
 }
 
-// crashed notes that our process is gone: the next one has read nothing, and may not know of the last change.
-func (o *oracle) crashed() {
+// crashed notes that our process is gone: the next one has read nothing, may not know of the last change, and does not know
+// whether a change was made that it was about to make.
+func (o *oracle) crashed(p point) {
 	o.note("ours is killed")
+	if op := o.owner(p.GPU); op != nil && p.changes() && !p.After {
+		op.gpus[p.GPU].expected = append(op.gpus[p.GPU].expected, op.gpus[p.GPU].left.after(p))
+	}
 	for i := range o.views {
 		o.forget(i)
 	}
