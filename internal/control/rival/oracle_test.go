@@ -6,6 +6,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // oracle judges both sides from what is true of the node, and from the order of all calls.
@@ -53,6 +54,7 @@ type operation struct {
 	end    int // the last time that it was seen to be over
 	state  api.OperationState
 	closed bool
+	steps  []mig.Step
 	// accepted reports whether it was asked to be closed as it stands.
 	accepted bool
 }
@@ -297,8 +299,8 @@ func (o *oracle) changed(p point) {
 		o.classify(p, target)
 	}
 	o.refresh(index, false)
-	if t := c.expects(seen); t != nil && complete {
-		c.left = t
+	if complete && c.expects(seen) != nil {
+		c.left = seen
 	}
 	c.last, c.told = c.left, ""
 	c.left = c.left.after(p)
@@ -343,7 +345,7 @@ func (o *oracle) classify(p point, target *origin) {
 }
 
 func (o *oracle) plan(p *api.Plan) {
-	op := &operation{verb: api.VerbApply, gpus: map[int]*cut{}, since: o.now}
+	op := &operation{verb: api.VerbApply, gpus: map[int]*cut{}, since: o.now, steps: p.Steps}
 	for _, g := range p.GPUs {
 		left := treeOfAPI(g.Before)
 		before := left.String()
@@ -367,6 +369,20 @@ func (o *oracle) rollingBack(id string) {
 	o.begun = op
 }
 
+// pointOf is the change that a step makes to a tree.
+func pointOf(s mig.Step, t tree) point {
+	p := point{Kind: string(s.Op), Profile: s.ProfileID, Start: s.Placement.Start, Size: s.Placement.Size}
+	for _, g := range t {
+		if g.Profile == s.ProfileID && g.Start == s.Placement.Start {
+			p.GI = g.ID
+		}
+	}
+	if at, ok := s.Compute.Get(); ok {
+		p.CI, p.Start, p.Size = uint32(s.ComputeID.Or(0)), at.Start, at.Size
+	}
+	return p
+}
+
 // crashed notes that our process is gone: the next one has read nothing, may not know of the last change, and does not know
 // whether a change was made that it was about to make.
 func (o *oracle) crashed(p point) {
@@ -386,6 +402,10 @@ func (o *oracle) crashed(p point) {
 				c.expected = append(c.expected, c.last)
 			}
 			c.told = ""
+		}
+		for _, s := range op.steps { // one of them may have been written down as about to be done
+			index := slices.Index(o.uuids, s.GPU)
+			op.gpus[index].expected = append(op.gpus[index].expected, op.gpus[index].left.after(pointOf(s, op.gpus[index].left)))
 		}
 	}
 }
