@@ -84,13 +84,13 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 .PHONY: test-unit
 test-unit: toolchain
 	@echo "==> unit tests, with the race detector"
-	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /cmd/ -e /control/crash)
+	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /cmd/ -e /control/crash -e /control/rival)
 
 # Without the race detector: it would slow the hundreds of processes that are killed, and the engine's own tests have it.
 .PHONY: test-crash
 test-crash: toolchain
-	@echo "==> partition control, killed at every point of every operation"
-	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/control/crash
+	@echo "==> partition control, killed at every point of every operation, and with a foreign partitioner between its driver calls"
+	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/control/crash ./internal/control/rival
 
 # -count=1: the tests build what they test in processes of their own, which the test cache does not see.
 .PHONY: test-e2e
@@ -104,7 +104,7 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 
 .PHONY: test-growth
 test-growth: toolchain
-	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes"
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes"
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestNothingGrows ./cmd/mig-exporter
 
 .PHONY: test-docs

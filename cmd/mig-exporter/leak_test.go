@@ -77,6 +77,12 @@ func TestNothingGrows(t *testing.T) {
 	}
 	late := holds(t, x)
 	t.Logf("after %d polls %+v; after %d polls and %d scrapes %+v", settled, early, polls, scrapes, late)
+	expectNoGrowth(t, early, late)
+}
+
+// expectNoGrowth compares what is held late with what was held early.
+func expectNoGrowth(t *testing.T, early, late held) {
+	t.Helper()
 	if late.goroutines > early.goroutines {
 		t.Errorf("%d goroutines, %d before", late.goroutines, early.goroutines)
 	}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// The numbers of layout changes after which nothing may grow, and at which it is looked whether it has: the first is more than
+// the operations that are kept.
+const (
+	settledChanges = 320
+	longChanges    = 640
+)
+
+// changeScenario is a node whose second GPU nothing uses.
+const changeScenario = `
+version: 1
+node: {hostname: growth, driver: "580.95.05", privileged: true}
+gpus:
+  - {model: A100-40GB, mig: true, layout: ["3g.20gb@4", "2g.10gb@0"]}
+  - {model: A100-40GB, mig: true, layout: ["7g.40gb@0"]}
+`
+
+// controlledNode starts a node with partition control, as run does, and waits until that is ready.
+func controlledNode(t *testing.T) *exporter {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ctl-") //nolint:usetesting // the path of a socket has to be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	scenario := filepath.Join(dir, "scenario.yaml")
+	if err := os.WriteFile(scenario, []byte(changeScenario), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inv, err := parse([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled", "--control.mode=apply",
+		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")}, os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := assemble(&inv.Config, log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() { ended <- x.poller.Run(ctx) }()
+	pollOnce(t, x)
+	go func() { ended <- x.control.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+		x.close()
+	})
+	for x.control.engine.State() != "idle" {
+		time.Sleep(time.Millisecond)
+	}
+	return x
+}
+
+// changeLayout makes one layout change and waits for its end.
+func changeLayout(t *testing.T, x *exporter, devices map[string]api.DeviceRequest) {
+	t.Helper()
+	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true}}
+	plan, err := x.control.engine.Plan(t.Context(), root, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: devices}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op, err := x.control.engine.Start(t.Context(), root, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events, err := x.control.engine.Events(t.Context(), op.ID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last api.Event
+	for last = range events {
+	}
+	if last.State != api.Succeeded || len(plan.Steps) == 0 {
+		t.Fatalf("operation %s is %s after %d steps", op.ID, last.State, len(plan.Steps))
+	}
+}
+
+// scrapeUntil scrapes one time after the other until stop is closed, and returns how often.
+func scrapeUntil(t *testing.T, url string, stop <-chan struct{}) (scrapes int) {
+	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	for ; ; scrapes++ {
+		select {
+		case <-stop:
+			return scrapes
+		default:
+		}
+		f := benchForms[scrapes%len(benchForms)]
+		resp, err := client.Do(scrapeRequest(t, url, f.accept, f.coding))
+		if err != nil {
+			t.Error(err)
+			return scrapes
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK || n == 0 {
+			t.Errorf("scrape %d: status %d, %d bytes, %v", scrapes, resp.StatusCode, n, err)
+			return scrapes
+		}
+	}
+}
+
+// TestNothingGrowsByLayoutChanges: layout after layout, while metrics are scraped as fast as they come, the process holds no more
+// than after the first of them.
+func TestNothingGrowsByLayoutChanges(t *testing.T) {
+	if raceEnabled {
+		t.Skip("ten times slower, and the detector's shadow memory is not what is measured")
+	}
+	x := controlledNode(t)
+	server := httptest.NewServer(x.handler)
+	defer server.Close()
+	layouts := []map[string]api.DeviceRequest{
+		{"3g.20gb": {Count: 1}, "2g.10gb": {Count: 1}, "1g.5gb": {Count: 2}},
+		{"3g.20gb": {Count: 2}},
+		{"7g.40gb": {Count: 1, Compute: []string{"3c", "4c"}}},
+	}
+	scrapes := 0
+	change := func(from, to int) held {
+		var scraping sync.WaitGroup
+		stop := make(chan struct{})
+		scraping.Go(func() { scrapes += scrapeUntil(t, server.URL+"/metrics", stop) })
+		for n := from; n < to; n++ {
+			changeLayout(t, x, layouts[n%len(layouts)])
+		}
+		close(stop)
+		scraping.Wait()
+		server.CloseClientConnections()
+		return holds(t, x)
+	}
+	early := change(0, settledChanges)
+	late := change(settledChanges, longChanges)
+	t.Logf("after %d layout changes %+v; after %d of them and %d scrapes %+v", settledChanges, early, longChanges, scrapes, late)
+	expectNoGrowth(t, early, late)
+}

@@ -1,0 +1,60 @@
+package rival
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// roleVariable makes a child process play a role instead of any test.
+const roleVariable = "RIVAL_TEST_ROLE"
+
+var (
+	runs        = flag.Int("rival.runs", 4000, "how many requests are made of our program in one process with the rival")
+	processRuns = flag.Int("rival.process-runs", 300, "how many are made with the rival in a process of its own, on the C library")
+	firstSeed   = flag.Uint64("rival.seed", 1, "the first seed")
+	shown       = flag.Int("rival.shown", 60, "how many of the last calls are shown of a run that has broken a rule")
+)
+
+// libraryPath is the simulated driver.
+var libraryPath string
+
+// TestMain builds the simulated driver; in a child process it plays that process's role instead of any test.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := playRole(role); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(buildAndRun(m))
+}
+
+// sideBySide is how many nodes are tried at once: processes mostly wait for each other.
+const sideBySide = "8"
+
+func buildAndRun(m *testing.M) int {
+	flag.Parse()
+	if err := flag.Set("test.parallel", sideBySide); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	dir, err := os.MkdirTemp("", "rival-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	libraryPath = filepath.Join(dir, "libnvidia-ml.so.1")
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1",
+		"-o", libraryPath, "../../../cmd/nvml-sim")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
