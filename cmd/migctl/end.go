@@ -125,7 +125,7 @@ func writeStanding(p *page, g *api.OperationGPU) {
 	switch {
 	case len(g.Standing) > 0:
 		p.line(text("    Standing there:"))
-	case g.State == api.Interrupted: // the layout was read, or it would not be known that it has changed
+	case g.Standing != nil:
 		p.line(text("    Standing there: no GPU instances"))
 	default:
 		p.line(text("    Standing there: see migctl get"))

@@ -178,14 +178,15 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 // is what the step leads to.
 func (p *part) note(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, notAfter := afterStep(p.Expected, s, out.Instances)
+	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
 		p.Pending = nil
-		return nil, &foreignError{gpu: p.GPU, standing: out.Instances}
+		return nil, newForeignError(p.GPU, out)
 	case !out.Read: // it stays pending: neither done nor not done
 		p.Changed = true
 		return nil, cmp.Or(err, gpu.ErrDriver)
-	case mig.SameInstances(out.Instances, p.Expected):
+	case mig.SameInstances(out.Instances, p.Expected) && !(reported && creates(s)):
 		p.Pending = nil
 		return nil, cmp.Or(err, fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver))
 	case notAfter == nil && !refused(err):
@@ -194,22 +195,37 @@ func (p *part) note(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 			return nil, err
 		}
 		return &out.Done, nil
-	default:
+	default: // also what was created and does not stand any more
 		p.Pending, p.Changed = nil, p.Changed || !refused(err)
-		return nil, &foreignError{gpu: p.GPU, standing: out.Instances, done: err == nil}
+		return nil, newForeignError(p.GPU, out)
 	}
 }
 
 // refused reports whether the driver has definitely not done what it was asked for: what looks like it is another client's.
 func refused(err error) bool {
+	if errors.Is(err, mig.ErrNotAsAsked) {
+		return false
+	}
 	return errors.Is(err, gpu.ErrInsufficientResources) || errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrNotFound)
 }
 
 // foreignError says that another client has changed a GPU in the middle of an operation.
 type foreignError struct {
 	gpu      gpu.UUID
-	standing []mig.NodeInstance
-	done     bool // the step was done before
+	standing []mig.NodeInstance // nil: they could not be read
+}
+
+func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
+	f := &foreignError{gpu: id}
+	if out.Read {
+		f.standing = knownInstances(out.Instances)
+	}
+	return f
+}
+
+// knownInstances copies instances that were read: the copy is never nil.
+func knownInstances(list []mig.NodeInstance) []mig.NodeInstance {
+	return append([]mig.NodeInstance{}, list...)
 }
 
 func (f *foreignError) Error() string {
@@ -288,7 +304,7 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 		case err != nil:
 			return err
 		case !mig.SameInstances(g.Instances, p.Expected):
-			return &foreignError{gpu: p.GPU, standing: g.Instances}
+			return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
 		}
 		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
 			return fmt.Errorf("the layout read back is another one: %s is missing: %w", stepText(left[0]), gpu.ErrDriver)

@@ -201,7 +201,7 @@ func uuids(list []mig.NodeInstance) []string {
 
 // describe draws the instances of a GPU for a plan: with fates by place, holders by unit.
 func (c *census) describe(g mig.NodeGPU, gone map[place]bool) []api.Instance {
-	list := describeStanding(g.Instances)
+	list := describeStanding(knownInstances(g.Instances))
 	for n := range list {
 		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
@@ -215,8 +215,20 @@ func (c *census) describe(g mig.NodeGPU, gone map[place]bool) []api.Instance {
 	return list
 }
 
-// describeStanding draws instances that stand.
+// standingOn are the instances of a GPU among those that were read; nil if it was not.
+func standingOn(gpus []mig.NodeGPU, id gpu.UUID) []mig.NodeInstance {
+	g, err := findGPU(gpus, nil, id)
+	if err != nil {
+		return nil
+	}
+	return knownInstances(g.Instances)
+}
+
+// describeStanding draws instances that stand; nil if they are not known.
 func describeStanding(instances []mig.NodeInstance) []api.Instance {
+	if instances == nil {
+		return nil
+	}
 	list := []api.Instance{}
 	for _, i := range instances {
 		d := api.Instance{ID: gpu.Some(i.ID), Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement,

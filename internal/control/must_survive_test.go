@@ -59,9 +59,26 @@ func TestComputeInstanceGoneAndInstanceStillInUse(t *testing.T) {
 
 func TestDestroySaysOKAndTheInstanceRemains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, step := range []mig.StepOp{mig.DestroyCompute, mig.DestroyInstance, mig.CreateInstance, mig.CreateCompute} {
+		for _, step := range []mig.StepOp{mig.DestroyCompute, mig.DestroyInstance} {
 			w, e, _ := survives(t, api.RolledBack, func(w *world) { w.before = first(step, gpu1, errLie) })
 			w.sound(t, e, mixedBefore, mixedBefore)
+		}
+	})
+}
+
+// TestCreatedInstanceIsGone: the driver has created it, and it does not stand. Another client must have destroyed it: nothing more is
+// changed there.
+func TestCreatedInstanceIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, step := range []mig.StepOp{mig.CreateInstance, mig.CreateCompute} {
+			w, e, op := survives(t, api.Interrupted, func(w *world) { w.before = first(step, gpu1, errLie) })
+			calls := w.calls
+			if op.GPUs[0].State != api.RolledBack || op.GPUs[1].State != api.Interrupted || op.GPUs[1].Standing == nil || e.State() != idle {
+				t.Errorf("%s: %+v, state %s", step, op.GPUs, e.State())
+			}
+			if next := w.engine(t, nil); w.calls != calls || next.State() != idle {
+				t.Errorf("%s: state %s after a restart", step, next.State())
+			}
 		}
 	})
 }

@@ -25,8 +25,8 @@ type Actuator interface {
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
 	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the change,
 	// and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it succeeded or failed,
-	// it reads them again into the Outcome. A creation gives exactly the placement asked for, or
-	// gpu.ErrInsufficientResources; a destruction after which the instance is still there is an error.
+	// it reads them again into the Outcome. A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver
+	// reported success; a destruction after which the instance is still there is an error.
 	PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and reads back what became of it. Before it does, it lets go of what it holds of the GPU.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)

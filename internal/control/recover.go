@@ -138,9 +138,8 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	op := newOperation(record{Operation: e.header(api.VerbRecovery, "system"), Boot: e.o.BootID})
 	if known {
 		for _, p := range last.Parts {
-			g, err := findGPU(gpus, nil, p.GPU)
-			if err != nil || !p.matches(g.Instances) {
-				op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: p.GPU, State: api.Degraded, Standing: describeStanding(g.Instances)})
+			if live := standingOn(gpus, p.GPU); live == nil || !p.matches(live) {
+				op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: p.GPU, State: api.Degraded, Standing: describeStanding(live)})
 			}
 		}
 		if len(op.Operation.GPUs) == 0 {
@@ -148,7 +147,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		}
 	} else {
 		for _, g := range gpus {
-			op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Degraded, Standing: describeStanding(g.Instances)})
+			op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Degraded, Standing: describeStanding(knownInstances(g.Instances))})
 		}
 	}
 	op.Operation.State = api.Degraded
@@ -228,8 +227,7 @@ func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
 			state = api.Failed
 		}
 		p.Changed, p.Pending = p.Changed || p.Pending != nil, nil
-		g, _ := findGPU(gpus, nil, p.GPU)
-		e.setGPU(op, p.GPU, state, problem, g.Instances)
+		e.setGPU(op, p.GPU, state, problem, standingOn(gpus, p.GPU))
 	}
 	state := api.Failed
 	if op.changed() {

@@ -50,8 +50,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	}
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() {
-			live, _ := findGPU(gpus, nil, g.GPU)
-			e.setGPU(op, g.GPU, api.Accepted, nil, live.Instances)
+			e.setGPU(op, g.GPU, api.Accepted, nil, standingOn(gpus, g.GPU))
 		}
 	}
 	if op.Operation.Verb == api.VerbRecovery {
@@ -173,13 +172,12 @@ func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
 	for _, op := range parked {
 		reviewed := false
 		for _, p := range op.Parts {
-			if slices.Contains(gpus, p.GPU) && e.gpuState(op, p.GPU) == api.Degraded && isForeign(e.regainView(ctx, p)) {
-				live, _, err := e.read(ctx, p.GPU)
-				g, _ := findGPU(live, nil, p.GPU)
-				if err == nil {
-					e.noteForeign(op, &foreignError{gpu: p.GPU, standing: g.Instances})
-					reviewed = true
-				}
+			if !slices.Contains(gpus, p.GPU) || e.gpuState(op, p.GPU) != api.Degraded {
+				continue
+			}
+			if err := e.regainView(ctx, p); isForeign(err) {
+				e.noteForeign(ctx, op, err)
+				reviewed = true
 			}
 		}
 		if reviewed && !e.anyGPU(op, api.Degraded) && !e.anyGPU(op, api.Stuck) {

@@ -21,12 +21,12 @@ func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) 
 	op.Cause, op.Operation.Error = problem, problem
 	e.mu.Unlock()
 	e.addNote(op, "%s", problem.Detail)
-	e.noteForeign(op, cause)
+	e.noteForeign(ctx, op, cause)
 	e.rollBack(ctx, op)
 }
 
 // noteForeign ends an operation on a GPU that another client has changed.
-func (e *Engine) noteForeign(op *operation, err error) {
+func (e *Engine) noteForeign(ctx context.Context, op *operation, err error) {
 	var foreign *foreignError
 	if !errors.As(err, &foreign) {
 		return
@@ -37,6 +37,11 @@ func (e *Engine) noteForeign(op *operation, err error) {
 	}
 	level.Warn(e.o.Logger).Log("msg", "Another client has changed a GPU in the middle of an operation; it is left as it stands",
 		"operation", op.Operation.ID, "gpu", foreign.gpu)
+	if foreign.standing == nil { // it was changing all the time
+		if gpus, _, err := e.read(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
+			foreign.standing = knownInstances(gpus[0].Instances)
+		}
+	}
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.standing)
 }
 
@@ -59,7 +64,7 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 		if err != nil && !isForeign(err) {
 			failed = cmp.Or(failed, err)
 		}
-		e.noteRollback(op, p, err)
+		e.noteRollback(ctx, op, p, err)
 	}
 	if failed != nil {
 		e.park(op, failed)
@@ -69,10 +74,10 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 }
 
 // noteRollback sets the state of a GPU after its rollback.
-func (e *Engine) noteRollback(op *operation, p *part, err error) {
+func (e *Engine) noteRollback(ctx context.Context, op *operation, p *part, err error) {
 	switch {
 	case isForeign(err):
-		e.noteForeign(op, err)
+		e.noteForeign(ctx, op, err)
 	case hung(err):
 		e.setGPU(op, p.GPU, api.Stuck, err, p.Expected)
 	case err != nil:
@@ -133,7 +138,7 @@ func (e *Engine) regainView(ctx context.Context, p *part) error {
 	}
 	p.Changed = p.Changed || p.Pending != nil
 	p.Pending = nil
-	return &foreignError{gpu: p.GPU, standing: g.Instances}
+	return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
 }
 
 // markUndone marks the steps on a GPU that were done as undone.

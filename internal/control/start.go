@@ -235,10 +235,3 @@ func (c *census) blocked(g mig.NodeGPU, s mig.Step) []api.Blocker {
 }
 
 func creates(s mig.Step) bool { return s.Op == mig.CreateInstance || s.Op == mig.CreateCompute }
-
-func stepPlace(s mig.Step) string {
-	if s.UUID != "" {
-		return string(s.UUID)
-	}
-	return s.Profile + " at " + s.Placement.String() + " of " + string(s.GPU)
-}

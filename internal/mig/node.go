@@ -94,6 +94,10 @@ type Outcome struct {
 // another client is at work on it.
 var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 
+// ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be created does not stand as it was
+// asked for: the driver did something else, or another client has changed it since.
+var ErrNotAsAsked = errors.New("the driver reported success, and what it created does not stand as asked for")
+
 // SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and placements.
 // Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles are not compared.
 func SameInstances(a, b []NodeInstance) bool {

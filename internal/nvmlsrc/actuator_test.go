@@ -146,32 +146,16 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 	}
 }
 
-// A driver that says one thing and does another is found out, and what it has made is not left there.
+// A driver that reports a destruction and does nothing is found out.
 func TestDriverThatLies(t *testing.T) {
 	n := newNode(t, "", cutBoard+`
 faults:
-- {kind: create-elsewhere, on: create-gi}
-- {kind: create-elsewhere, on: create-ci}
-- {kind: destroy-lies, on: destroy-ci, after: 1}
-- {kind: destroy-lies, on: destroy-gi, after: 2}`)
+- {kind: destroy-lies, on: destroy-ci}
+- {kind: destroy-lies, on: destroy-gi, after: 1}`)
 	s := steps{n.discover()[0]}
-	before := n.layout(0)
-	gi := s.createGI(19, 6, 1)
-	if _, err := n.source.Actuator().Do(t.Context(), gi); !errors.Is(err, gpu.ErrInsufficientResources) || !strings.Contains(err.Error(), "at 4:1") {
-		t.Errorf("%v", err)
-	}
-	if after := n.layout(0); !reflect.DeepEqual(after, before) {
-		t.Errorf("%+v, then %+v", before, after)
-	}
 	wide := s.createGI(14, 4, 2)
 	made := n.do(wide)
 	ci := s.createCI(wide, 0, 1)
-	if _, err := n.source.Actuator().Do(t.Context(), ci); !errors.Is(err, gpu.ErrInsufficientResources) {
-		t.Errorf("%v", err)
-	}
-	if i := n.layout(0).Instances[1]; len(i.Computes) != 0 {
-		t.Errorf("compute instances %+v", i.Computes)
-	}
 	madeCI := n.do(ci)
 	still := func(step mig.Step) {
 		t.Helper()

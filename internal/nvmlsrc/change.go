@@ -1,7 +1,6 @@
 package nvmlsrc
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -11,6 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
+// createInstance has the driver create a GPU instance at the step's place. What the driver says that it has created is looked at:
+// mig.ErrNotAsAsked. It is never destroyed again, since what stands by then may be another client's.
 func (c *changing) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
@@ -28,10 +29,10 @@ func (c *changing) createInstance() (mig.Done, error) {
 	err = c.source.check("nvmlGpuInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		at := instanceEntry{info: info}.placement()
-		err = fmt.Errorf("%w: the driver has put it at %s, profile %d", gpu.ErrInsufficientResources, at, info.ProfileID)
+		err = fmt.Errorf("%w: it is at %s, profile %d", gpu.ErrReplaced, at, info.ProfileID)
 	}
 	if err != nil {
-		return mig.Done{}, c.takeBack(err, "nvmlGpuInstanceDestroy", created.Destroy)
+		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
 	}
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
@@ -57,15 +58,14 @@ func (c *changing) createCompute(t *tables, at *standing, gi MutableInstance) (m
 	info, ret := created.GetInfo()
 	err = c.source.check("nvmlComputeInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
-		err = fmt.Errorf("%w: the driver has put it at %d:%d, profile %d", gpu.ErrInsufficientResources,
-			info.Placement.Start, info.Placement.Size, info.ProfileID)
+		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size, info.ProfileID)
 	}
 	done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
 		done.UUID, err = c.uuidOf(t, unit{at.ID, gpu.ComputeID(info.ID)})
 	}
 	if err != nil {
-		return mig.Done{}, c.takeBack(err, "nvmlComputeInstanceDestroy", created.Destroy)
+		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
 	}
 	return done, nil
 }
@@ -106,44 +106,4 @@ func (c *changing) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement
 		return 0, place, fmt.Errorf("%w: no compute profile has %d slices at %d", gpu.ErrInvalidArgument, at.Size, at.Start)
 	}
 	return id, place, nil
-}
-
-var errNotTakenBack = errors.New("what was created is left there: the GPU has another layout than the step alone would leave")
-
-// takeBack destroys what was created otherwise than asked for, or cannot be looked at, if it is all that has changed. What was
-// not found is not looked for again: its handle may be another's by now.
-func (c *changing) takeBack(err error, op string, destroy func() nvml.Return) error {
-	if losesEntity(err) {
-		return err
-	}
-	now, lookErr := c.steady(c.gpu, c.expected)
-	if lookErr != nil {
-		return errors.Join(err, fmt.Errorf("what was created is left there: %w", lookErr))
-	}
-	if !oneMore(c.expected, now.instances()) {
-		return errors.Join(err, errNotTakenBack)
-	}
-	return errors.Join(err, c.call(op, destroy))
-}
-
-// oneMore reports whether there is exactly one GPU instance or compute instance more than before, and all else is the same.
-func oneMore(before, now []mig.NodeInstance) bool {
-	more := 0
-	var rest []mig.NodeInstance
-	for _, i := range now {
-		at := slices.IndexFunc(before, func(b mig.NodeInstance) bool {
-			return b.ID == i.ID && b.ProfileID == i.ProfileID && b.Placement == i.Placement
-		})
-		if at < 0 {
-			more += 1 + len(i.Computes)
-			continue
-		}
-		all := len(i.Computes)
-		i.Computes = slices.DeleteFunc(slices.Clone(i.Computes), func(c mig.NodeCompute) bool {
-			return !slices.ContainsFunc(before[at].Computes, func(b mig.NodeCompute) bool { return b.ID == c.ID })
-		})
-		more += all - len(i.Computes)
-		rest = append(rest, i)
-	}
-	return more == 1 && mig.SameInstances(rest, before)
 }

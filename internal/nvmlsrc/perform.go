@@ -18,9 +18,8 @@ import (
 // them, without the UUIDs of MIG devices, except that of a compute instance that the step created. If they cannot be read
 // afterwards, the error says so, joined with that of the call, and Outcome.Read is false.
 //
-// A creation gives exactly what was asked for, or gpu.ErrInsufficientResources and nothing: what the driver created elsewhere
-// is destroyed again, unless something else has changed as well. A destruction after which the instance is still there is
-// gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
+// A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction after which the
+// instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
 // the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that succeeded.
 func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
 	out, err := run(ctx, a, laneKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {

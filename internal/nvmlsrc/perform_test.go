@@ -202,21 +202,21 @@ func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p.sameAsLayout(out)
 }
 
-// What the driver creates elsewhere is destroyed again only if nothing else has changed.
-func TestCreationElsewhere(t *testing.T) {
-	for _, other := range []bool{false, true} {
-		p := newPerformer(t, "{kind: create-elsewhere, on: create-gi, after: 1}")
-		p.perform(p.createGI(19, 5, 1))
-		if other {
-			p.spy.do("CreateGpuInstance", func() { must(t, p.DestroyGPUInstance(0, p.expected[1].ID)) })
-		}
+// What the driver creates elsewhere, or beside what another client has just made of the GPU, is found out and left as it is.
+func TestCreationNotAsAsked(t *testing.T) {
+	for fault, want := range map[string]error{
+		"{kind: create-elsewhere, on: create-gi}":                                  mig.ErrNotAsAsked,
+		"{gpu: 0, kind: external-reconfigure, on: create-gi, layout: []}":          nil,
+		"{gpu: 0, kind: external-reconfigure, on: create-gi, layout: [7g.40gb@0]}": gpu.ErrInsufficientResources,
+	} {
+		p := newPerformer(t, fault)
 		p.spy.taken()
 		out, err := p.try(p.createGI(19, 6, 1))
-		if !errors.Is(err, gpu.ErrInsufficientResources) || mig.SameInstances(out.Instances, p.expected) == other {
-			t.Errorf("%+v, %v", out, err)
+		if !errors.Is(err, want) || mig.SameInstances(out.Instances, p.expected) {
+			t.Errorf("%s: %+v, %v", fault, out, err)
 		}
-		if destroyed := p.spy.taken()["Instance.Destroy"]; (destroyed == 0) != other || strings.Contains(err.Error(), "left there") != other {
-			t.Errorf("another client %t: %d destructions, %v", other, destroyed, err)
+		if destroyed := p.spy.taken()["Instance.Destroy"]; destroyed != 0 {
+			t.Errorf("%s: %d destructions", fault, destroyed)
 		}
 		p.sameAsLayout(out)
 	}

@@ -108,8 +108,9 @@ type OperationGPU struct {
 	State OperationState `json:"state"`
 	// Error is why the GPU is not as planned.
 	Error string `json:"error,omitempty"`
-	// Standing are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted.
-	Standing []Instance `json:"standing,omitempty"`
+	// Standing are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted; nil if they
+	// could not be read.
+	Standing []Instance `json:"standing,omitzero"`
 }
 
 // HookResult is how a hook ended.

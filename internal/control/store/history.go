@@ -40,7 +40,7 @@ func readHistory(path string) (document []byte, damaged bool, err error) {
 	var f historyFile
 	if json.Unmarshal(content, &f) != nil || f.Checksum != checksumText(f.State) {
 		_ = os.WriteFile(path+".damaged", content, 0o600) // the original stands until it is replaced
-		return nil, true, nil
+		return nil, true, nil //nolint:nilerr // damage is an answer
 	}
 	return f.State, false, nil
 }

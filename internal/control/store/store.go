@@ -53,11 +53,10 @@ func New(dir string) *Store { return &Store{dir: dir} }
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.release()
+	_ = s.release() // what was saved is on disk
 	docs, err := s.open()
 	if err != nil {
-		s.release()
-		return control.Documents{}, fmt.Errorf("open state folder: %w", err)
+		return control.Documents{}, fmt.Errorf("open state folder: %w", errors.Join(err, s.release()))
 	}
 	return docs, nil
 }
