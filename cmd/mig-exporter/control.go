@@ -102,7 +102,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		return control.Options{}, err
 	}
 	c.metrics = newControlMetrics()
-	c.status = &controlStatus{metrics: c.metrics, engine: "idle"}
+	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // it finishes what the last run left first
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}
@@ -156,7 +156,7 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 }
 
 // retryServing is how long after its API could not be served partition control tries again.
-const retryServing = 10 * time.Second
+const retryServing = 5 * time.Second
 
 // run finishes what a crash has left, and serves until ctx ends. What keeps it from doing so is a state of partition control,
 // and no reason to end the program.

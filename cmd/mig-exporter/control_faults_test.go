@@ -67,7 +67,7 @@ func TestAccept(t *testing.T) {
 		t.Errorf("migctl does not name the command that replaces --abandon:\n%s", out)
 	}
 	c.must(0, "accept", "--yes", ids[0])
-	if _, states := c.operations(); slices.Equal(states, []string{"apply degraded"}) {
+	if _, states := c.operations(); !slices.Equal(states, []string{"apply accepted"}) {
 		t.Errorf("%q", states)
 	}
 	c.advance(11 * time.Second)
@@ -92,61 +92,147 @@ func TestAChangeHangs(t *testing.T) {
 		t.Errorf("migctl does not say why nothing else is begun:\n%s", out)
 	}
 	c.advance(70 * time.Second)
-	c.until("the operation ends when the call has returned", func(s series) bool {
-		return slices.Equal(s.of("mig_control_state", `state="idle"`), []float64{1})
-	})
+	c.idle() // when the call has returned
 	s = c.scrape()
 	s.expect(t, "over", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="3g.20gb"`)
 	s.expect(t, "over", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="2g.10gb"`)
 	s.expect(t, "over", -1, "nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)
 }
 
-// A second program on the same state folder does not start; nor does it harm the first.
+// TestOneControllerPerNode: a second program on the same state folder serves metrics and is read-only, does no harm to the first,
+// and takes over when the first has ended.
 func TestOneControllerPerNode(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", faultyRecut))
-	second := launchAnyhow(t, "--driver=sim", "--sim.scenario="+write(t, "s.yaml", faultyRecut), "--web.listen-address=127.0.0.1:0",
-		"--control.enabled", "--control.socket="+filepath.Join(c.dir, "d.sock"), "--control.state-dir="+filepath.Join(c.dir, "state"))
-	for range second.lines() {
-	}
-	if code := second.exitCode(); code != exitFailure || !strings.Contains(second.logText(), "another process") {
-		t.Errorf("exit code %d:\n%s", code, second.logText())
-	}
+	scenario := write(t, "s.yaml", faultyRecut)
+	c := controlNode(t, scenario)
+	second := &controlled{dir: t.TempDir(), program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
+		"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"), "--control.state-dir="+filepath.Join(c.dir, "state"))}
+	second.waitFor("Partition control is read-only")
+	second.expectNote("partition control is read-only: the state folder cannot be used: open state folder: state folder is in use by another process")
+	second.scrape().expect(t, "second", 1, "mig_control_state", `state="read-only"`)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
+	c.stop()
+	second.waitFor("can be used again")
+	second.idle()
 }
 
-// With a damaged journal nothing is changed, and everything that asks is answered.
-func TestACorruptJournal(t *testing.T) {
+// idle waits until partition control has nothing to do.
+func (c *controlled) idle() {
+	c.t.Helper()
+	c.until("partition control is idle", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="idle"`), []float64{1}) })
+}
+
+// expectNote wants a line in what readiness says, which must be 200 all the same.
+func (c *controlled) expectNote(note string) {
+	c.t.Helper()
+	c.advance(time.Millisecond) // there is a Snapshot then
+	if r := c.get("/-/ready"); r.status != http.StatusOK || !strings.Contains(string(r.body), note) {
+		c.t.Errorf("ready: %d %s, want %q", r.status, r.body, note)
+	}
+}
+
+// TestStateFolderThatCannotBeUsed: metrics are served, plans are answered, changes are refused with the reason; and all is well
+// without a restart when the folder can be used.
+func TestStateFolderThatCannotBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "state"), []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := controlNodeIn(t, dir, write(t, "s.yaml", faultyRecut))
+	c.waitFor("Partition control is read-only")
+	c.expectNote("partition control is read-only: the state folder cannot be used: not a directory")
+	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
+	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "not a directory") {
+		t.Errorf("migctl does not say why:\n%s", out)
+	}
+	if err := os.Remove(filepath.Join(dir, "state")); err != nil {
+		t.Fatal(err)
+	}
+	c.waitFor("can be used again")
+	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1")
+}
+
+// TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone; and all of
+// it is moved away. The operations that come are on disk, in the new folder.
+func TestStateFolderReplaced(t *testing.T) {
+	scenario := write(t, "s.yaml", faultyRecut)
+	c := controlNode(t, scenario)
+	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=7") // the folder is in use then
+	state := filepath.Join(c.dir, "state")
+	for n, replace := range []func() error{
+		func() error { return os.RemoveAll(state) },
+		func() error { return os.Remove(filepath.Join(state, "lock")) },
+		func() error { return os.Rename(state, state+".old") },
+	} {
+		if err := replace(); err != nil {
+			t.Fatal(err)
+		}
+		c.must(0, "apply", "--yes", "--gpus", "0", "--devices", []string{"7g.40gb=1", "3g.20gb=2", "2g.10gb=3"}[n])
+	}
+	c.stop()
+	c = controlNodeIn(t, c.dir, scenario)
+	c.idle()
+	if _, states := c.operations(); len(states) != 4 || slices.ContainsFunc(states, func(s string) bool { return s != "apply succeeded" }) {
+		t.Errorf("after a restart: %q", states)
+	}
+}
+
+// TestSocketThatIsTaken: metrics are served, partition control is off, and serves when the path is free.
+func TestSocketThatIsTaken(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "c.sock")
+	if err := os.WriteFile(socket, []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &controlled{dir: dir, program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRecut),
+		"--control.enabled", "--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))}
+	c.waitFor("Partition control is off")
+	c.expectNote("partition control is off: --control.socket")
+	c.scrape().expect(t, "taken", 1, "mig_control_state", `state="off"`)
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	c.waitFor("Partition control is listening")
+	c.must(0, "operations")
+	c.until("it is not off", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="off"`), []float64{0}) })
+}
+
+// TestDamagedState: with damaged documents nothing is changed until the operator has accepted what stands, and everything that
+// asks is answered.
+func TestDamagedState(t *testing.T) {
 	scenario := write(t, "s.yaml", faultyRecut)
 	c := controlNode(t, scenario)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	if code := c.stop(); code != exitOK {
 		t.Fatalf("exit code %d", code)
 	}
-	path := filepath.Join(c.dir, "state", "journal")
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text[len(text)/2] ^= 0x55
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"operation.0", "operation.1"} {
+		path := filepath.Join(c.dir, "state", name)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text[100] ^= 0x55
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c = controlNodeIn(t, c.dir, scenario)
-	c.advance(time.Second)
-	c.scrape().expect(t, "damaged", 1, "mig_control_state", `state="read-only"`)
+	c.until("it has read the folder", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="read-only"`), []float64{1}) })
 	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
-	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "journal") {
-		t.Errorf("migctl does not say why:\n%s", out)
+	ids, states := c.operations()
+	if states[0] != "recovery degraded" {
+		t.Fatalf("%q", states)
 	}
-	if out := c.must(0, "operations"); !strings.Contains(out, "read-only") || !strings.Contains(out, "corrupt") {
-		t.Errorf("the list of operations does not say what is wrong:\n%s", out)
+	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "migctl accept "+ids[0]) {
+		t.Errorf("migctl does not say what to do:\n%s", out)
 	}
-	now, err := os.ReadFile(path)
-	if err != nil || !slices.Equal(now, text) {
-		t.Errorf("the damaged journal was changed: %v", err)
-	}
-	if r := c.get("/-/ready"); r.status != http.StatusOK {
-		t.Errorf("ready: %d", r.status)
+	c.must(0, "accept", "--yes", ids[0])
+	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1")
+	c.stop()
+	c = controlNodeIn(t, c.dir, scenario)
+	c.idle()
+	if _, states := c.operations(); !slices.Equal(states, []string{"apply succeeded", "recovery accepted", "apply succeeded"}) {
+		t.Errorf("after a restart: %q", states)
 	}
 }
 
@@ -162,6 +248,7 @@ func TestRestore(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	c = controlNodeIn(t, c.dir, scenario, "--control.restore")
+	c.idle()
 	ids, _ := c.operations() // the latest first
 	c.must(0, "operations", "--follow", ids[0])
 	if _, states := c.operations(); !slices.Contains(states, "restore succeeded") {

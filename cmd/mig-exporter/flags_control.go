@@ -15,7 +15,7 @@ type ControlConfig struct {
 	Enabled       bool
 	Mode          string
 	Socket        string
-	AllowGID      int    // -1: nobody but root
+	AllowGID      int    // -1: root alone
 	ListenAddress string // empty: the socket alone
 	ConfigFile    string // of the listener: certificates, tokens, rights
 	Audiences     []string
@@ -38,7 +38,7 @@ const (
 
 func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.enabled", "Offer partition control to migctl on --control.socket (docs/partition-control.md).").BoolVar(&cfg.Enabled)
-	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply re-cuts GPUs, which is experimental: "+
+	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply repartitions GPUs, which is experimental: "+
 		"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
 	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
 		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
@@ -50,7 +50,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.audience", "Audience that Kubernetes tokens must be for, so that one sent here is of no use at the API server; repeatable. "+
 		"By default the API server's own.").StringsVar(&cfg.Audiences)
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form.").StringVar(&cfg.LayoutsFile)
-	app.Flag("control.state-dir", "Folder of the journal and the audit log; it is made where it is missing.").
+	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; it is made if it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
 	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, on GPUs without instances.").
 		BoolVar(&cfg.Restore)
@@ -61,7 +61,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	durationFlag(app, "control.hook-timeout", "Time after which a hook is killed.", "1m", &cfg.HookTimeout)
 	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has not answered counts as stuck.", "30s", &cfg.CallTimeout)
 	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m", &cfg.IdleFor)
-	durationFlag(app, "control.settle-timeout", "Time for which an operation waits until the kubelet shows the new devices.", "2m",
+	durationFlag(app, "control.settle-timeout", "Time for which an operation waits until the kubelet shows the new devices; it blocks only its own GPUs meanwhile.", "2m",
 		&cfg.SettleTimeout)
 }
 

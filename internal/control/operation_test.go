@@ -110,7 +110,7 @@ func TestSettling(t *testing.T) {
 		if s := w.snapshot; len(s.GPUs[1].Instances) != 2 {
 			t.Error("the Snapshot has not followed")
 		}
-		if len(w.hooks) != 1 || !slices.Equal(w.states, []string{idle, running, idle}) {
+		if len(w.hooks) != 1 || !slices.Equal(w.states, []string{running, idle, running, idle}) {
 			t.Errorf("states %v", w.states)
 		}
 	})

@@ -78,27 +78,31 @@ func (e storeError) Unwrap() error { return e.err }
 
 // saveOperation puts the current operation on disk. If it cannot, the engine is read-only.
 func (e *Engine) saveOperation(op *operation) error {
-	e.saving.Lock()
-	defer e.saving.Unlock()
-	document, err := e.encodeOperation(op)
-	if err == nil {
-		err = e.o.Store.SaveOperation(document)
-	}
-	if errors.Is(err, ErrStateReplaced) {
-		if err = e.reopenStore(); err == nil {
-			err = e.o.Store.SaveOperation(document)
+	return e.save(func() error {
+		document, err := e.encodeOperation(op)
+		if err != nil {
+			return err
 		}
-	}
-	return e.saved(err)
+		return e.o.Store.SaveOperation(document)
+	})
 }
 
-// saved makes the engine read-only if a document could not be saved.
-func (e *Engine) saved(err error) error {
-	if err == nil {
-		return nil
+// save saves something, one after the other. If the state folder was replaced, it is saved in the new one, after the history.
+// An error makes the engine read-only.
+func (e *Engine) save(document func() error) error {
+	e.saving.Lock()
+	defer e.saving.Unlock()
+	err := document()
+	if errors.Is(err, ErrStateReplaced) {
+		if err = e.reopenStore(); err == nil {
+			err = document()
+		}
 	}
-	e.setUnusable(err)
-	return storeError{err}
+	if err != nil {
+		e.setUnusable(err)
+		return storeError{err}
+	}
+	return nil
 }
 
 func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
@@ -113,13 +117,13 @@ func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
 // bytes in the document, one of the rollback and its result twice that, and a rollback has at most as many steps as the
 // operation and the layout before together; four times the first document bounds them.
 func (e *Engine) reserveRoom(op *operation) error {
-	e.saving.Lock()
-	defer e.saving.Unlock()
-	document, err := e.encodeOperation(op)
-	if err == nil {
-		err = e.o.Store.Reserve(reserveFactor*len(document) + reserveBase)
-	}
-	return e.saved(err)
+	return e.save(func() error {
+		document, err := e.encodeOperation(op)
+		if err != nil {
+			return err
+		}
+		return e.o.Store.Reserve(reserveFactor*len(document) + reserveBase)
+	})
 }
 
 const (
@@ -128,15 +132,7 @@ const (
 )
 
 // saveHistory puts everything but the current operation on disk. If it cannot, the engine is read-only.
-func (e *Engine) saveHistory() error {
-	e.saving.Lock()
-	defer e.saving.Unlock()
-	err := e.writeHistory()
-	if errors.Is(err, ErrStateReplaced) {
-		err = e.reopenStore()
-	}
-	return e.saved(err)
-}
+func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
 	e.mu.Lock()

@@ -32,6 +32,7 @@ func (e *Engine) recover(ctx context.Context) {
 	if !due {
 		return
 	}
+	e.announce()
 	safe, cancel := lasting(ctx)
 	defer cancel()
 	if err := e.load(safe); err != nil {
@@ -92,6 +93,9 @@ func (e *Engine) load(ctx context.Context) error {
 	damage := e.assessDamage(ctx, docs, &last)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.unusable != "" {
+		level.Info(e.o.Logger).Log("msg", "The state folder of partition control can be used again")
+	}
 	e.loaded, e.unusable = true, ""
 	e.layouts, e.restoredBoot = h.Layouts, h.Restored
 	for _, r := range records {
@@ -116,42 +120,33 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		return nil
 	}
 	level.Warn(e.o.Logger).Log("msg", "A document in the state folder cannot be read", "operation", docs.OperationDamaged, "history", docs.HistoryDamaged)
-	what := "the state of the last operation cannot be read"
-	known := last.Operation.ID != ""
-	var only []gpu.UUID
-	switch {
-	case docs.HistoryDamaged:
-		what, known = "the history of operations cannot be read", false
-	case known:
-		what += ", and GPUs are not as the one before says"
-		for _, p := range last.Parts {
-			only = append(only, p.GPU)
-		}
-		if len(only) == 0 {
-			return nil
-		}
-	}
-	gpus, _, err := e.read(ctx, only...)
+	gpus, _, err := e.read(ctx)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The GPUs cannot be compared with the state folder", "err", err)
 	}
-	op := newOperation(record{Operation: e.header(api.VerbRecovery, "system"), Boot: e.o.BootID})
-	if known {
-		for _, p := range last.Parts {
-			if live := standingOn(gpus, p.GPU); live == nil || !p.matches(live) {
-				op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: p.GPU, State: api.Degraded, Standing: describeStanding(live)})
-			}
-		}
-		if len(op.Operation.GPUs) == 0 {
-			return nil
+	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
+	var suspect []gpu.UUID
+	if docs.HistoryDamaged || last.Operation.ID == "" {
+		what = "the state of operations cannot be read"
+		for _, g := range gpus {
+			suspect = append(suspect, g.UUID)
 		}
 	} else {
-		for _, g := range gpus {
-			op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Degraded, Standing: describeStanding(knownInstances(g.Instances))})
+		for _, p := range last.Parts {
+			if live := standingOn(gpus, p.GPU); live == nil || !p.matches(live) {
+				suspect = append(suspect, p.GPU)
+			}
+		}
+		if len(suspect) == 0 {
+			return nil
 		}
 	}
+	op := newOperation(record{Operation: e.header(api.VerbRecovery, "system"), Boot: e.o.BootID})
 	op.Operation.State = api.Degraded
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
+	for _, id := range suspect {
+		op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeStanding(standingOn(gpus, id))})
+	}
 	return op
 }
 

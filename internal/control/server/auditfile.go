@@ -47,8 +47,11 @@ func NewAudit(path string, logger log.Logger) *AuditFile {
 	return &AuditFile{path: path, logger: logger, now: time.Now, maxBytes: maxAuditBytes, maxAge: maxAuditAge, kept: auditFilesKept}
 }
 
-// reopen opens the file at the path, which it creates if necessary. If it fails, the file that was open stays open.
+// reopen opens the file at the path, which it creates with its folder if necessary. If it fails, the file that was open stays open.
 func (a *AuditFile) reopen() error {
+	if err := os.MkdirAll(filepath.Dir(a.path), 0o700); err != nil {
+		return err
+	}
 	file, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err

@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"github.com/go-kit/log/level"
@@ -187,10 +189,19 @@ func (c *call) begin() error {
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
 		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written: changes are refused", "err", err)
-		return problem(api.ReadOnly, http.StatusServiceUnavailable, "The audit log cannot be written. Nothing was changed.")
+		return problem(api.ReadOnly, http.StatusServiceUnavailable, "The audit log cannot be written: %s. Nothing was changed.", systemReason(err))
 	}
 	c.begun = true
 	return nil
+}
+
+// systemReason is what the system says of an error, without a path of the node.
+func systemReason(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return "it failed"
 }
 
 // end writes down how the call was answered. Reads that were not refused are counted instead. A change always has its line.

@@ -146,7 +146,7 @@ func TestIdleConnectionsDelayNoCall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer conn.Close()
+		t.Cleanup(func() { _ = conn.Close() })
 	}
 	if call(); !reused {
 		t.Error("the caller's connection was closed")

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 )
 
-// A slot begins with a line of text: a name, the sequence number of its document, the document's length and a CRC-32C over
-// both and the document. Then comes the document. What stands behind it is left over from longer ones. A slot of zero bytes
+// A file begins with a line of text: a name, the sequence number of its document, the document's length and a CRC-32C over both
+// and the document. Then comes the document. What stands behind it in a slot is left over from longer ones. A slot of zero bytes
 // alone was never written.
 const (
-	headerFormat = "mig-exporter operation %016x %08x %08x\n"
-	headerSize   = 58
+	headerFormat = "mig-exporter state %016x %08x %08x\n"
+	headerSize   = 54
 )
 
 // slot is a file that holds one document at a time.
@@ -50,11 +50,11 @@ func (sl *slot) read() (document []byte, sequence uint64, valid bool, err error)
 	if sl.unused = len(bytes.Trim(content, "\x00")) == 0; sl.unused {
 		return nil, 0, true, nil
 	}
-	document, sequence, valid = decodeSlot(content)
+	document, sequence, valid = decode(content)
 	return document, sequence, valid, nil
 }
 
-func decodeSlot(content []byte) (document []byte, sequence uint64, valid bool) {
+func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	if len(content) < headerSize {
 		return nil, 0, false
 	}
@@ -66,18 +66,17 @@ func decodeSlot(content []byte) (document []byte, sequence uint64, valid bool) {
 		return nil, 0, false
 	}
 	document = content[headerSize : headerSize+length]
-	if !bytes.Equal(encodeHeader(sequence, document), content[:headerSize]) {
+	if !bytes.HasPrefix(content, encode(sequence, document)) {
 		return nil, 0, false
 	}
 	return document, sequence, true
 }
 
-func encodeHeader(sequence uint64, document []byte) []byte {
-	sum := crc32.Update(0, castagnoli(), fmt.Appendf(nil, "%016x %08x\n", sequence, len(document)))
-	return fmt.Appendf(nil, headerFormat, sequence, len(document), crc32.Update(sum, castagnoli(), document))
+func encode(sequence uint64, document []byte) []byte {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	sum := crc32.Update(crc32.Checksum(fmt.Appendf(nil, "%x %x", sequence, len(document)), table), table, document)
+	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }
-
-func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
 // grow makes the slot at least size bytes long, with zeros that are on disk, and leaves its document as it is.
 func (sl *slot) grow(size int64) error {
@@ -98,7 +97,7 @@ func (sl *slot) grow(size int64) error {
 // write replaces the slot's document; it allocates room on disk only if too little was reserved. After a failed write or sync, whether the pages are on disk cannot be found out, since a
 // second sync may report success when they are lost: the next write makes a new file.
 func (sl *slot) write(sequence uint64, document []byte) error {
-	content := append(encodeHeader(sequence, document), document...)
+	content := encode(sequence, document)
 	if sl.broken {
 		return sl.rewrite(content)
 	}

@@ -19,7 +19,7 @@ import (
 // The files of a state folder.
 const (
 	lockName    = "lock"
-	historyName = "state.json"
+	historyName = "history"
 )
 
 // ErrLocked says that another process uses the folder.
@@ -96,6 +96,22 @@ func (s *Store) open() (control.Documents, error) {
 	return docs, nil
 }
 
+// readHistory reads the history, nil if there is none. One that is damaged is copied aside for a person to look at.
+func readHistory(path string) (document []byte, damaged bool, err error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	document, _, valid := decode(content)
+	if !valid {
+		_ = os.WriteFile(path+".damaged", content, 0o600) // the original stands until it is replaced
+	}
+	return document, !valid, nil
+}
+
 // makeDir makes the folder if it is missing, and its entry durable.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
@@ -170,14 +186,16 @@ func (s *Store) SaveOperation(document []byte) error {
 	return nil
 }
 
-// SaveHistory returns when the document, which must be JSON, is on disk in the place of the previous one. After an error one
-// of the two stands.
+// SaveHistory returns when the document is on disk in the place of the previous one. After an error one of the two stands.
 func (s *Store) SaveHistory(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.check()
 	if err == nil {
-		err = writeHistory(filepath.Join(s.dir, historyName), document)
+		var file *os.File
+		if file, err = replaceFile(filepath.Join(s.dir, historyName), encode(1, document)); err == nil {
+			err = file.Close()
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("save history: %w", err)
@@ -186,13 +204,7 @@ func (s *Store) SaveHistory(document []byte) error {
 	return nil
 }
 
-// Check reports control.ErrStateReplaced if the files in use are not those on disk any more.
-func (s *Store) Check() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.check()
-}
-
+// check returns control.ErrStateReplaced if the files in use are not those on disk any more.
 func (s *Store) check() error {
 	if s.lock == nil {
 		return fmt.Errorf("state folder: %w", os.ErrClosed)

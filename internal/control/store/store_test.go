@@ -167,7 +167,7 @@ func TestHistoryDamagedAtEveryByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for at := range len(whole) - 1 { // the line break at the end means nothing
+	for at := range whole {
 		flipped := bytes.Clone(whole)
 		flipped[at] ^= 0x11
 		for name, content := range map[string][]byte{"short": whole[:at], "flipped": flipped} {
