@@ -51,7 +51,7 @@ func openControl(cfg *Config, x *exporter) (*controller, error) {
 
 func (c *controller) open(cfg *Config, x *exporter) error {
 	if x.node.clock != nil && x.node.simulated == nil {
-		return errors.New("--control.enabled: a recording cannot be re-cut; expected a scenario or this node's driver")
+		return errors.New("--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver")
 	}
 	if cfg.Control.ConfigFile != "" {
 		if err := server.CheckConfig(cfg.Control.ConfigFile); err != nil {

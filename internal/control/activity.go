@@ -70,12 +70,29 @@ func (a *activity) since(key gpu.InstanceKey, t time.Time) bool {
 // the poll has not seen yet may be anything.
 func (e *Engine) askSnapshot(c *census) {
 	for _, g := range c.gpus {
-		e.askPolled(c, g, len(g.Instances) > 0)
+		e.askPolled(c, g, allActivity)
 	}
 }
 
-// askPolled is askSnapshot for one GPU, activity only where it is wanted.
-func (e *Engine) askPolled(c *census, g mig.NodeGPU, activity bool) {
+// activityCheck says what of the activity of instances counts.
+type activityCheck int
+
+const (
+	noActivity   activityCheck = iota
+	seenActivity               // that which was seen
+	allActivity                // also that which could not be seen
+)
+
+// activityOf says what counts of an instance that is to be destroyed.
+func activityOf(own bool) activityCheck {
+	if own {
+		return seenActivity
+	}
+	return allActivity
+}
+
+// askPolled is askSnapshot for one GPU.
+func (e *Engine) askPolled(c *census, g mig.NodeGPU, check activityCheck) {
 	s := e.o.Node.Current()
 	e.active.observe(s)
 	if s == nil {
@@ -83,19 +100,21 @@ func (e *Engine) askPolled(c *census, g mig.NodeGPU, activity bool) {
 		return
 	}
 	e.askJobs(c, g, s)
-	if !activity {
+	if check == noActivity || len(g.Instances) == 0 {
 		return
 	}
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 || !s.GPUs[at].Up {
-		c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+		if check == allActivity {
+			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+		}
 		return
 	}
-	e.askActivity(c, g, &s.GPUs[at], s.Time)
+	e.askActivity(c, g, &s.GPUs[at], s.Time, check)
 }
 
 // askLastPoll is askPolled where there may have been no poll yet: right after the start.
-func (e *Engine) askLastPoll(ctx context.Context, c *census, g mig.NodeGPU, activity bool) {
+func (e *Engine) askLastPoll(ctx context.Context, c *census, g mig.NodeGPU, check activityCheck) {
 	if e.o.Node.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
@@ -104,7 +123,7 @@ func (e *Engine) askLastPoll(ctx context.Context, c *census, g mig.NodeGPU, acti
 			return
 		}
 	}
-	e.askPolled(c, g, activity)
+	e.askPolled(c, g, check)
 }
 
 // askJobs adds the batch jobs of the GPU as a whole and of its instances.
@@ -141,16 +160,18 @@ func polledInstance(polled *gpu.GPU, i mig.NodeInstance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-func (e *Engine) askActivity(c *census, g mig.NodeGPU, polled *gpu.GPU, now time.Time) {
+func (e *Engine) askActivity(c *census, g mig.NodeGPU, polled *gpu.GPU, now time.Time, check activityCheck) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 	for _, i := range g.Instances {
 		u := unit{gpu: g.UUID, instance: i.ID}
 		p := polledInstance(polled, i)
 		if p == nil {
-			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
+			if check == allActivity {
+				c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
+			}
 			continue
 		}
-		if failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed) {
+		if check == allActivity && (failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
 			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
 		}
 		if e.active.since(polled.Key(p), now.Add(-e.o.IdleFor)) {

@@ -161,7 +161,7 @@ func hasInstance(list []Handle, pid uint32) bool {
 }
 
 // watches tells whether a program is one of those that keep every GPU of a node open to watch over it, and never compute
-// on it. Were they holders, no GPU of a cluster could be re-cut. Names are cut to 15 characters, as the kernel does.
+// on it. Were they holders, no GPU of a cluster could be repartitioned. Names are cut to 15 characters, as the kernel does.
 func watches(command string) bool {
 	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin", "nvidia-smi",
 		"nvidia-fabricmanager", "nv-fabricmanager", "gpu-feature-discovery", "nvidia-mig-manager", "nvidia-dra-plugin",

@@ -32,6 +32,7 @@ type Engine struct {
 	settling sync.WaitGroup  // the operations that wait for the kubelet
 
 	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
+	cordoning  sync.Mutex // the node is cordoned and uncordoned: taken before saving
 	announcing sync.Mutex // the observer, of one state after the other: taken before mu
 
 	mu           sync.Mutex

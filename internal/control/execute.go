@@ -59,13 +59,16 @@ func (e *Engine) execute(ctx context.Context, op *operation) {
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	settles := op.Operation.State == api.Settling
 	e.mu.Lock()
+	op.inSlots = false
+	e.mu.Unlock()
+	// A failure makes the engine read-only: the slots still have the operation, and are not used for another one until then.
+	_ = e.saveHistory()
+	e.mu.Lock()
 	e.current = nil
 	if !settles {
 		e.endEvents(op)
 	}
 	e.mu.Unlock()
-	// A failure makes the engine read-only: the slots still have the operation, and are not used for another one until then.
-	_ = e.saveHistory()
 	if settles {
 		e.settling.Go(func() { e.settle(ctx, op) })
 	}
@@ -119,10 +122,14 @@ func (e *Engine) commit(op *operation) error {
 // the part of the operation then has what is known of the GPU.
 func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepRef, force []string) error {
 	p := op.part(s.GPU)
-	p.Pending = &s
+	e.mu.Lock()
+	p.Pending = &s // the history may still have the operation
+	e.mu.Unlock()
 	e.setStep(op, at, api.StepRunning, nil, nil)
 	if err := e.saveOperation(op); err != nil {
+		e.mu.Lock()
 		p.Pending = nil
+		e.mu.Unlock()
 		e.setStep(op, at, api.StepFailed, nil, err)
 		return err
 	}
@@ -183,8 +190,10 @@ func (p *part) note(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	case errors.Is(err, mig.ErrLayoutChanged):
 		p.Pending = nil
 		return nil, newForeignError(p.GPU, out)
+	case errors.Is(err, mig.ErrNotTried):
+		p.Pending = nil
+		return nil, err
 	case !out.Read: // it stays pending: neither done nor not done
-		p.Changed = true
 		return nil, cmp.Or(err, gpu.ErrDriver)
 	case mig.SameInstances(out.Instances, p.Expected) && !(reported && creates(s)):
 		p.Pending = nil
@@ -251,9 +260,9 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// checkHolders makes sure, right before a destruction, that nothing holds what the step destroys. Activity in the last poll
-// counts for compute instances that stood before the operation: what the operation has created the poll may not have seen yet,
-// and nothing is active where no compute instance is any more.
+// checkHolders makes sure, right before a destruction, that nothing holds what the step destroys. What the last poll knows of
+// activity counts for compute instances: nothing is active where there is none any more. Of one that the operation has created
+// itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
 	g := p.live()
 	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
@@ -261,7 +270,11 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 		return fmt.Errorf("GPU instance does not stand: %w", gpu.ErrNotFound)
 	}
 	c := e.collectHolders(ctx, []mig.NodeGPU{g})
-	e.askLastPoll(ctx, c, g, s.Op == mig.DestroyCompute && !own)
+	if s.Op == mig.DestroyCompute {
+		e.askLastPoll(ctx, c, g, activityOf(own))
+	} else {
+		e.askLastPoll(ctx, c, g, noActivity)
+	}
 	return c.busyError(g, g.Instances[at], s, force)
 }
 

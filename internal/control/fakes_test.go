@@ -171,8 +171,11 @@ func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.NodeIn
 	if w.point() {
 		return mig.Outcome{}, errDead
 	}
-	if out, err := w.outcome(s.GPU, nil); err != nil || !mig.SameInstances(out.Instances, expected) {
-		return out, cmp.Or(err, mig.ErrLayoutChanged)
+	switch out, err := w.outcome(s.GPU, nil); {
+	case err != nil:
+		return out, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
+	case !mig.SameInstances(out.Instances, expected):
+		return out, mig.ErrLayoutChanged
 	}
 	done, err := w.do(s)
 	if w.point() {

@@ -85,7 +85,7 @@ func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 // changeMode executes a mode change, or finds out what became of one that was interrupted.
 func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	if op.Operation.State != api.Pending {
-		e.readMode(ctx, op)
+		e.readMode(ctx, op, nil)
 		return
 	}
 	id := op.Operation.Mode.GPU
@@ -105,8 +105,10 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	case hung(err):
 		e.setGPU(op, id, api.Stuck, err, nil)
 		e.park(op, err)
-	case err != nil:
+	case isBusy(err): // nothing was asked for
 		e.end(ctx, op, api.Failed, failure(err))
+	case err != nil: // the mode may have been set
+		e.readMode(ctx, op, err)
 	default:
 		e.modeResult(ctx, op, change)
 	}
@@ -122,7 +124,7 @@ func (e *Engine) modeFree(ctx context.Context, id gpu.UUID) error {
 	if err != nil {
 		return err
 	}
-	e.askLastPoll(ctx, c, g, false)
+	e.askLastPoll(ctx, c, g, noActivity)
 	if p := c.modeBlocked(g); p != nil {
 		return p
 	}
@@ -169,7 +171,10 @@ func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChang
 	}
 	if r.Current != r.Wanted && r.Pending != r.Wanted {
 		p := problemf(api.DriverFailed, "the driver has not taken the mode")
-		if change.Activation != nil {
+		switch {
+		case errors.Is(change.Activation, errInterrupted):
+			p.Detail = errInterrupted.Error() + ", and the mode was not set"
+		case change.Activation != nil:
 			p.Detail += ": " + reasonText(change.Activation)
 		}
 		e.end(ctx, op, api.Failed, p)
@@ -199,8 +204,8 @@ func waitsFor(activation error) string {
 	}
 }
 
-// readMode ends a mode change of which it is not known what became.
-func (e *Engine) readMode(ctx context.Context, op *operation) {
+// readMode ends a mode change of which it is not known what became. failed is the error of the call, or nil.
+func (e *Engine) readMode(ctx context.Context, op *operation, failed error) {
 	id := op.Operation.Mode.GPU
 	gpus, unreadable, err := e.read(ctx, id)
 	var g mig.NodeGPU
@@ -220,5 +225,5 @@ func (e *Engine) readMode(ctx context.Context, op *operation) {
 		return
 	}
 	current := g.MIG.Or(false)
-	e.modeResult(ctx, op, ModeChange{Current: current, Pending: g.Pending.Or(current)})
+	e.modeResult(ctx, op, ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
 }

@@ -30,10 +30,13 @@ type operation struct {
 	news   chan struct{} // closed at the next event
 	live   bool          // more events will come
 
+	// inSlots says that the slots have what there is of the operation: the history leaves it out.
+	inSlots bool
 	task    task
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
 	// retryable says that an operation which could not be finished is taken up by itself: at the time again, then after backoff.
 	retryable bool
+	parked    bool // it was counted as degraded or stuck
 	again     time.Time
 	backoff   time.Duration
 }

@@ -78,13 +78,17 @@ func (e storeError) Unwrap() error { return e.err }
 
 // saveOperation puts the current operation on disk. If it cannot, the engine is read-only.
 func (e *Engine) saveOperation(op *operation) error {
-	return e.save(func() error {
+	err := e.save(func() error {
 		document, err := e.encodeOperation(op)
 		if err != nil {
 			return err
 		}
 		return e.o.Store.SaveOperation(document)
 	})
+	e.mu.Lock()
+	op.inSlots = op.inSlots || err == nil
+	e.mu.Unlock()
+	return err
 }
 
 // save saves something, one after the other. If the state folder was replaced, it is saved in the new one, after the history.
@@ -131,7 +135,7 @@ const (
 	reserveBase   = 64 << 10
 )
 
-// saveHistory puts everything but the current operation on disk. If it cannot, the engine is read-only.
+// saveHistory puts everything but the operation that the slots have on disk. If it cannot, the engine is read-only.
 func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
@@ -139,7 +143,7 @@ func (e *Engine) writeHistory() error {
 	e.dropOldOperations()
 	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Operations: []*record{}}
 	for _, op := range e.operations {
-		if op != e.current {
+		if op != e.current || !op.inSlots {
 			op.Revision++
 			h.Operations = append(h.Operations, &op.record)
 		}

@@ -36,11 +36,18 @@ func (e *Engine) recover(ctx context.Context) {
 	safe, cancel := lasting(ctx)
 	defer cancel()
 	if err := e.load(safe); err != nil {
-		e.setRecovered()
 		e.setUnusable(err)
+		e.setRecovered()
 		return
 	}
-	for _, op := range e.unfinished() {
+	open := e.unfinished()
+	// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the only one.
+	saved := len(open) < 2 || e.saveHistory() == nil
+	for _, op := range open {
+		if parked := op.Operation.State == api.Degraded || op.Operation.State == api.Stuck; parked && !saved {
+			op.retryable = true
+			continue
+		}
 		e.resume(ctx, safe, op)
 	}
 	if e.Reason() == "" { // damaged documents stand until they are accepted
@@ -165,11 +172,13 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	isMode := op.Operation.Verb == api.VerbMode
 	switch lost := e.viewLost(ctx, op); {
+	case state == api.Settling && op.Boot != e.o.BootID: // nothing of it stands any more; its layout is what a restore makes
+		e.end(ctx, op, api.Succeeded, nil)
 	case state == api.Settling:
-	case isMode && state == api.Pending, !isMode && !begun && !parked:
+	case !isMode && !begun && !parked:
 		e.end(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
 	case isMode:
-		e.readMode(ctx, op)
+		e.readMode(ctx, op, errInterrupted)
 	case lost != "" && !parked, op.Boot != e.o.BootID:
 		e.interrupt(ctx, op, lost)
 	case lost != "": // an operator may still ask for its rollback, if the GPUs are as it was left
@@ -217,11 +226,16 @@ func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
 		level.Warn(e.o.Logger).Log("msg", "The GPUs of an interrupted operation cannot be read", "operation", op.Operation.ID, "err", err)
 	}
 	for _, p := range op.Parts {
+		if e.gpuState(op, p.GPU).Final() {
+			continue
+		}
 		state := api.Interrupted
 		if !p.Changed && p.Pending == nil {
 			state = api.Failed
 		}
+		e.mu.Lock()
 		p.Changed, p.Pending = p.Changed || p.Pending != nil, nil
+		e.mu.Unlock()
 		e.setGPU(op, p.GPU, state, problem, standingOn(gpus, p.GPU))
 	}
 	state := api.Failed

@@ -105,9 +105,11 @@ func (e *Engine) setRestored() {
 // restoreLater is restoreOnce if it was put off.
 func (e *Engine) restoreLater(ctx context.Context) {
 	e.mu.Lock()
-	due := e.restoring && e.current == nil && !e.reserved
+	due := e.restoring
 	e.mu.Unlock()
-	if due {
-		e.restoreOnce(ctx)
+	if !due || e.claim(nil) != nil {
+		return
 	}
+	defer e.release()
+	e.restoreOnce(ctx)
 }

@@ -58,6 +58,9 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	}
 	e.end(ctx, op, api.Accepted, nil)
 	e.announce()
+	if reason := e.Reason(); reason != "" {
+		return nil, problemf(api.ReadOnly, "operation %s is accepted, but that could not be saved yet: %s", id, reason)
+	}
 	return e.Operation(id)
 }
 
@@ -75,6 +78,7 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 			return nil, failure(err)
 		}
 	}
+	e.announce()
 	return e.Operation(op.Operation.ID)
 }
 
@@ -110,19 +114,19 @@ const maxBackoff = 5 * time.Minute
 // once, then ever more rarely.
 func (e *Engine) retryParked(ctx context.Context) {
 	e.mu.Lock()
-	at := slices.IndexFunc(e.operations, func(op *operation) bool {
-		parked := op.Operation.State == api.Degraded || op.Operation.State == api.Stuck
-		return parked && op.retryable && !e.o.Now().Before(op.again)
-	})
-	due := e.o.Apply && e.current == nil && e.unusable == "" && !e.recovering && at >= 0
-	var op *operation
-	if due {
-		op = e.operations[at]
+	var due []*operation
+	if e.o.Apply && e.current == nil && e.unusable == "" && !e.recovering {
+		due = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
+			parked := op.Operation.State == api.Degraded || op.Operation.State == api.Stuck
+			return !parked || !op.retryable || e.o.Now().Before(op.again)
+		})
 	}
 	e.mu.Unlock()
-	if op == nil || e.parkedProblem(op, "retry") != nil {
+	at := slices.IndexFunc(due, func(op *operation) bool { return e.parkedProblem(op, "retry") == nil })
+	if at < 0 {
 		return
 	}
+	op := due[at]
 	e.mu.Lock()
 	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
 	op.again = e.o.Now().Add(op.backoff)
@@ -187,6 +191,8 @@ func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
 			}
 			e.end(ctx, op, state, problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
 			e.announce()
+		} else if reviewed {
+			_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 		}
 	}
 }

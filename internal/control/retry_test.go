@@ -63,7 +63,7 @@ func TestUnstick(t *testing.T) {
 		w.hung = ""
 		e.retryParked(t.Context())
 		e.drive(t)
-		if now := e.now(t, op.ID); now.State != api.RolledBack || e.State() != idle {
+		if now := e.now(t, op.ID); now.State != api.Failed || e.State() != idle {
 			t.Errorf("operation %s, state %s", now.State, e.State())
 		}
 		w.sound(t, e, mixedBefore, mixedBefore)

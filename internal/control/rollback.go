@@ -172,7 +172,10 @@ func (e *Engine) park(op *operation, err error) {
 	e.mu.Unlock()
 	e.setState(op, state, string(state))
 	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
-	e.count(op, state)
+	if !op.parked {
+		e.count(op, state)
+	}
+	op.parked = true
 }
 
 // anyGPU reports whether a GPU of the operation is in a state.
@@ -227,7 +230,7 @@ func (e *Engine) nameReplaced(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 }
 
-// end closes an operation. If its end cannot be saved, that is no failure of it: the next start finds that all is done.
+// end closes an operation. If its end cannot be saved, the engine is read-only, and tries again.
 func (e *Engine) end(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
 	e.uncordon(ctx, op)
 	e.mu.Lock()

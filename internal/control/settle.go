@@ -105,10 +105,11 @@ func (e *Engine) environment(ctx context.Context, op *operation, state api.Opera
 	}
 }
 
-// awaitKubelet waits until the kubelet can give out every MIG device that the operation has created.
+// awaitKubelet waits until the kubelet can give out every MIG device that the operation has created, and none that it has
+// destroyed: a pod that is given one of those has no device.
 func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
-	expected := op.devices()
-	if e.o.Assignments == nil || len(expected) == 0 {
+	created, destroyed := op.devices()
+	if e.o.Assignments == nil || len(created)+len(destroyed) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
@@ -120,30 +121,42 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 		case <-ctx.Done():
 		}
 	}()
-	var missing []string
 	for {
 		list, err := e.o.Assignments.Allocatable(ctx)
 		if errors.Is(err, gpu.ErrNotSupported) { // there is no kubelet, or one that does not list devices
 			return
 		}
-		missing = missing[:0]
-		for _, d := range expected {
-			if err != nil || !slices.ContainsFunc(list, d.named) {
-				missing = append(missing, string(d.uuid))
-			}
-		}
-		if len(missing) == 0 {
+		missing := listed(created, func(d device) bool { return err != nil || !slices.ContainsFunc(list, d.named) })
+		offered := listed(destroyed, func(d device) bool { return err != nil || slices.ContainsFunc(list, d.named) })
+		if len(missing)+len(offered) == 0 {
 			return
 		}
 		wait(ctx, time.Second)
-		if ctx.Err() != nil {
-			e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
-			return
+		if ctx.Err() == nil {
+			continue
 		}
+		if len(missing) > 0 {
+			e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
+		}
+		if len(offered) > 0 {
+			e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod gets a device that does not exist",
+				strings.Join(offered, ", "))
+		}
+		return
 	}
 }
 
-// device is a MIG device that an operation has created.
+func listed(devices []device, wanted func(device) bool) []string {
+	var list []string
+	for _, d := range devices {
+		if wanted(d) {
+			list = append(list, string(d.uuid))
+		}
+	}
+	return list
+}
+
+// device is a MIG device that an operation has created or destroyed.
 type device struct {
 	gpu      gpu.UUID
 	uuid     gpu.MIGUUID
@@ -151,14 +164,23 @@ type device struct {
 	compute  gpu.ComputeID
 }
 
-func (op *operation) devices() []device {
-	var list []device
+// devices are the MIG devices that the operation has created, and those that it has destroyed and that do not stand again: UUIDs
+// come back with their places.
+func (op *operation) devices() (created, destroyed []device) {
 	for _, s := range op.Operation.Steps {
-		if s.Done != nil && s.Done.UUID != "" && creates(s.Step) {
-			list = append(list, device{gpu: s.GPU, uuid: s.Done.UUID, instance: s.Done.Instance, compute: s.Done.ComputeID.Or(0)})
+		if s.Done == nil || s.Done.UUID == "" && s.UUID == "" {
+			continue
+		}
+		d := device{gpu: s.GPU, uuid: s.Done.UUID, instance: s.Done.Instance, compute: s.Done.ComputeID.Or(0)}
+		if creates(s.Step) {
+			created = append(created, d)
+			destroyed = slices.DeleteFunc(destroyed, func(o device) bool { return o.uuid == d.uuid })
+		} else {
+			d.uuid = s.UUID
+			destroyed = append(destroyed, d)
 		}
 	}
-	return list
+	return created, destroyed
 }
 
 // named reports whether an allocator's name is that of the device.
@@ -176,6 +198,8 @@ func (e *Engine) cordon(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil {
 		return nil
 	}
+	e.cordoning.Lock()
+	defer e.cordoning.Unlock()
 	e.setCordoned(op, true)
 	if err := e.saveOperation(op); err != nil {
 		e.setCordoned(op, false)
@@ -198,6 +222,8 @@ func (e *Engine) setCordoned(op *operation, cordoned bool) {
 // uncordon undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it again, and the
 // next start.
 func (e *Engine) uncordon(ctx context.Context, op *operation) {
+	e.cordoning.Lock()
+	defer e.cordoning.Unlock()
 	e.mu.Lock()
 	mine := op.Cordoned && e.o.Cluster != nil
 	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool { return o != op && o.Cordoned && !o.Operation.State.Final() })

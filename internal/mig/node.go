@@ -94,6 +94,9 @@ type Outcome struct {
 // another client is at work on it.
 var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 
+// ErrNotTried says that the driver was not asked for a change, because the GPU could not be read before.
+var ErrNotTried = errors.New("nothing was changed, because the GPU could not be read before")
+
 // ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be created does not stand as it was
 // asked for: the driver did something else, or another client has changed it since.
 var ErrNotAsAsked = errors.New("the driver reported success, and what it created does not stand as asked for")

@@ -16,7 +16,8 @@ import (
 // Otherwise it changes nothing and returns mig.ErrLayoutChanged, with what stands; Outcome.Read is false if that changes all the
 // time. After the call it reads the instances again, whether the call succeeded or not. They have the form that Layouts gives
 // them, without the UUIDs of MIG devices, except that of a compute instance that the step created. If they cannot be read
-// afterwards, the error says so, joined with that of the call, and Outcome.Read is false.
+// afterwards, the error says so, joined with that of the call, and Outcome.Read is false; if they could not be read before, it is
+// mig.ErrNotTried.
 //
 // A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction after which the
 // instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
@@ -25,7 +26,7 @@ func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.N
 	out, err := run(ctx, a, laneKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
 		b, err := a.board(s.GPU)
 		if err != nil {
-			return mig.Outcome{}, err
+			return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 		}
 		d, ok := b.handle.(MutableDevice)
 		if !ok {
@@ -57,7 +58,7 @@ func (c *changing) perform() (mig.Outcome, error) {
 		return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrLayoutChanged, err)
 	}
 	if err != nil {
-		return mig.Outcome{}, err
+		return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 	}
 	if standing := before.instances(); !mig.SameInstances(standing, c.expected) {
 		return mig.Outcome{Instances: standing, Read: true}, mig.ErrLayoutChanged

@@ -36,6 +36,7 @@ type Store struct {
 	slots    [2]*slot
 	sequence uint64 // of the newest operation document
 	saved    fingerprint
+	tried    fingerprint // what was to be saved last: after an error it may be on disk
 }
 
 // fingerprint tells the documents that were saved last from others.
@@ -87,12 +88,12 @@ func (s *Store) open() (control.Documents, error) {
 	}
 	found := fingerprint{true, sha256.Sum256(docs.Operation), sha256.Sum256(docs.History)}
 	empty := docs.Operation == nil && docs.History == nil && !docs.OperationDamaged && !docs.HistoryDamaged
-	if s.saved.used && !empty && found != s.saved {
+	own := (found.operation == s.saved.operation || found.operation == s.tried.operation) &&
+		(found.history == s.saved.history || found.history == s.tried.history)
+	if s.saved.used && !empty && !own {
 		return control.Documents{}, control.ErrStateForeign
 	}
-	if !s.saved.used {
-		s.saved = found
-	}
+	s.saved, s.tried = found, found
 	return docs, nil
 }
 
@@ -176,6 +177,7 @@ func (s *Store) SaveOperation(document []byte) error {
 	defer s.mu.Unlock()
 	err := s.check()
 	if err == nil {
+		s.tried.operation = sha256.Sum256(document)
 		err = s.slots[(s.sequence+1)%2].write(s.sequence+1, document)
 	}
 	if err != nil {
@@ -192,6 +194,7 @@ func (s *Store) SaveHistory(document []byte) error {
 	defer s.mu.Unlock()
 	err := s.check()
 	if err == nil {
+		s.tried.history = sha256.Sum256(document)
 		var file *os.File
 		if file, err = replaceFile(filepath.Join(s.dir, historyName), encode(1, document)); err == nil {
 			err = file.Close()

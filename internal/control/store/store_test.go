@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -232,6 +233,48 @@ func TestFolderReplaced(t *testing.T) {
 				t.Errorf("after it: %q", docs.Operation)
 			}
 		})
+	}
+}
+
+// TestOwnDocumentsAreNotForeign: what this program has saved in a new folder, or may have saved before an error, is its own.
+func TestOwnDocumentsAreNotForeign(t *testing.T) {
+	for name, change := range map[string]func(t *testing.T, s *Store){
+		"a new folder": func(t *testing.T, s *Store) {
+			if err := os.RemoveAll(s.dir); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Open(); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.SaveHistory([]byte(`{"a":2}`)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a slot whose sync has failed": func(t *testing.T, s *Store) {
+			content := encode(3, []byte(`{"n":3}`))
+			if _, err := s.slots[1].file.WriteAt(content, 0); err != nil {
+				t.Fatal(err)
+			}
+			s.tried.operation, s.slots[1].broken = sha256.Sum256([]byte(`{"n":3}`)), true
+		},
+		"a history whose folder was not synced": func(t *testing.T, s *Store) {
+			file, err := replaceFile(filepath.Join(s.dir, historyName), encode(1, []byte(`{"a":2}`)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = file.Close()
+			s.tried.history = sha256.Sum256([]byte(`{"a":2}`))
+		},
+	} {
+		s, _ := open(t, filepath.Join(t.TempDir(), "state"))
+		save(t, s, `{"n":1}`, `{"n":2}`)
+		if err := s.SaveHistory([]byte(`{"a":1}`)); err != nil {
+			t.Fatal(err)
+		}
+		change(t, s)
+		if _, err := s.Open(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
