@@ -230,7 +230,9 @@ func TestRestoreOfSettling(t *testing.T) {
 		op := <-e.queue
 		e.execute(ctx, op)
 		time.Sleep(time.Second)
+		w.mu.Lock()
 		w.dead = true
+		w.mu.Unlock()
 		cancel()
 		e.settling.Wait()
 		w.revive()

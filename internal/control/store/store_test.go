@@ -186,7 +186,7 @@ func TestHistoryDamagedAtEveryByte(t *testing.T) {
 	}
 }
 
-// TestFolderReplaced deletes, replaces or moves what the store uses: nothing is saved into files that nobody will read, and
+// TestFolderReplaced deletes, replaces or moves what the store uses: nothing is saved into files that are not read again, and
 // Open takes up what is there now.
 func TestFolderReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
