@@ -81,7 +81,7 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 		Node:            web.NewStateHandler(x.poller, c.logger),
 		Current:         x.poller.Current,
 		Audit:           audit,
-		Observer:        c.metrics,
+		Observer:        observer{c.metrics, c.status},
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
 	}
@@ -194,7 +194,11 @@ func (c *controller) notes() []string {
 	if off := c.status.reason(); off != "" {
 		list = append(list, "partition control is off: "+off)
 	}
-	if reason := c.engine.Reason(); reason != "" {
+	reason := c.engine.Reason()
+	if reason == "" {
+		reason = c.status.auditFailure()
+	}
+	if reason != "" {
 		list = append(list, "partition control is read-only: "+reason)
 	}
 	return list
@@ -220,6 +224,10 @@ func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 
 func (o observer) State(state string) { o.status.setEngine(state) }
 
+func (o observer) Read() { o.metrics.Read() }
+
+func (o observer) Audited(err error) { o.status.setAudit(err) }
+
 // controlStatus joins the state of the engine with whether its API is served.
 type controlStatus struct {
 	metrics *collector.Control
@@ -227,6 +235,22 @@ type controlStatus struct {
 	mu     sync.Mutex
 	engine string
 	off    string // why the API is not served
+	audit  string // why changes are refused for the audit log's sake
+}
+
+func (s *controlStatus) setAudit(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.audit = ""; err != nil {
+		s.audit = server.AuditFailure(err)
+	}
+	s.show()
+}
+
+func (s *controlStatus) auditFailure() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.audit
 }
 
 func (s *controlStatus) setEngine(state string) {
@@ -247,11 +271,14 @@ func (s *controlStatus) setOff(reason string) bool {
 }
 
 func (s *controlStatus) show() {
-	if s.off != "" {
+	switch {
+	case s.off != "":
 		s.metrics.SetState("off")
-		return
+	case s.audit != "" && s.engine == "idle":
+		s.metrics.SetState("read-only")
+	default:
+		s.metrics.SetState(s.engine)
 	}
-	s.metrics.SetState(s.engine)
 }
 
 func (s *controlStatus) reason() string {

@@ -151,6 +151,27 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1")
 }
 
+// TestAuditLogThatCannotBeWritten: changes are refused, and every place that shows the state says why, until it can be written.
+func TestAuditLogThatCannotBeWritten(t *testing.T) {
+	c := controlNode(t, write(t, "s.yaml", faultyRecut))
+	path := filepath.Join(c.dir, "state", "audit.jsonl")
+	c.idle()
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
+	c.expectNote("partition control is read-only: the audit log cannot be written: is a directory")
+	c.until("it is read-only", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="read-only"`), []float64{1}) })
+	if out := c.must(0, "operations"); !strings.Contains(out, "is a directory") {
+		t.Errorf("the list of operations does not say why:\n%s", out)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
+	c.idle()
+}
+
 // TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone; and all of
 // it is moved away. The operations that come are on disk, in the new folder.
 func TestStateFolderReplaced(t *testing.T) {

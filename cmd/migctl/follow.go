@@ -77,13 +77,16 @@ func (s *session) rollback(ctx context.Context) error {
 	writeOperation(s.page, &op)
 	s.page.line()
 	again := op.State == api.Degraded || op.State == api.Stuck
-	if again {
+	switch {
+	case again:
 		s.page.para("! ", yellow, "The rollback is tried again on the GPUs that are blocked. A GPU that another client has changed since is left alone.")
-	} else {
+	case op.State == api.Succeeded:
 		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by now is not, and then nothing is changed.")
 	}
-	if err := s.ask(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
-		return err
+	if again || op.State == api.Succeeded { // otherwise the server says why it cannot be rolled back
+		if err := s.ask(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
+			return err
+		}
 	}
 	err := s.start(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
 	if ended := (*operationError)(nil); again && errors.As(err, &ended) && (ended.state == api.RolledBack || ended.state == api.Failed) {

@@ -132,7 +132,7 @@ func writeSteps(p *page, steps []api.OperationStep) {
 		if st.UUID != "" {
 			p.line(text("       was %s", st.UUID).in(dim))
 		}
-		if st.Done != nil && st.Done.UUID != "" {
+		if st.Done != nil && st.Done.UUID != "" && strings.HasPrefix(string(st.Op), "create") {
 			p.line(text("       is  %s", st.Done.UUID).in(dim))
 		}
 		if st.Error != "" {

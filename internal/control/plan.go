@@ -38,7 +38,17 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	}
 	node, err := mig.PlanNode(ctx, c.gpus, wanted)
 	if err != nil {
+		for id := range c.unreadable { // it may be about one of those
+			if p := e.blockedGPU(id); p != nil {
+				return nil, p
+			}
+		}
 		return nil, c.planProblem(err)
+	}
+	for _, id := range touched(node.Steps) {
+		if p := e.blockedGPU(id); p != nil {
+			c.warnings = append(c.warnings, "the plan cannot be applied now: "+p.Detail)
+		}
 	}
 	owners, p := e.owners(ctx, touched(node.Steps), r.TakeOver)
 	if p != nil {

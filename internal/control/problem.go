@@ -46,9 +46,9 @@ func kindOf(t api.ProblemType) (title string, status int) {
 	case api.ModeDiffers:
 		return "The GPU is in another MIG mode", http.StatusUnprocessableEntity
 	case api.BadSpec:
-		return "The spec cannot be met by any node", http.StatusUnprocessableEntity
+		return "The request cannot be met", http.StatusUnprocessableEntity
 	case api.ReadOnly:
-		return "The state folder cannot be used", http.StatusServiceUnavailable
+		return "Partition control is read-only", http.StatusServiceUnavailable
 	case api.StuckNode:
 		return "A driver call has not returned", http.StatusServiceUnavailable
 	case api.Unavailable:

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/go-kit/log/level"
+
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -98,6 +100,7 @@ func (e *Engine) save(document func() error) error {
 	defer e.saving.Unlock()
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
+		level.Warn(e.o.Logger).Log("msg", "The state folder was replaced or deleted while in use; all documents are saved again in the one that is there now")
 		if err = e.reopenStore(); err == nil {
 			err = document()
 		}

@@ -211,7 +211,7 @@ func (e *Engine) viewLost(ctx context.Context, op *operation) string {
 // finished reports whether all steps of an operation are done.
 func (e *Engine) finished(ctx context.Context, op *operation) bool {
 	for _, p := range op.Parts {
-		if e.regainView(ctx, p) != nil {
+		if e.regainView(ctx, op, p) != nil {
 			return false
 		}
 	}
@@ -234,7 +234,8 @@ func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
 			state = api.Failed
 		}
 		e.mu.Lock()
-		p.Changed, p.Pending = p.Changed || p.Pending != nil, nil
+		p.Changed = p.Changed || p.Pending != nil
+		op.settleStep(p, api.StepFailed)
 		e.mu.Unlock()
 		e.setGPU(op, p.GPU, state, problem, standingOn(gpus, p.GPU))
 	}
@@ -250,7 +251,7 @@ func (e *Engine) parkForApply(op *operation) {
 	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply", errInterrupted)
 	for _, q := range op.Parts {
 		if !e.gpuState(op, q.GPU).Final() {
-			e.setGPU(op, q.GPU, api.Degraded, p, q.Expected)
+			e.setGPU(op, q.GPU, api.Degraded, p, knownInstances(q.Expected))
 		}
 	}
 	e.park(op, p)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 	"syscall"
 
 	"github.com/go-kit/log/level"
@@ -134,5 +135,5 @@ func stateText(err error) string {
 	case errors.As(err, &errno):
 		return errno.Error()
 	}
-	return err.Error()
+	return strings.TrimPrefix(err.Error(), "open state folder: ")
 }

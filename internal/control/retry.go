@@ -179,7 +179,7 @@ func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
 			if !slices.Contains(gpus, p.GPU) || e.gpuState(op, p.GPU) != api.Degraded {
 				continue
 			}
-			if err := e.regainView(ctx, p); isForeign(err) {
+			if err := e.regainView(ctx, op, p); isForeign(err) {
 				e.noteForeign(ctx, op, err)
 				reviewed = true
 			}

@@ -79,9 +79,9 @@ func (e *Engine) noteRollback(ctx context.Context, op *operation, p *part, err e
 	case isForeign(err):
 		e.noteForeign(ctx, op, err)
 	case hung(err):
-		e.setGPU(op, p.GPU, api.Stuck, err, p.Expected)
+		e.setGPU(op, p.GPU, api.Stuck, err, knownInstances(p.Expected))
 	case err != nil:
-		e.setGPU(op, p.GPU, api.Degraded, err, p.Expected)
+		e.setGPU(op, p.GPU, api.Degraded, err, knownInstances(p.Expected))
 	case p.Changed:
 		e.setGPU(op, p.GPU, api.RolledBack, nil, nil)
 	default:
@@ -94,7 +94,7 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 		return nil
 	}
 	e.setGPU(op, p.GPU, api.RollingBack, nil, nil)
-	if err := e.regainView(ctx, p); err != nil {
+	if err := e.regainView(ctx, op, p); err != nil {
 		return err
 	}
 	for _, s := range stepsBetween(p.GPU, p.Expected, p.Before) {
@@ -111,7 +111,7 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 }
 
 // regainView reads a GPU and finds out whether it is as the operation has left it, before or after the step that is pending.
-func (e *Engine) regainView(ctx context.Context, p *part) error {
+func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
 	if e.hangs(p.GPU) {
 		return fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)
 	}
@@ -127,18 +127,32 @@ func (e *Engine) regainView(ctx context.Context, p *part) error {
 	defer e.mu.Unlock()
 	p.facts = g
 	if mig.SameInstances(g.Instances, p.Expected) {
-		p.Pending = nil
+		op.settleStep(p, api.StepFailed)
 		return nil
 	}
 	if p.Pending != nil {
 		if after, err := afterStep(p.Expected, *p.Pending, g.Instances); err == nil {
-			p.Expected, p.Pending, p.Changed = after, nil, true
+			op.settleStep(p, api.StepDone)
+			p.Expected, p.Changed = after, true
 			return nil
 		}
 	}
 	p.Changed = p.Changed || p.Pending != nil
-	p.Pending = nil
+	op.settleStep(p, api.StepFailed)
 	return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
+}
+
+// settleStep notes what became of the step that is pending on a GPU, which may be of a former process. It is called with the
+// engine's mu held.
+func (op *operation) settleStep(p *part, state api.StepState) {
+	p.Pending = nil
+	for _, list := range [][]api.OperationStep{op.Operation.Steps, op.Operation.Rollback} {
+		for n := range list {
+			if list[n].GPU == p.GPU && list[n].State == api.StepRunning {
+				list[n].State = state
+			}
+		}
+	}
 }
 
 // markUndone marks the steps on a GPU that were done as undone.
@@ -194,6 +208,11 @@ func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 	case e.anyGPU(op, api.Interrupted):
 		state = api.Interrupted
 	}
+	e.mu.Lock()
+	if op.Cause != nil {
+		op.Operation.Error = op.Cause // not why a former attempt has failed
+	}
+	e.mu.Unlock()
 	if state != api.Failed {
 		e.nameReplaced(ctx, op)
 		e.poll(ctx, op)
@@ -249,6 +268,7 @@ func (e *Engine) end(ctx context.Context, op *operation, state api.OperationStat
 	}
 	e.mu.Unlock()
 	e.setState(op, state, string(state))
+	level.Info(e.o.Logger).Log("msg", "An operation has ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by", op.Operation.By, "state", state)
 	if e.isCurrent(op) {
 		_ = e.saveOperation(op)
 	} else {

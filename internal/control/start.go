@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -128,7 +129,7 @@ func (e *Engine) enter(r record, t task) (*operation, *api.Problem) {
 	defer e.mu.Unlock()
 	e.current = op
 	e.operations = append(e.operations, op)
-	e.addEvent(op, api.Event{Kind: api.EventState, Text: "accepted"})
+	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Pending)})
 	return op, nil
 }
 
@@ -152,6 +153,9 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 		return e.retry(ctx, op)
 	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
+		if state == api.Settling {
+			p.Detail = fmt.Sprintf("operation %s waits until the kubelet shows its devices: wait for it, or end that wait, then roll it back", id)
+		}
 		p.Operation = id
 		return nil, p
 	case state != api.Succeeded:

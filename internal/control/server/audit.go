@@ -35,9 +35,12 @@ type auditEntry struct {
 
 // auditLog writes whole lines.
 type auditLog struct {
-	mu   sync.Mutex
-	w    io.Writer
-	torn bool // the last line was not written whole
+	observe func(error) // may be nil
+
+	mu     sync.Mutex
+	w      io.Writer
+	torn   bool  // the last line was not written whole
+	failed error // of the last line
 }
 
 func (a *auditLog) write(e auditEntry, durable bool) error {
@@ -47,6 +50,14 @@ func (a *auditLog) write(e auditEntry, durable bool) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.failed = a.append(line, durable)
+	if a.observe != nil {
+		a.observe(a.failed)
+	}
+	return a.failed
+}
+
+func (a *auditLog) append(line []byte, durable bool) error {
 	if a.torn { // what is left of that line stays by itself
 		line = append([]byte{'\n'}, line...)
 	}
@@ -60,3 +71,16 @@ func (a *auditLog) write(e auditEntry, durable bool) error {
 	}
 	return nil
 }
+
+// failure says why changes are refused for the audit log's sake; it is empty if they are not.
+func (a *auditLog) failure() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.failed == nil {
+		return ""
+	}
+	return AuditFailure(a.failed)
+}
+
+// AuditFailure says why an audit log cannot be written, without a path of the node.
+func AuditFailure(err error) string { return "the audit log cannot be written: " + systemReason(err) }

@@ -107,7 +107,11 @@ func (c *call) id(entry *string) string {
 func short(s string) string { return s[:min(len(s), maxID)] }
 
 func (c *call) operations() error {
-	return c.respond(http.StatusOK, c.s.engine.Operations())
+	list := c.s.engine.Operations()
+	if reason := c.s.audit.failure(); reason != "" && list.Reason == "" {
+		list.State, list.Reason = "read-only", reason
+	}
+	return c.respond(http.StatusOK, list)
 }
 
 func (c *call) operation() error {

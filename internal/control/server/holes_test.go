@@ -279,6 +279,8 @@ type reads struct{ n int }
 
 func (r *reads) Read() { r.n++ }
 
+func (*reads) Audited(error) {}
+
 func TestReadsAreCountedAndNotWritten(t *testing.T) {
 	count := new(reads)
 	r := newRig(t, func(o *Options, l *limits) { o.Observer, l.callsBurst = count, 2000 })

@@ -50,6 +50,8 @@ type Reviewer interface {
 type Observer interface {
 	// Read counts a call that only reads. It is safe for concurrent use.
 	Read()
+	// Audited takes the error of each line of the audit log, nil if it was written. It must not call the server.
+	Audited(err error)
 }
 
 // Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
@@ -154,6 +156,9 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 		replays:  newReplays(o.Now),
 		streams:  newStreams(l.streams, l.streamsPerActor),
 		plans:    newPlanQueue(l.plans, l.plansPerCaller),
+	}
+	if o.Observer != nil {
+		s.audit.observe = o.Observer.Audited
 	}
 	s.routes = s.table()
 	return s
