@@ -39,14 +39,15 @@ type Engine struct {
 	current      *operation // accepted or being executed
 	reserved     bool       // a request is being checked, and may become the current operation
 	operations   []*operation
-	layouts      []layout // of GPUs that operations have changed, for a restore
-	restoredBoot string   // the boot whose restore is over
-	restoring    bool     // a restore is due
-	loaded       bool     // the state folder was read
-	recovering   bool     // what the last process left is being finished
-	unusable     string   // why the engine is read-only
-	damaged      bool     // the state folder's documents are, and the operator has to accept that
-	shown        string   // the state that the observer knows
+	layouts      []layout      // of GPUs that operations have changed, for a restore
+	restoredBoot string        // the boot whose restore is over
+	restoring    bool          // a restore is due
+	loaded       bool          // the state folder was read
+	started      chan struct{} // closed when the first attempt to finish what the last process left is over
+	recovering   bool          // what the last process left is being finished
+	unusable     string        // why the engine is read-only
+	damaged      bool          // the state folder's documents are, and the operator has to accept that
+	shown        string        // the state that the observer knows
 }
 
 // New makes an engine. Run comes next.
@@ -63,7 +64,7 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = log.NewNopLogger()
 	}
-	return &Engine{o: o, queue: make(chan *operation, 1), recovering: true}, nil
+	return &Engine{o: o, queue: make(chan *operation, 1), started: make(chan struct{}), recovering: true}, nil
 }
 
 // housekeeping is how often Run looks at the last Snapshot, and for operations that can be taken up again.

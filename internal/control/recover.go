@@ -61,6 +61,11 @@ func (e *Engine) recover(ctx context.Context) {
 func (e *Engine) setRecovered() {
 	e.mu.Lock()
 	e.recovering = false
+	select {
+	case <-e.started:
+	default:
+		close(e.started)
+	}
 	e.mu.Unlock()
 	e.announce()
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-kit/log/level"
 
@@ -13,9 +14,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// startTimeout is how long a request waits until what the last process left is finished.
+const startTimeout = 10 * time.Second
+
 // reserve keeps the place of the one operation for a request that is being checked, until release. Other operations must not
 // block any of the GPUs; retried is the one that is to be taken up again, which does not block itself.
 func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
+	select { // a request that comes right after the start waits, instead of being refused
+	case <-e.started:
+	case <-ctx.Done():
+	case <-time.After(startTimeout):
+	}
 	e.repairStore()
 	if p := e.claim(retried); p != nil {
 		return p
