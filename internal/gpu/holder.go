@@ -54,19 +54,6 @@ type ContainerMemory struct {
 	UsedBytes uint64
 }
 
-// DeviceRef is the way in which an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with
-// Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, with Instance (GKE), or with
-// PlacementStart and ProfileID (DRA).
-type DeviceRef struct {
-	GPU            UUID
-	MIG            MIGUUID
-	Minor          Opt[int]
-	Instance       Opt[InstanceID]
-	Compute        Opt[ComputeID]
-	PlacementStart Opt[int]
-	ProfileID      Opt[uint32]
-}
-
 // Assignment is one device, or one part of it, given to one container.
 type Assignment struct {
 	Device DeviceRef

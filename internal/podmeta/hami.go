@@ -63,6 +63,6 @@ func (a *migAllocation) device() (gpu.DeviceRef, bool) {
 	if a.MIG == "" {
 		return gpu.DeviceRef{GPU: parent, PlacementStart: gpu.Some(int(a.Placement.Start))}, true
 	}
-	uuid, _, err := gpu.ParseMIGUUID(a.MIG)
-	return gpu.DeviceRef{MIG: uuid}, err == nil
+	ref, err := gpu.ParseMIGRef(a.MIG)
+	return ref, err == nil
 }

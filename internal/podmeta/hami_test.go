@@ -2,6 +2,7 @@ package podmeta
 
 import (
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -24,7 +25,8 @@ func TestMIGDevices(t *testing.T) {
 	for annotation, want := range map[string][][]gpu.DeviceRef{
 		"[" + reserved + "]": {{at(2)}},
 		"[" + made + "]":     {{{MIG: migA}}},
-		"[" + second + "," + made + "," + reserved + "]": {{{MIG: migA}}, {at(2), at(0)}},
+		"[" + strings.Replace(made, migA, "MIG-"+gpuA+"/13/0", 1) + "]": {{{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(13)), Compute: gpu.Some(gpu.ComputeID(0))}}},
+		"[" + second + "," + made + "," + reserved + "]":                {{{MIG: migA}}, {at(2), at(0)}},
 		"":                            nil,
 		"[]":                          nil,
 		"garbage":                     nil,

@@ -35,9 +35,9 @@ func parseDeviceID(id string) (device, bool) {
 		d.sharing, d.replica = gpu.SharingReplica, replica
 	}
 	if strings.HasPrefix(name, "MIG-") {
-		ref, ok := parseMIG(name)
+		ref, err := gpu.ParseMIGRef(name)
 		d.ref = ref
-		return d, ok
+		return d, err == nil
 	}
 	if !replicated && len(name) > gpuUUIDLen && name[gpuUUIDLen] == '-' {
 		d.sharing, d.replica = gpu.SharingHAMi, name[gpuUUIDLen+1:]
@@ -49,17 +49,6 @@ func parseDeviceID(id string) (device, bool) {
 	uuid, err := gpu.ParseUUID(name)
 	d.ref.GPU = uuid
 	return d, err == nil
-}
-
-func parseMIG(name string) (gpu.DeviceRef, bool) {
-	uuid, legacy, err := gpu.ParseMIGUUID(name)
-	if err != nil {
-		return gpu.DeviceRef{}, false
-	}
-	if l, ok := legacy.Get(); ok {
-		return gpu.DeviceRef{GPU: l.GPU, Instance: gpu.Some(l.Instance), Compute: gpu.Some(l.Compute)}, true
-	}
-	return gpu.DeviceRef{MIG: uuid}, true
 }
 
 // parseGKE reads the ids of GKE's device plugin: the name of the device node, hence the minor number, then the GPU

@@ -12,29 +12,30 @@ import (
 // attach writes who holds what into the GPUs and returns how many of the references name no device of this node. The
 // list was asked for at a time: an instance that was first seen later is not the one that it names.
 func attach(gpus []gpu.GPU, list []gpu.Assignment, asked time.Time, containers Containers) (unmatched int) {
-	r := newResolver(gpus)
-	claims := map[target][]gpu.Assignment{}
-	var targets []target
+	known := gpu.NewDevices(gpus)
+	claims := map[gpu.Device][]gpu.Assignment{}
+	var devices []gpu.Device
 	for _, a := range list {
-		t, ok := r.find(a.Device)
-		if !ok {
+		d, match := known.Resolve(a.Device)
+		if match != gpu.MatchDevice {
 			unmatched++
 			continue
 		}
-		if r.since(t).After(asked) {
+		d = onlyCompute(gpus, d)
+		if since(gpus, d).After(asked) {
 			continue
 		}
-		if claims[t] == nil {
-			targets = append(targets, t)
+		if claims[d] == nil {
+			devices = append(devices, d)
 		}
-		claims[t] = append(claims[t], a)
+		claims[d] = append(claims[d], a)
 	}
 	// Whole GPU instances before their compute instances: what was given more exactly counts.
-	slices.SortFunc(targets, func(a, b target) int {
-		return cmp.Or(cmp.Compare(a.gpu, b.gpu), cmp.Compare(a.instance, b.instance), cmp.Compare(a.compute, b.compute))
+	slices.SortFunc(devices, func(a, b gpu.Device) int {
+		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Compute, b.Compute))
 	})
-	for _, t := range targets {
-		place(&gpus[t.gpu], t, settle(&gpus[t.gpu], t, claims[t], containers))
+	for _, d := range devices {
+		place(&gpus[d.GPU], d, settle(&gpus[d.GPU], d, claims[d], containers))
 	}
 	for g := range gpus {
 		if gpus[g].UUID != "" {
@@ -44,16 +45,35 @@ func attach(gpus []gpu.GPU, list []gpu.Assignment, asked time.Time, containers C
 	return unmatched
 }
 
+// onlyCompute narrows a GPU instance down to its compute instance if it has just one: that is then what was given.
+func onlyCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
+	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].Computes) == 1 {
+		d.Compute = 0
+	}
+	return d
+}
+
+// since is when a device was first seen; the zero time for a whole GPU, whose identity is not used again.
+func since(gpus []gpu.GPU, d gpu.Device) time.Time {
+	switch {
+	case d.Instance == gpu.Whole:
+		return time.Time{}
+	case d.Compute == gpu.Whole:
+		return gpus[d.GPU].Instances[d.Instance].Since
+	}
+	return gpus[d.GPU].Instances[d.Instance].Computes[d.Compute].Since
+}
+
 // place stores the holders of a device. A whole GPU instance that was given away is given with all its compute
 // instances.
-func place(g *gpu.GPU, t target, holders []gpu.Holder) {
+func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	switch {
-	case t.instance == none:
+	case d.Instance == gpu.Whole:
 		g.Holders = holders
-	case t.compute != none:
-		g.Instances[t.instance].Computes[t.compute].Holders = holders
+	case d.Compute != gpu.Whole:
+		g.Instances[d.Instance].Computes[d.Compute].Holders = holders
 	default:
-		gi := &g.Instances[t.instance]
+		gi := &g.Instances[d.Instance]
 		gi.Holders = holders
 		for c := range gi.Computes {
 			gi.Computes[c].Holders = slices.Clone(holders)
@@ -63,7 +83,7 @@ func place(g *gpu.GPU, t target, holders []gpu.Holder) {
 
 // settle decides how the holders of one device share it and orders them. Of several exclusive ones the kubelet still
 // lists those that have ended: the one seen last counts; among equals the one with a process on the device.
-func settle(g *gpu.GPU, t target, claims []gpu.Assignment, containers Containers) []gpu.Holder {
+func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
 	for _, c := range claims {
@@ -73,12 +93,12 @@ func settle(g *gpu.GPU, t target, claims []gpu.Assignment, containers Containers
 			exclusive = append(exclusive, c)
 			continue
 		case gpu.SharingReplica:
-			h.Sharing = replicaSharing(g, t, h)
+			h.Sharing = replicaSharing(g, d, h)
 		}
 		holders = append(holders, h)
 	}
 	if len(exclusive) > 0 {
-		holders = append(holders, successor(g, t, exclusive, containers))
+		holders = append(holders, successor(g, d, exclusive, containers))
 	}
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
 		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
@@ -89,7 +109,7 @@ func settle(g *gpu.GPU, t target, claims []gpu.Assignment, containers Containers
 
 // replicaSharing tells how a replica shares its GPU: by a common DRA claim, or by time-slicing or MPS, whose control
 // daemon sets the exclusive-process compute mode and whose clients are listed apart.
-func replicaSharing(g *gpu.GPU, t target, h gpu.Holder) gpu.Sharing {
+func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
 	}
@@ -97,7 +117,7 @@ func replicaSharing(g *gpu.GPU, t target, h gpu.Holder) gpu.Sharing {
 		return gpu.SharingMPS
 	}
 	for _, p := range g.Readings.Processes.Or(nil) {
-		if p.MPS && runsOn(g, t, p) {
+		if p.MPS && runsOn(g, d, p) {
 			return gpu.SharingMPS
 		}
 	}
@@ -105,7 +125,7 @@ func replicaSharing(g *gpu.GPU, t target, h gpu.Holder) gpu.Sharing {
 }
 
 // successor picks the one exclusive holder that counts.
-func successor(g *gpu.GPU, t target, claims []gpu.Assignment, containers Containers) gpu.Holder {
+func successor(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) gpu.Holder {
 	best := slices.MaxFunc(claims, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
 	latest := slices.DeleteFunc(slices.Clone(claims), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
 	if len(latest) == 1 {
@@ -114,7 +134,7 @@ func successor(g *gpu.GPU, t target, claims []gpu.Assignment, containers Contain
 	slices.SortFunc(latest, func(a, b gpu.Assignment) int { return compareContainers(a.Holder.Container, b.Holder.Container) })
 	if containers != nil {
 		for _, p := range g.Readings.Processes.Or(nil) {
-			if !runsOn(g, t, p) {
+			if !runsOn(g, d, p) {
 				continue
 			}
 			c, ok := containers.ContainerOf(p.PID)
@@ -128,15 +148,15 @@ func successor(g *gpu.GPU, t target, claims []gpu.Assignment, containers Contain
 }
 
 // runsOn tells whether a process runs on a device.
-func runsOn(g *gpu.GPU, t target, p gpu.Process) bool {
-	if t.instance == none {
+func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
+	if d.Instance == gpu.Whole {
 		return true
 	}
-	gi := &g.Instances[t.instance]
+	gi := &g.Instances[d.Instance]
 	if p.Instance != gpu.Some(gi.ID) {
 		return false
 	}
-	return t.compute == none || p.Compute == gpu.Some(gi.Computes[t.compute].ID)
+	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.Computes[d.Compute].ID)
 }
 
 // summarise derives from the holders of compute instances who holds the GPU instance, and what is allocated.

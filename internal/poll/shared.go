@@ -75,7 +75,7 @@ func onShared(g *gpu.GPU, p gpu.Process) bool {
 	}
 	for i := range g.Instances {
 		for c := range g.Instances[i].Computes {
-			if runsOn(g, target{none, i, c}, p) {
+			if runsOn(g, gpu.Device{Instance: i, Compute: c}, p) {
 				return shared(g.Instances[i].Computes[c].Holders)
 			}
 		}

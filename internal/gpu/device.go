@@ -1,0 +1,138 @@
+package gpu
+
+// DeviceRef is the way in which an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with
+// Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, with Instance (GKE), or with
+// PlacementStart and ProfileID (DRA).
+type DeviceRef struct {
+	GPU            UUID
+	MIG            MIGUUID
+	Minor          Opt[int]
+	Instance       Opt[InstanceID]
+	Compute        Opt[ComputeID]
+	PlacementStart Opt[int]
+	ProfileID      Opt[uint32]
+}
+
+// ParseMIGRef reads the UUID of a MIG device, in either form, as a reference. One in the legacy form names its instances.
+func ParseMIGRef(s string) (DeviceRef, error) {
+	uuid, legacy, err := ParseMIGUUID(s)
+	if l, ok := legacy.Get(); ok {
+		return DeviceRef{GPU: l.GPU, Instance: Some(l.Instance), Compute: Some(l.Compute)}, err
+	}
+	return DeviceRef{MIG: uuid}, err
+}
+
+// Device is a place in a list of GPUs, by indices: a whole GPU, a GPU instance, or a compute instance. Instance and Compute
+// are Whole if it is none.
+type Device struct {
+	GPU, Instance, Compute int
+}
+
+// Whole is the index that stands for no part of a GPU or GPU instance, but all of it.
+const Whole = -1
+
+// Match says how much of what a DeviceRef names there is.
+type Match int
+
+// The matches. An unknown MIG UUID matches nothing: it does not tell its GPU.
+const (
+	// MatchNothing: the reference names no GPU of the list.
+	MatchNothing Match = iota
+	// MatchParent: the GPU is in the list, or even the GPU instance, but the part of it that is named does not stand.
+	MatchParent
+	// MatchDevice: the device stands.
+	MatchDevice
+)
+
+// Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and the ids,
+// UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
+type Devices struct {
+	gpus  []GPU
+	uuid  map[UUID]int
+	minor map[int]int
+	mig   map[MIGUUID]Device
+}
+
+// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may have
+// had the number before.
+func NewDevices(gpus []GPU) *Devices {
+	d := &Devices{
+		gpus:  gpus,
+		uuid:  make(map[UUID]int, len(gpus)),
+		minor: make(map[int]int, len(gpus)),
+		mig:   map[MIGUUID]Device{},
+	}
+	for g := range gpus {
+		d.uuid[gpus[g].UUID] = g
+		if m, ok := gpus[g].Minor.Get(); ok {
+			if other, taken := d.minor[m]; !taken || !gpus[other].Up {
+				d.minor[m] = g
+			}
+		}
+		for i := range gpus[g].Instances {
+			for c := range gpus[g].Instances[i].Computes {
+				d.mig[gpus[g].Instances[i].Computes[c].UUID] = Device{g, i, c}
+			}
+		}
+	}
+	return d
+}
+
+// Resolve returns the device that ref means if it stands (MatchDevice), or the part of the node that it would be in
+// (MatchParent). A reference to a GPU instance means the whole of it, however many compute instances it has.
+func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
+	if ref.MIG != "" {
+		if at, ok := d.mig[ref.MIG]; ok {
+			return at, MatchDevice
+		}
+		return Device{}, MatchNothing
+	}
+	g, ok := d.findGPU(ref)
+	if !ok {
+		return Device{}, MatchNothing
+	}
+	at := Device{g, Whole, Whole}
+	if !ref.Instance.Present() && !ref.PlacementStart.Present() {
+		return at, MatchDevice
+	}
+	for i := range d.gpus[g].Instances {
+		if gi := &d.gpus[g].Instances[i]; ref.names(gi) {
+			at.Instance = i
+			return findCompute(at, gi, ref.Compute)
+		}
+	}
+	return at, MatchParent
+}
+
+func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
+	if minor, ok := ref.Minor.Get(); ok {
+		g, ok := d.minor[minor]
+		return g, ok
+	}
+	g, ok := d.uuid[ref.GPU]
+	return g, ok && ref.GPU != ""
+}
+
+// names reports whether a GPU instance of the reference's GPU is the one meant: by its id, or by its placement, and its
+// profile if that is named.
+func (ref *DeviceRef) names(gi *GPUInstance) bool {
+	if id, ok := ref.Instance.Get(); ok {
+		return gi.ID == id
+	}
+	place, known := gi.Placement.Get()
+	return known && place.Start == ref.PlacementStart.Or(Whole) && (!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
+}
+
+func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match) {
+	id, named := want.Get()
+	if !named {
+		return at, MatchDevice
+	}
+	for c := range gi.Computes {
+		if gi.Computes[c].ID == id {
+			at.Compute = c
+			return at, MatchDevice
+		}
+	}
+	return at, MatchParent
+}
