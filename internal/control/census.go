@@ -100,20 +100,24 @@ func (c *census) add(u unit, h api.Hold) {
 	}
 }
 
-// at adds a hold where it belongs: the GPU, a GPU instance or a compute instance. One of an instance that does not stand
-// (any more) may be of any.
-func (c *census) at(g mig.NodeGPU, instance gpu.Opt[gpu.InstanceID], compute gpu.Opt[gpu.ComputeID], h api.Hold) {
-	id, ok := instance.Get()
-	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.ID == id })
-	if !ok || at < 0 {
+// hold adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more) it adds it to its
+// GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor number may be that of a GPU
+// whose own is not known.
+func (c *census) hold(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
+	if ref.Minor.Present() && !g.Minor.Present() {
+		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
+	}
+	d, match := devicesOf(g).Resolve(ref)
+	switch {
+	case match == gpu.MatchNothing:
+	case d.Instance == gpu.Whole:
 		c.all(g, h)
-		return
+	case d.Compute == gpu.Whole:
+		c.add(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
+	default:
+		i := g.Instances[d.Instance]
+		c.add(unit{g.UUID, i.ID, gpu.Some(i.Computes[d.Compute].ID)}, h)
 	}
-	u := unit{gpu: g.UUID, instance: id}
-	if ci, ok := compute.Get(); ok && slices.ContainsFunc(g.Instances[at].Computes, func(n mig.NodeCompute) bool { return n.ID == ci }) {
-		u.compute = compute
-	}
-	c.add(u, h)
 }
 
 func (e *Engine) askProcesses(ctx context.Context, c *census, g mig.NodeGPU) {
@@ -125,7 +129,7 @@ func (e *Engine) askProcesses(ctx context.Context, c *census, g mig.NodeGPU) {
 		return
 	}
 	for _, p := range list {
-		c.at(g, p.Instance, p.Compute, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
+		c.hold(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute}, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
 	}
 }
 
@@ -150,7 +154,7 @@ func (e *Engine) askHandles(ctx context.Context, c *census, g mig.NodeGPU) {
 		case !h.Instance.Present() && on && hasInstance(list, h.PID):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
 		default:
-			c.at(g, h.Instance, h.Compute, hold)
+			c.hold(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
 		}
 	}
 }
@@ -214,7 +218,7 @@ func (e *Engine) askPods(ctx context.Context, c *census, gpus []mig.NodeGPU) {
 	for _, a := range list.List {
 		h := api.Hold{Kind: api.HoldPod, What: containerName(a.Holder.Container)}
 		for _, g := range gpus {
-			c.pod(g, a.Device, h)
+			c.hold(g, a.Device, h)
 		}
 	}
 }
@@ -225,36 +229,4 @@ func containerName(n gpu.Container) string {
 		name += " (" + n.Name + ")"
 	}
 	return name
-}
-
-// pod adds a pod's hold where the device is of this GPU. A device of this GPU that names no instance that stands holds all.
-func (c *census) pod(g mig.NodeGPU, d gpu.DeviceRef, h api.Hold) {
-	minor, hasMinor := d.Minor.Get()
-	own, known := g.Minor.Get()
-	switch {
-	case d.MIG != "":
-		for _, i := range g.Instances {
-			for _, ci := range i.Computes {
-				if ci.UUID == d.MIG {
-					c.add(unit{g.UUID, i.ID, gpu.Some(ci.ID)}, h)
-				}
-			}
-		}
-	case d.GPU != "" && d.GPU != g.UUID, d.GPU == "" && !hasMinor:
-	case hasMinor && d.GPU == "" && known && own != minor:
-	case d.Instance.Present():
-		c.at(g, d.Instance, d.Compute, h)
-	case d.PlacementStart.Present():
-		start := d.PlacementStart.Or(0)
-		at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool {
-			return i.Placement.Start == start && i.ProfileID == d.ProfileID.Or(i.ProfileID)
-		})
-		if at < 0 { // reserved, but it does not stand (yet)
-			c.whole[g.UUID] = append(c.whole[g.UUID], h)
-			return
-		}
-		c.add(unit{gpu: g.UUID, instance: g.Instances[at].ID}, h)
-	default:
-		c.all(g, h)
-	}
 }

@@ -108,8 +108,11 @@ func (e *Engine) environment(ctx context.Context, op *operation, state api.Opera
 // awaitKubelet waits until the kubelet can give out every MIG device that the operation has created, and none that it has
 // destroyed: a pod that is given one of those has no device.
 func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
-	created, destroyed := op.devices()
-	if e.o.Assignments == nil || len(created)+len(destroyed) == 0 {
+	if e.o.Assignments == nil {
+		return
+	}
+	changed := e.turnover(ctx, op)
+	if len(changed.created)+len(changed.destroyed) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
@@ -126,9 +129,8 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 		if errors.Is(err, gpu.ErrNotSupported) { // there is no kubelet, or one that does not list devices
 			return
 		}
-		missing := listed(created, func(d device) bool { return err != nil || !slices.ContainsFunc(list, d.named) })
-		offered := listed(destroyed, func(d device) bool { return err != nil || slices.ContainsFunc(list, d.named) })
-		if len(missing)+len(offered) == 0 {
+		missing, stale := changed.compare(list, err)
+		if len(missing)+len(stale) == 0 {
 			return
 		}
 		wait(ctx, time.Second)
@@ -138,58 +140,12 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 		if len(missing) > 0 {
 			e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
 		}
-		if len(offered) > 0 {
+		if len(stale) > 0 {
 			e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod gets a device that does not exist",
-				strings.Join(offered, ", "))
+				strings.Join(stale, ", "))
 		}
 		return
 	}
-}
-
-func listed(devices []device, wanted func(device) bool) []string {
-	var list []string
-	for _, d := range devices {
-		if wanted(d) {
-			list = append(list, string(d.uuid))
-		}
-	}
-	return list
-}
-
-// device is a MIG device that an operation has created or destroyed.
-type device struct {
-	gpu      gpu.UUID
-	uuid     gpu.MIGUUID
-	instance gpu.InstanceID
-	compute  gpu.ComputeID
-}
-
-// devices are the MIG devices that the operation has created, and those that it has destroyed and that do not stand again: UUIDs
-// come back with their places.
-func (op *operation) devices() (created, destroyed []device) {
-	for _, s := range op.Operation.Steps {
-		if s.Done == nil || s.Done.UUID == "" && s.UUID == "" {
-			continue
-		}
-		d := device{gpu: s.GPU, uuid: s.Done.UUID, instance: s.Done.Instance, compute: s.Done.ComputeID.Or(0)}
-		if creates(s.Step) {
-			created = append(created, d)
-			destroyed = slices.DeleteFunc(destroyed, func(o device) bool { return o.uuid == d.uuid })
-		} else {
-			d.uuid = s.UUID
-			destroyed = append(destroyed, d)
-		}
-	}
-	return created, destroyed
-}
-
-// named reports whether an allocator's name is that of the device.
-func (d device) named(r gpu.DeviceRef) bool {
-	if r.MIG != "" {
-		return r.MIG == d.uuid
-	}
-	instance, ok := r.Instance.Get()
-	return ok && r.GPU == d.gpu && instance == d.instance && r.Compute.Or(d.compute) == d.compute
 }
 
 // cordon keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that the cordon is
