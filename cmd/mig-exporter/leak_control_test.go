@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-kit/log"
 
@@ -68,10 +67,7 @@ func controlledNode(t *testing.T) *exporter {
 		}
 		x.close()
 	})
-	for x.control.engine.State() != "idle" {
-		time.Sleep(time.Millisecond)
-	}
-	return x
+	return x // its first operation waits until it is ready
 }
 
 // changeLayout makes one layout change and waits for its end.

@@ -108,7 +108,7 @@ func problemHint(p *api.Problem, o *options) string {
 		return "show who you are: --token-file, or --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
 	case api.Forbidden:
 		if !strings.HasPrefix(o.Address, "https:") {
-			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, nobody else any: use sudo, or join that group."
+			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, other users none: use sudo, or join that group."
 		}
 		return "ask the node's administrator for the right that is missing; read, plan, apply, mode and force are separate."
 	case api.PlanOnly:
