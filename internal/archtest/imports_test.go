@@ -26,6 +26,7 @@ const (
 	grpc            = "google.golang.org/grpc"
 	protobuf        = "google.golang.org/protobuf"
 	kubeletAPI      = "k8s.io/kubelet"
+	timeRate        = "golang.org/x/time/rate"
 	yaml            = "go.yaml.in/yaml/v3"
 )
 
@@ -76,7 +77,7 @@ func baseRooms() []room {
 		{
 			dir:       "internal/podmeta",
 			internals: []string{"internal/gpu", "internal/mig", "internal/kubeapi"},
-			libraries: []string{goKitLog},
+			libraries: []string{goKitLog, timeRate},
 		},
 		{
 			dir:       "internal/podres",

@@ -136,3 +136,31 @@ func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match
 	}
 	return at, MatchParent
 }
+
+// Cover returns the devices that references name and all that is within them. Compute instances that are all covered cover their
+// GPU instance.
+func (d *Devices) Cover(refs []DeviceRef) map[Device]bool {
+	covered := map[Device]bool{}
+	for _, ref := range refs {
+		if at, match := d.Resolve(ref); match == MatchDevice {
+			covered[at] = true
+		}
+	}
+	for g := range d.gpus {
+		whole := covered[Device{g, Whole, Whole}]
+		for i := range d.gpus[g].Instances {
+			gi, computes := Device{g, i, Whole}, len(d.gpus[g].Instances[i].Computes)
+			within := 0
+			for c := range computes {
+				if at := (Device{g, i, c}); whole || covered[gi] || covered[at] {
+					covered[at] = true
+					within++
+				}
+			}
+			if whole || computes > 0 && within == computes {
+				covered[gi] = true
+			}
+		}
+	}
+	return covered
+}

@@ -31,6 +31,8 @@ var (
 	ErrVersionMismatch = errors.New("driver and library version mismatch")
 	// ErrUnavailable: a neighbour (kubelet, host engine) does not answer.
 	ErrUnavailable = errors.New("unavailable")
+	// ErrNoKubelet: the node has no kubelet: none is expected, and there is no trace of one.
+	ErrNoKubelet = errors.New("no kubelet on this node")
 	// ErrDriver: the driver said something else; the wrapping text has it.
 	ErrDriver = errors.New("driver error")
 )

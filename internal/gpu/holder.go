@@ -13,6 +13,7 @@ const (
 	SharingHAMi        Sharing = "hami"
 	SharingClaim       Sharing = "claim" // several containers of one DRA claim
 	SharingReplica     Sharing = "replica"
+	SharingUnknown     Sharing = "unknown" // allocators contradict each other, or do not tell
 )
 
 // Label is one pod label that an operator chose to show, under its Kubernetes name.
@@ -20,12 +21,19 @@ type Label struct {
 	Name, Value string
 }
 
-// PodMetadata is what is known of a pod beside what the kubelet tells. It is immutable once handed out.
+// PodMetadata is what the API server knows of a pod. It is immutable once handed out.
 type PodMetadata struct {
-	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod
+	UID      string
+	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod and for a static one
 	Labels   []Label
 	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the pod's spec.
 	MIGDevices [][]DeviceRef
+}
+
+// ClaimDevice is one device of a ResourceClaim, by the names in the claim's status.
+type ClaimDevice struct {
+	Namespace, Claim     string
+	Driver, Pool, Device string
 }
 
 // Container names a container of a pod.
@@ -36,6 +44,7 @@ type Container struct {
 // Holder is a container that was given a device, or a part of one.
 type Holder struct {
 	Container
+	PodUID   string // empty if unknown
 	Workload string // the pod's owner, "Deployment/resnet"; empty where unknown
 	Resource string // what it asked for, such as "nvidia.com/mig-3g.20gb"; a DRA claim as "claim/<namespace>/<name>"
 	Sharing  Sharing
@@ -43,6 +52,31 @@ type Holder struct {
 	Labels   []Label
 	// Since is when it was first seen to hold the device alone; zero where it shares it.
 	Since time.Time
+	// Unconfirmed says why it is not known whether the container holds the device. It is empty for a holder that the kubelet
+	// lists. An unconfirmed holder may have the device: the device is neither allocated nor free.
+	Unconfirmed string
+	// Undescribed is set for at most a second while the API server is asked about the pod of a new holder: no series names
+	// the holder yet.
+	Undescribed bool
+}
+
+// ExclusiveHolder returns the holder that has a device to itself: the only one, or the only confirmed one beside unconfirmed
+// ones. It returns nil if there is none. The result points into holders.
+func ExclusiveHolder(holders []Holder) *Holder {
+	var one *Holder
+	for i := range holders {
+		switch h := &holders[i]; {
+		case h.Unconfirmed != "" && len(holders) > 1:
+		case one != nil:
+			return nil
+		default:
+			one = h
+		}
+	}
+	if one == nil || one.Sharing != SharingExclusive {
+		return nil
+	}
+	return one
 }
 
 // ContainerMemory is the memory of one container's processes on a GPU that it shares. Instance and Compute are
@@ -56,15 +90,26 @@ type ContainerMemory struct {
 
 // Assignment is one device, or one part of it, given to one container.
 type Assignment struct {
+	ID     string // of the device, as the allocator writes it
 	Device DeviceRef
 	Holder Holder
 	// Seen orders assignments by when they were first seen; of two exclusive holders of a device the later one counts.
 	Seen uint64
+	// Listed is when the allocator last told of it. A device that was created later is another one.
+	Listed time.Time
 }
 
-// Assignments is what an allocator says of the whole node. It is immutable once handed out.
+// Assignments is what is known of who holds the devices of a node. It is immutable once handed out.
 type Assignments struct {
 	List []Assignment
-	// Garbled counts device ids that could not be read.
-	Garbled int
+	// Unreadable are the assignments whose ID has no known form. Their Device is empty.
+	Unreadable []Assignment
+	// Incomplete says why a device without a holder in List may be held all the same. It is empty if there are no other
+	// holders than those in List.
+	Incomplete string
+	// Free are the devices that an operator has confirmed to be free although Incomplete says that this is not known. A GPU
+	// stands for all of its instances.
+	Free []DeviceRef
+	// Epoch grows when what is known of an allocator that has restarted is no longer what was known before.
+	Epoch uint64
 }

@@ -14,8 +14,10 @@ type Snapshot struct {
 	Driver     Opt[Driver] // absent while no driver answers
 	Sources    []SourceState
 	GPUs       []GPU // by index
-	// Unmatched counts device ids that the kubelet gave out and that name no device of this node.
-	Unmatched int
+	// Unmatched are the assignments whose IDs name no device of this node, by container.
+	Unmatched []Assignment
+	// HoldersIncomplete says why a device without a holder may be held all the same. It is empty if it is not.
+	HoldersIncomplete string
 	// HungCalls counts the driver calls that have not returned in time and may never return.
 	HungCalls int
 }
@@ -28,10 +30,12 @@ type Driver struct {
 
 // The sources whose state a Snapshot carries.
 const (
-	SourceNVML    = "nvml"
-	SourceDCGM    = "dcgm"
-	SourceKubelet = "kubelet"
-	SourceJobs    = "hpc_jobs"
+	SourceNVML       = "nvml"
+	SourceDCGM       = "dcgm"
+	SourceKubelet    = "kubelet"
+	SourceCheckpoint = "kubelet_checkpoint"
+	SourceKubernetes = "kubernetes" // the API server
+	SourceJobs       = "hpc_jobs"
 )
 
 // SourceState says whether a source answered when the Snapshot was made.

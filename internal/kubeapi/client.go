@@ -5,9 +5,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -21,8 +22,8 @@ import (
 // DefaultCredentialsDir is where a pod finds the credentials of its service account.
 const DefaultCredentialsDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// ErrConflict says that an object was changed by somebody else since it was read.
-var ErrConflict = errors.New("changed by another")
+// defaultAgent is the User-Agent of a Client that was given none.
+const defaultAgent = "mig-exporter"
 
 // defaultLimit bounds an answer in bytes where the request does not.
 const defaultLimit = 4 << 20
@@ -43,6 +44,8 @@ type Options struct {
 	// CredentialsDir has the files token and ca.crt of a service account, DefaultCredentialsDir in a pod. Both are read
 	// for every request, since they are replaced while the process runs.
 	CredentialsDir string
+	// UserAgent names this program and its version, "mig-exporter/1.0.0"; empty is "mig-exporter".
+	UserAgent string
 	// Transport carries the requests; nil for the one that trusts ca.crt alone.
 	Transport http.RoundTripper
 }
@@ -52,6 +55,7 @@ type Client struct {
 	http   *http.Client
 	server *url.URL
 	token  string // path of the file
+	agent  string
 }
 
 // New connects to nothing yet. It fails if the certificate authority cannot be read or the server's URL is none.
@@ -76,11 +80,42 @@ func New(opts Options) (*Client, error) {
 		http:   &http.Client{Transport: transport, CheckRedirect: refuse},
 		server: server,
 		token:  filepath.Join(opts.CredentialsDir, "token"),
+		agent:  cmp.Or(opts.UserAgent, defaultAgent),
 	}, nil
 }
 
 // Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// PodUID returns the UID of the pod that the service account's token was issued to, which is this program's; nothing if the
+// token does not have it.
+//
+// https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+func (c *Client) PodUID() string {
+	token, err := os.ReadFile(c.token)
+	if err != nil {
+		return ""
+	}
+	parts := strings.Split(strings.TrimSpace(string(token)), ".")
+	if len(parts) != 3 {
+		return ""
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return ""
+	}
+	var claims struct {
+		Kubernetes struct {
+			Pod struct {
+				UID string `json:"uid"`
+			} `json:"pod"`
+		} `json:"kubernetes.io"`
+	}
+	if json.Unmarshal(payload, &claims) != nil {
+		return ""
+	}
+	return claims.Kubernetes.Pod.UID
+}
 
 // Request is what is asked of the API server.
 type Request struct {
@@ -96,12 +131,30 @@ type Request struct {
 	Limit int64
 }
 
-// Do asks, and decodes the answer, which may be nil to leave it unread. It takes as long as ctx allows.
+// Do sends the request and decodes the answer into answer; nil leaves it unread. It takes as long as ctx allows.
 //
-// An error wraps gpu.ErrNoPermission where the service account may not do that or is not known, gpu.ErrNotFound for what
-// is not there, ErrConflict, gpu.ErrTimeout where ctx ended, and gpu.ErrUnavailable in all cases but the first. It has
-// nothing of the request's or the answer's body in it.
+// An error names the request as a right is written, and wraps gpu.ErrNoPermission if the API server refuses it (then it is a
+// *RefusedError), else gpu.ErrUnavailable; gpu.ErrTimeout too if ctx ended by its deadline, gpu.ErrNotFound if there is no
+// such object, ErrNotServed too if there is no such resource, ErrConflict if the object has changed. It contains nothing of
+// the request's or the answer's body.
 func (c *Client) Do(ctx context.Context, r Request, answer any) error {
+	return c.do(ctx, r, func(body io.Reader) error {
+		if answer == nil {
+			return nil
+		}
+		return json.NewDecoder(body).Decode(answer)
+	})
+}
+
+// do sends the request and passes the body of an answer that is no error to read.
+func (c *Client) do(ctx context.Context, r Request, read func(body io.Reader) error) error {
+	if err := c.send(ctx, r, read); err != nil {
+		return fmt.Errorf("%s: %w", r.action(), err)
+	}
+	return nil
+}
+
+func (c *Client) send(ctx context.Context, r Request, read func(body io.Reader) error) error {
 	request, err := c.request(ctx, r)
 	if err != nil {
 		return err
@@ -111,15 +164,11 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 		return failed(ctx, err)
 	}
 	defer response.Body.Close()
-	if err := refusal(response); err != nil {
+	if err := refusal(r, response); err != nil {
 		return err
 	}
-	if answer == nil {
-		return nil
-	}
-	body := http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit))
-	if err := json.NewDecoder(body).Decode(answer); err != nil {
-		return failed(ctx, err)
+	if err := read(http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit))); err != nil {
+		return failed(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 	return nil
 }
@@ -147,36 +196,9 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		accept = r.Accept + "," + accept
 	}
 	request.Header.Set("Accept", accept)
+	request.Header.Set("User-Agent", c.agent)
 	if r.Body != nil {
 		request.Header.Set("Content-Type", cmp.Or(r.ContentType, "application/json"))
 	}
 	return request, nil
-}
-
-// failed tells why there is no answer: the reason that ctx ended, if it did.
-func failed(ctx context.Context, err error) error {
-	switch cause := context.Cause(ctx); {
-	case cause == nil:
-		return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("%w: %w: %w", cause, gpu.ErrUnavailable, gpu.ErrTimeout)
-	default:
-		return fmt.Errorf("%w: %w", cause, gpu.ErrUnavailable)
-	}
-}
-
-// refusal is the error that an answer stands for.
-func refusal(response *http.Response) error {
-	kind := gpu.ErrUnavailable
-	switch response.StatusCode {
-	case http.StatusOK, http.StatusCreated:
-		return nil
-	case http.StatusUnauthorized, http.StatusForbidden:
-		kind = gpu.ErrNoPermission
-	case http.StatusNotFound:
-		kind = fmt.Errorf("%w: %w", gpu.ErrNotFound, gpu.ErrUnavailable)
-	case http.StatusConflict:
-		kind = fmt.Errorf("%w: %w", ErrConflict, gpu.ErrUnavailable)
-	}
-	return fmt.Errorf("the API server says %s: %w", response.Status, kind)
 }

@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -35,14 +36,18 @@ func credentials(t *testing.T, server *httptest.Server) string {
 	return dir
 }
 
-func testClient(t *testing.T, handler http.HandlerFunc) (*Client, string) {
+func testClient(t *testing.T, handler http.HandlerFunc, change ...func(*Options)) (*Client, string) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	server.Config.ErrorLog = stdlog.New(io.Discard, "", 0)
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	dir := credentials(t, server)
-	c, err := New(Options{Server: server.URL, CredentialsDir: dir})
+	opts := Options{Server: server.URL, CredentialsDir: dir}
+	for _, f := range change {
+		f(&opts)
+	}
+	c, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,5 +172,31 @@ func TestInClusterServer(t *testing.T) {
 	}
 	if _, err := InClusterServer(env("", "")); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("outside a cluster: %v", err)
+	}
+}
+
+func TestPodUID(t *testing.T) {
+	c, dir := testClient(t, func(http.ResponseWriter, *http.Request) {})
+	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
+	for token, want := range map[string]string{
+		"e30." + part(`{"kubernetes.io": {"namespace": "gpu", "node": {"name": "n"}, "pod": {"name": "p", "uid": "4d2f"}}}`) + ".c2ln\n": "4d2f",
+		"e30." + part(`{"sub": "system:serviceaccount:gpu:exporter"}`) + ".c2ln":                                                         "",
+		"e30." + part(`{"kubernetes.io": 5}`) + ".c2ln":                                                                                  "",
+		"e30.!.c2ln": "",
+		"opaque":     "",
+		"":           "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.PodUID(); got != want {
+			t.Errorf("token %q: got %q, want %q", token, got, want)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.PodUID(); got != "" {
+		t.Errorf("without a token: %q", got)
 	}
 }

@@ -8,13 +8,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// migAnnotation has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler writes GPU and placement
-// before it binds the pod; its device plugin adds the UUID once it has made the device, at exactly that placement.
-// Earlier releases tell a template and a slot of it, from which no device can be derived.
-//
-// https://github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go
-const migAnnotation = "hami.io/vgpu-mig-allocations"
-
 // migAllocation is what is read of one entry of the annotation. The container's index counts the pod's init containers,
 // then its containers.
 type migAllocation struct {
@@ -28,8 +21,14 @@ type migAllocation struct {
 	} `json:"placement"`
 }
 
-// migDevices reads the annotation: the devices of each container that has any, by the containers' index. One entry that
-// is not whole makes all of it unusable, for HAMi too.
+// migDevices reads the annotation hami.io/vgpu-mig-allocations: the devices of each container that has any, by the containers'
+// index. One entry that is not whole makes all of it unusable, for HAMi too.
+//
+// It has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler writes GPU and placement before it binds the
+// pod; its device plugin adds the UUID once it has made the device, at exactly that placement. Earlier releases tell a template
+// and a slot of it, from which no device can be derived.
+//
+// https://github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go
 func migDevices(annotation string) [][]gpu.DeviceRef {
 	var list []migAllocation
 	if annotation == "" || json.Unmarshal([]byte(annotation), &list) != nil {

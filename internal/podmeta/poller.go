@@ -1,37 +1,43 @@
-// Package podmeta knows owners and labels of the pods of one node, and the MIG devices that HAMi reserved for them, which
-// the kubelet's pod-resources API does not tell.
+// Package podmeta knows what the Kubernetes API server knows of the pods of one node and the kubelet's pod-resources API does
+// not tell: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for administrative access.
 //
-// It asks the Kubernetes API server for the metadata of the node's pods, with the service account of the pod that it
-// runs in, which must be allowed to list pods. Whoever looks a pod up gets what was read last and never waits.
+// It uses the service account of the pod that it runs in, which needs by ClusterRole:
+//
+//	""               pods             list
+//	resource.k8s.io  resourceclaims   get, if the cluster allocates GPUs dynamically (DRA)
+//
+// Lookups return what is known and never wait. What is not known is asked for in the background.
 package podmeta
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/go-kit/log"
-	"github.com/go-kit/log/level"
+	"golang.org/x/time/rate"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
 const (
-	// interval is the time between two readings, spread by a tenth either way so that a cluster's exporters do not ask
-	// all at once.
+	// interval is the time between two lists, spread by a tenth either way so that a cluster's exporters do not ask all at
+	// once.
 	interval = 30 * time.Second
 	spread   = 0.1
-	// minGap is the time that an unknown pod cannot shorten.
-	minGap = 5 * time.Second
-	// timeout bounds one reading.
-	timeout = 10 * time.Second
-	// maxAsked bounds the unknown pods that are remembered to have been asked for.
-	maxAsked = 1000
+	// gather is how long a list waits for other pods of the same reading of the kubelet to be asked for.
+	gather = 20 * time.Millisecond
+	// firstList is how long the first list waits for a pod to be asked for: what is asked for later needs another list.
+	firstList = time.Second
+	// firstGap is the time until what was not in an answer is asked for again. It doubles up to interval.
+	firstGap = time.Second
+	// listEvery and listBurst bound how often lists are asked for, however many pods come and go.
+	listEvery = 2 * time.Second
+	listBurst = 5
 )
 
 // Options configures a Poller.
@@ -40,6 +46,8 @@ type Options struct {
 	Server string
 	// CredentialsDir has the credentials of a service account, kubeapi.DefaultCredentialsDir in a pod.
 	CredentialsDir string
+	// UserAgent names this program and its version to the API server.
+	UserAgent string
 	// Node is the name of the node whose pods count, as Kubernetes has it.
 	Node string
 	// Labels are the names of the pod labels to tell.
@@ -47,32 +55,39 @@ type Options struct {
 	Logger log.Logger
 }
 
-// Poller reads the metadata of a node's pods now and then.
+// Poller reads the metadata of a node's pods now and then, and when it is asked for a pod that it does not know. Its methods
+// are safe for concurrent use. It implements podres.Metadata, over the clock of time.Now.
 type Poller struct {
-	api    *api
-	logger log.Logger
-	cancel context.CancelFunc
-	done   chan struct{} // closed when the goroutine has ended
-	wake   chan struct{} // a pod is not known
+	api     *api
+	node    string
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	wake    chan struct{} // the time of the next list may have changed
+	limit   *rate.Limiter // of lists
+	claims  *claims
 
-	mu    sync.Mutex
-	pods  map[podName]entry
-	asked map[podName]struct{} // unknown pods that have woken the poller once
+	mu       sync.Mutex
+	pods     map[podName]entry
+	last     *answer // nil before the first
+	proof    *answer // the last consistent one, nil before the first
+	asked    map[podName]*question
+	leaving  map[podID]*question // asked for by PodGone
+	next     time.Time           // of the next list that nothing has asked for
+	earliest time.Time           // of the next list after a failure
+	gap      time.Duration       // before another list after a failure; 0 after a success
+	noProof  time.Time           // no consistent list is asked for before; one has failed
+	err      error               // of the last list; wraps ErrNotAsked before the first
+	found    bool                // a pod that was asked for by name has been in an answer
+	right    bool                // a pod that is on this node by its UID has been in an answer: the node's name is right
+	misnamed bool                // no pod that was asked for has been, for long
 }
 
-// podName identifies a pod at a time. A successor may have the same.
-type podName struct{ namespace, name string }
-
-// entry is a pod and whether the last reading had it no more: the kubelet lists a pod for a moment longer than the API
-// server, so that it is kept for one reading.
-type entry struct {
-	gpu.PodMetadata
-	gone bool
-}
+// ErrNotAsked is the error of State before the first answer or failure.
+var ErrNotAsked = errors.New("not asked yet")
 
 // New starts to read. It fails if the credentials cannot be read or the options lack something.
 func New(opts Options) (*Poller, error) {
-	client, err := kubeapi.New(kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir})
+	client, err := kubeapi.New(kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir, UserAgent: opts.UserAgent})
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
@@ -80,105 +95,131 @@ func New(opts Options) (*Poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
-	return start(api, opts.Logger), nil
+	return start(api, opts.Node, opts.Logger), nil
 }
 
-func start(api *api, logger log.Logger) *Poller {
+func start(api *api, node string, logger log.Logger) *Poller {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Poller{
-		api:    api,
-		logger: logger,
-		cancel: cancel,
-		done:   make(chan struct{}),
-		wake:   make(chan struct{}, 1),
-		asked:  map[podName]struct{}{},
+		api:     api,
+		node:    node,
+		cancel:  cancel,
+		wake:    make(chan struct{}, 1),
+		limit:   rate.NewLimiter(rate.Every(listEvery), listBurst),
+		claims:  newClaims(api, logger),
+		asked:   map[podName]*question{},
+		leaving: map[podID]*question{},
+		next:    time.Now().Add(firstList),
+		err:     fmt.Errorf("list pods: %w: %w", ErrNotAsked, gpu.ErrUnavailable),
 	}
-	go p.run(ctx)
+	p.running.Go(func() { p.run(ctx) })
+	p.running.Go(func() { p.claims.run(ctx) })
 	return p
 }
 
-// Close ends a reading under way.
+// Close ends requests under way.
 func (p *Poller) Close() {
 	p.cancel()
-	<-p.done
+	p.running.Wait()
 	p.api.close()
 }
 
-// PodMetadata tells a pod's owner, those of its labels that were chosen, and what HAMi reserved for it. It returns false
-// for a pod that is not known; a pod that is asked for the first time is then looked for soon.
-func (p *Poller) PodMetadata(namespace, pod string) (gpu.PodMetadata, bool) {
-	name := podName{namespace, pod}
+// State returns the state of the API server as a source. LastSuccess is when the request of the last answer was started.
+func (p *Poller) State() gpu.SourceState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if known, ok := p.pods[name]; ok {
-		return known.PodMetadata, true
+	s := gpu.SourceState{Name: gpu.SourceKubernetes, Err: p.err}
+	if p.err == nil && p.misnamed {
+		s.Err = fmt.Errorf("the API server has none of the pods that the kubelet lists on node %q: is --kubernetes.node-name right?", p.node)
 	}
-	if _, again := p.asked[name]; !again {
-		if len(p.asked) >= maxAsked {
-			clear(p.asked)
-		}
-		p.asked[name] = struct{}{}
-		select {
-		case p.wake <- struct{}{}:
-		default: // it is awake
-		}
+	s.Up = s.Err == nil
+	if p.last != nil {
+		s.LastSuccess = p.last.started
+		s.Stale = p.err != nil
 	}
-	return gpu.PodMetadata{}, false
+	return s
 }
 
 func (p *Poller) run(ctx context.Context) {
-	defer close(p.done)
-	next := time.NewTimer(0)
-	defer next.Stop()
-	var last time.Time
-	failing := false
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
+		timer.Reset(time.Until(p.due()))
 		select {
 		case <-ctx.Done():
 			return
 		case <-p.wake:
-			next.Reset(minGap - time.Since(last))
 			continue
-		case <-next.C:
+		case <-timer.C:
 		}
-		err := p.refresh(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !failing:
-			level.Warn(p.logger).Log("msg", "no owners and labels of pods; trying again", "err", err)
-		case err == nil && failing:
-			level.Info(p.logger).Log("msg", "owners and labels of pods are known again")
+		if p.limit.Wait(ctx) != nil {
+			return // ctx has ended
 		}
-		failing = err != nil
-		last = time.Now()
-		next.Reset(time.Duration(float64(interval) * (1 - spread + 2*spread*rand.Float64())))
+		p.refresh(ctx)
 	}
 }
 
-// refresh reads all pods. What was known stays when it fails.
-func (p *Poller) refresh(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
-	defer cancel()
-	now, err := p.api.pods(ctx)
-	if err != nil {
-		return err
-	}
+// due returns when the next list is to start.
+func (p *Poller) due() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pods := make(map[podName]entry, len(now))
-	for name, known := range p.pods {
-		if !known.gone {
-			pods[name] = entry{PodMetadata: known.PodMetadata, gone: true}
-		}
+	at := p.next
+	for _, q := range p.asked {
+		at = q.before(at)
 	}
-	for name, m := range now {
-		pods[name] = entry{PodMetadata: m}
+	for _, q := range p.leaving {
+		at = q.before(at)
 	}
-	p.pods = pods
-	maps.DeleteFunc(p.asked, func(name podName, _ struct{}) bool { _, known := now[name]; return known })
-	return nil
+	if at.Before(p.earliest) {
+		return p.earliest
+	}
+	return at
 }
 
-// errNoAnswer is why a reading that took too long was given up.
-var errNoAnswer = errors.New("the API server did not answer in time")
+// refresh lists the pods. What was known stays if it fails.
+func (p *Poller) refresh(ctx context.Context) {
+	consistent := p.needsProof()
+	got, err := p.api.pods(ctx, consistent)
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil:
+		p.fail(err, consistent)
+	case p.take(got):
+		p.checkNode(ctx)
+	}
+}
+
+// fail notes that a list failed.
+func (p *Poller) fail(err error, consistent bool) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = err
+	p.gap = nextGap(p.gap)
+	p.earliest = now.Add(jitter(p.gap))
+	p.next = p.earliest
+	if consistent {
+		p.noProof = now.Add(interval)
+	}
+}
+
+// take takes an answer. It reports whether the name of the node may be wrong.
+func (p *Poller) take(got *answer) bool {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err, p.gap, p.earliest = nil, 0, time.Time{}
+	p.next = now.Add(jitter(interval))
+	p.accept(got)
+	p.settle(now)
+	return p.suspectNode(now)
+}
+
+// nextGap returns the gap after one of d.
+func nextGap(d time.Duration) time.Duration { return min(max(2*d, firstGap), interval) }
+
+// jitter spreads d by a tenth either way.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (1 - spread + 2*spread*rand.Float64()))
+}

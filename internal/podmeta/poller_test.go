@@ -1,7 +1,7 @@
 package podmeta
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,36 +15,75 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
+
+// fakePod is a pod of the fake API server, owned by the Job job.
+type fakePod struct{ name, uid, job string }
 
 // fakeServer answers requests without a network, so that time can stand still meanwhile.
 type fakeServer struct {
 	mu       sync.Mutex
-	pods     []string
+	pods     []fakePod // that have not ended
+	ended    []fakePod
+	cached   []fakePod // what lists from the cache have, if lagging
+	lagging  bool
 	status   int
 	hang     bool
-	requests []time.Time
+	noProofs bool              // consistent lists hang
+	claims   map[string]string // body by path
+	requests []request
+}
+
+type request struct {
+	at   time.Time
+	path string
+	kind string // "cached" or "consistent" for a list
 }
 
 func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
-	hang := s.hang
-	var items []string
-	for _, pod := range s.pods {
-		items = append(items, fmt.Sprintf(`{"metadata": {"namespace": "ns", "name": %q, "ownerReferences": [{"kind": "Job", "name": "j", "controller": true}]}}`, pod))
+	kind := "consistent"
+	if r.URL.Query().Get("resourceVersion") == "0" {
+		kind = "cached"
 	}
-	s.requests = append(s.requests, time.Now())
-	response := &http.Response{
-		StatusCode: s.status, Status: http.StatusText(s.status), Header: http.Header{}, Request: r,
-		Body: io.NopCloser(strings.NewReader(`{"items": [` + strings.Join(items, ",") + `]}`)),
+	s.requests = append(s.requests, request{time.Now(), r.URL.Path, kind})
+	hang := s.hang || s.noProofs && kind == "consistent"
+	status, body := s.status, s.list(r, kind)
+	if r.URL.Path != "/api/v1/pods" {
+		var ok bool
+		if body, ok = s.claims[r.URL.Path]; !ok && status == http.StatusOK {
+			status, body = http.StatusNotFound, "404 page not found"
+		} else if strings.Contains(body, `"Failure"`) {
+			status = http.StatusNotFound
+		}
 	}
 	s.mu.Unlock()
 	if hang {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	return response, nil
+	return &http.Response{
+		StatusCode: status, Status: fmt.Sprint(status, " ", http.StatusText(status)), Header: http.Header{}, Request: r,
+		Body: io.NopCloser(strings.NewReader(body)),
+	}, nil
+}
+
+func (s *fakeServer) list(r *http.Request, kind string) string {
+	pods := s.pods
+	if s.lagging && kind == "cached" {
+		pods = s.cached
+	}
+	if !strings.Contains(r.URL.Query().Get("fieldSelector"), "status.phase") {
+		pods = append(append([]fakePod{}, pods...), s.ended...)
+	}
+	var items []string
+	for _, p := range pods {
+		items = append(items, fmt.Sprintf(`{"metadata": {"namespace": "ns", "name": %q, "uid": %q, "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": %q, "controller": true}]}}`,
+			p.name, p.uid, p.job))
+	}
+	return `{"items": [` + strings.Join(items, ",") + `]}`
 }
 
 func (s *fakeServer) set(f func()) {
@@ -53,21 +92,31 @@ func (s *fakeServer) set(f func()) {
 	f()
 }
 
-func (s *fakeServer) count() int {
+// count returns the number of requests, of some kinds only if any is given.
+func (s *fakeServer) count(kinds ...string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.requests)
+	n := 0
+	for _, r := range s.requests {
+		if len(kinds) == 0 || kinds[0] == r.kind {
+			n++
+		}
+	}
+	return n
 }
+
+// ownToken is the service account's; it was issued to the pod of UID "own".
+const ownToken = "e30.eyJrdWJlcm5ldGVzLmlvIjp7InBvZCI6eyJ1aWQiOiJvd24ifX19.c2ln"
 
 // bubble runs a poller on a clock that jumps ahead once everyone waits.
 func bubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, s *fakeServer)) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("t"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(ownToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		server := &fakeServer{status: http.StatusOK}
+		server := &fakeServer{status: http.StatusOK, claims: map[string]string{}}
 		client, err := kubeapi.New(kubeapi.Options{Server: "https://api:443", CredentialsDir: dir, Transport: server})
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +125,7 @@ func bubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := start(a, logger)
+		p := start(a, "n", logger)
 		defer p.Close()
 		synctest.Wait()
 		test(t, p, server)
@@ -88,9 +137,13 @@ func after(d time.Duration) {
 	synctest.Wait()
 }
 
+// soon is how long an unknown pod takes at most to be known, if lists are not limited.
+const soon = 500 * time.Millisecond
+
+// wantKnown asks for a pod by an assignment that is old enough for every answer.
 func wantKnown(t *testing.T, p *Poller, pod string, want bool) {
 	t.Helper()
-	known, ok := p.PodMetadata("ns", pod)
+	known, ok := p.PodMetadata("ns", pod, time.Time{})
 	if ok != want || ok && known.Workload != "Job/j" {
 		t.Errorf("pod %s: workload %q, known is %v, want %v", pod, known.Workload, ok, want)
 	}
@@ -98,25 +151,44 @@ func wantKnown(t *testing.T, p *Poller, pod string, want bool) {
 
 const longestInterval = interval + interval/10
 
+func pod(name string) fakePod { return fakePod{name, "uid-of-" + name, "j"} }
+
 func TestPollerReadsNowAndThen(t *testing.T) {
 	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		if s := p.State(); s.Up || !errors.Is(s.Err, gpu.ErrUnavailable) || s.Stale || !s.LastSuccess.IsZero() || s.Name != gpu.SourceKubernetes {
+			t.Errorf("before the first answer: %+v", s)
+		}
+		after(firstList)
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests at the start, want 1", n)
 		}
-		s.set(func() { s.pods = []string{"a"} })
+		if state := p.State(); !state.Up || state.Err != nil || !state.LastSuccess.Equal(s.requests[0].at) {
+			t.Errorf("after the first answer: %+v", state)
+		}
+		s.set(func() { s.pods = []fakePod{pod("a")} })
 		after(10 * longestInterval)
-		if n := s.count(); n < 11 || n > 13 {
-			t.Errorf("%d requests in ten intervals", n)
+		if n := s.count("cached"); n < 11 || n > 13 || n != s.count() {
+			t.Errorf("%d requests in ten intervals, %d cached", s.count(), n)
 		}
 		wantKnown(t, p, "a", true)
 	})
 }
 
-func TestPollerLooksForAnUnknownPodSoon(t *testing.T) {
+func TestPollerLooksForAnUnknownPodAtOnce(t *testing.T) {
 	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []string{"new"} })
+		s.set(func() { s.pods = []fakePod{pod("first"), pod("second")} })
+		wantKnown(t, p, "first", false)
+		wantKnown(t, p, "second", false)
+		after(soon)
+		wantKnown(t, p, "first", true)
+		wantKnown(t, p, "second", true)
+		if n := s.count(); n != 1 {
+			t.Errorf("%d requests for the pods of one reading, want 1", n)
+		}
+		after(10 * time.Second)
+		s.set(func() { s.pods = append(s.pods, pod("new")) })
 		wantKnown(t, p, "new", false)
-		after(minGap)
+		after(soon)
 		wantKnown(t, p, "new", true)
 		if n := s.count(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
@@ -124,76 +196,119 @@ func TestPollerLooksForAnUnknownPodSoon(t *testing.T) {
 	})
 }
 
-func TestPollerIsNotWokenTwiceByAPod(t *testing.T) {
+// A pod that is not in the answer yet is asked for after 1 s, 2 s, 4 s and so on, up to the usual interval.
+func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		for range 20 {
+		after(firstList)
+		begin := time.Now()
+		for range 32 {
 			wantKnown(t, p, "never", false)
 			after(time.Second)
 		}
-		if n := s.count(); n != 2 {
-			t.Errorf("%d requests in 20 s for one unknown pod, want 2", n)
+		var at []string
+		for _, r := range s.requests[1:] {
+			at = append(at, fmt.Sprint(int(r.at.Sub(begin).Seconds())))
 		}
-		for i := range 20 { // a new one every second
-			wantKnown(t, p, fmt.Sprint("never-", i), false)
+		// With that of the usual interval, and one that looks whether the pod has ended.
+		if n := len(at); n < 5 || n > 8 || strings.Join(at[:4], " ") != "0 1 3 7" {
+			t.Errorf("requests at %v s", at)
+		}
+		before := s.count()
+		s.set(func() { s.pods = []fakePod{pod("late")} })
+		for range 600 {
+			wantKnown(t, p, "never", false)
 			after(time.Second)
 		}
-		if n := s.count(); n > 2+20/5+1 {
-			t.Errorf("%d requests in 40 s", n)
-		}
-		for i := range 2 * maxAsked {
-			p.PodMetadata("ns", fmt.Sprint("many-", i))
-		}
-		if n := len(p.asked); n > maxAsked {
-			t.Errorf("%d unknown pods are remembered", n)
+		if n := s.count() - before; n > 2*600/27+2 {
+			t.Errorf("%d requests in 10 min for one pod that never comes", n)
 		}
 	})
 }
 
-func TestPollerKeepsAPodForOneReading(t *testing.T) {
+func TestPollerIsLimitedUnderChurn(t *testing.T) {
 	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []string{"a"} })
-		after(longestInterval)
+		after(firstList)
+		const pods = 600
+		for i := range pods { // five new ones every second
+			s.set(func() { s.pods = []fakePod{pod(fmt.Sprint("pod-", i))} })
+			p.PodMetadata("ns", fmt.Sprint("pod-", i), time.Now())
+			after(200 * time.Millisecond)
+		}
+		if n, most := s.count(), listBurst+pods/5/2+1; n > most {
+			t.Errorf("%d requests in 120 s, want %d at most", n, most)
+		}
+		after(forget + 2*longestInterval)
+		if n := len(p.asked); n != 0 {
+			t.Errorf("%d pods are remembered that nothing asks for", n)
+		}
+	})
+}
+
+func TestPollerKeepsAPodForAWhile(t *testing.T) {
+	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.set(func() { s.pods = []fakePod{pod("a")} })
+		after(firstList)
 		wantKnown(t, p, "a", true)
 		s.set(func() { s.pods = nil })
-		before := s.count()
-		for s.count() == before {
-			after(time.Second)
+		for range 4 {
+			wantKnown(t, p, "b", false) // makes it ask
+			after(linger / 5)
 		}
 		wantKnown(t, p, "a", true)
-		after(longestInterval)
+		if _, _, ok := p.PodByUID("uid-of-a"); ok {
+			t.Error("a pod that has ended is told by its UID")
+		}
+		after(linger + longestInterval)
 		wantKnown(t, p, "a", false)
 	})
 }
 
 func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
-	var buf bytes.Buffer
-	bubble(t, log.NewLogfmtLogger(log.NewSyncWriter(&buf)), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []string{"a"} })
+	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.set(func() { s.pods = []fakePod{pod("a")} })
 		after(longestInterval)
+		success := p.State().LastSuccess
+		s.set(func() { s.status = http.StatusInternalServerError })
+		after(longestInterval)
+		if state := p.State(); state.Up || !state.Stale || !state.LastSuccess.Equal(success) && !state.LastSuccess.After(success) || !errors.Is(state.Err, gpu.ErrUnavailable) {
+			t.Errorf("while it fails: %+v", state)
+		}
 		s.set(func() { s.status = http.StatusForbidden })
 		after(5 * longestInterval)
 		wantKnown(t, p, "a", true)
+		want := "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: no permission"
+		if state := p.State(); state.Err == nil || state.Err.Error() != want || !errors.Is(state.Err, gpu.ErrNoPermission) {
+			t.Errorf("while it refuses: %+v", state)
+		}
+		before := s.count()
+		for i := range 300 { // a new one every second
+			p.PodMetadata("ns", fmt.Sprint("new-", i), time.Now())
+			after(time.Second)
+		}
+		if n := s.count() - before; n > 300/27+1 {
+			t.Errorf("%d requests in 300 s to a server that refuses", n)
+		}
 		s.set(func() { s.status = http.StatusOK })
 		after(longestInterval)
 		wantKnown(t, p, "a", true)
+		if state := p.State(); !state.Up || state.Stale || state.Err != nil {
+			t.Errorf("after it recovered: %+v", state)
+		}
 	})
-	if lines := strings.Split(strings.TrimSpace(buf.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], "no permission") {
-		t.Errorf("the log should tell the failure and its end once each:\n%s", buf.String())
-	}
 }
 
 func TestPollerGivesUpAServerThatHangs(t *testing.T) {
-	var buf bytes.Buffer
-	bubble(t, log.NewLogfmtLogger(log.NewSyncWriter(&buf)), func(t *testing.T, p *Poller, s *fakeServer) {
+	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.set(func() { s.hang = true })
-		after(longestInterval + timeout)
-		wantKnown(t, p, "a", false) // at once, while a reading may be under way
-		if n := s.count(); n != 2 {
-			t.Errorf("%d requests, want 2", n)
+		after(firstList + timeout - time.Second)
+		wantKnown(t, p, "a", false) // at once, while a request is under way
+		if n := s.count(); n != 1 {
+			t.Errorf("%d requests, want 1", n)
 		}
-		after(longestInterval) // closed in the middle of a reading
+		after(2 * time.Second)
+		if err := p.State().Err; err == nil || !strings.Contains(err.Error(), "did not answer in time") {
+			t.Errorf("the state is %v", err)
+		}
+		after(longestInterval) // closed in the middle of a request
 	})
-	if !strings.Contains(buf.String(), "did not answer in time") {
-		t.Errorf("the log says %q", buf.String())
-	}
 }

@@ -1,6 +1,7 @@
 package podres
 
 import (
+	"cmp"
 	"slices"
 
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
@@ -8,22 +9,46 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// allocatable reads which devices the kubelet can give out. Ids that are not understood are logged as those of List are.
-func (r *reader) allocatable(reply *podresources.AllocatableResourcesResponse) []gpu.DeviceRef {
+// allocatable reads which devices the kubelet can give out. Ids in no known form are left out.
+func (r replyReader) allocatable(reply *podresources.AllocatableResourcesResponse) []gpu.DeviceRef {
 	var out []gpu.DeviceRef
 	for _, entry := range reply.GetDevices() {
 		if !r.names.match(entry.GetResourceName()) {
 			continue
 		}
 		for _, id := range entry.GetDeviceIds() {
-			d, ok := parseDeviceID(id)
-			if !ok {
-				r.logGarbled(gpu.Holder{Resource: entry.GetResourceName()}, id)
-				continue
+			if d, ok := parseDeviceID(id); ok {
+				out = append(out, d.ref)
 			}
-			out = append(out, d.ref)
 		}
 	}
 	slices.SortFunc(out, func(a, b gpu.DeviceRef) int { return compareDevices(&a, &b) })
 	return slices.Compact(out)
+}
+
+func compareDevices(a, b *gpu.DeviceRef) int {
+	return cmp.Or(
+		cmp.Compare(a.GPU, b.GPU),
+		cmp.Compare(a.MIG, b.MIG),
+		compareOpt(a.Minor, b.Minor),
+		compareOpt(a.Instance, b.Instance),
+		compareOpt(a.Compute, b.Compute),
+		compareOpt(a.PlacementStart, b.PlacementStart),
+		compareOpt(a.ProfileID, b.ProfileID),
+	)
+}
+
+// compareOpt puts an absent value first.
+func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
+	x, okX := a.Get()
+	y, okY := b.Get()
+	switch {
+	case okX && okY:
+		return cmp.Compare(x, y)
+	case okX:
+		return 1
+	case okY:
+		return -1
+	}
+	return 0
 }

@@ -12,6 +12,7 @@ import (
 const (
 	gpuA = "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c"
 	gpuB = "GPU-0a1b2c3d-0000-1111-2222-333344445555"
+	gpuC = "GPU-0a1b2c3d-0000-1111-2222-333344446666"
 	migA = "MIG-5f3c8e0a-91d2-5c7b-8b43-0d4c6a7e1f20"
 )
 

@@ -1,6 +1,7 @@
 package podres
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -10,23 +11,21 @@ import (
 // the kubelet the same ids whether it cuts a GPU or not, and what it gives a container need not be of the GPU that the
 // id names; its reservations go by the container's index in the pod's spec, init containers first. The kubelet lists
 // containers in that order but leaves out init containers that end, which the metadata does not tell apart: where the
-// two do not have as many containers with as many devices each, what the ids name stays.
+// two do not have as many containers with as many devices each, what the ids name stays. orders has the index of each
+// assignment's container in the kubelet's list.
 //
 // This is from HAMi's sources (github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go, and GetContainerDeviceStrArray
 // of its device plugin); it was not tried on a cluster with HAMi.
-func useReserved(pod []gpu.Assignment, reserved [][]gpu.DeviceRef) {
-	var held [][]*gpu.Assignment // by container
-	for i := range pod {
-		a := &pod[i]
-		if a.Holder.Sharing != gpu.SharingHAMi {
-			continue
+func useReserved(pod []gpu.Assignment, orders []int, reserved [][]gpu.DeviceRef) {
+	byOrder := map[int][]*gpu.Assignment{} // by container
+	for n := range pod {
+		if pod[n].Holder.Sharing == gpu.SharingHAMi {
+			byOrder[orders[n]] = append(byOrder[orders[n]], &pod[n])
 		}
-		last := len(held) - 1
-		if last < 0 || held[last][0].Holder.Name != a.Holder.Name {
-			held = append(held, nil)
-			last++
-		}
-		held[last] = append(held[last], a)
+	}
+	var held [][]*gpu.Assignment
+	for _, order := range slices.Sorted(maps.Keys(byOrder)) {
+		held = append(held, byOrder[order])
 	}
 	match := slices.EqualFunc(held, reserved, func(h []*gpu.Assignment, r []gpu.DeviceRef) bool { return len(h) == len(r) })
 	if !match {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -17,7 +18,7 @@ func TestReadUsesWhatHAMiReserved(t *testing.T) {
 	one := container("one", devices("nvidia.com/gpu", gpuA+"-3"))
 	two := container("two", devices("nvidia.com/gpu", gpuA+"-1", gpuA+"-2"))
 	none := container("none", nil)
-	own := container("own", devices("example.com/gpu", migA))
+	own := container("own", devices("nvidia.com/mig-1g.5gb", migA))
 	kept := []string{"one hami 3 GPU", "two hami 1 GPU", "two hami 2 GPU"}
 	for _, tc := range []struct {
 		name     string
@@ -32,12 +33,9 @@ func TestReadUsesWhatHAMiReserved(t *testing.T) {
 		{"another pod's", "q", reserved, kept},
 		{"nothing", "p", nil, kept},
 	} {
-		r := newTestReader(Options{
-			ResourceNames: []string{"example.com/gpu"},
-			Metadata:      fakeMetadata{"ns/" + tc.pod: {MIGDevices: tc.reserved}},
-		})
+		g := newTestLedger(t, &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/" + tc.pod: {MIGDevices: tc.reserved}}, asked: time.Unix(9999, 0)})
 		var got []string
-		for _, a := range r.read(reply(pod("ns", "p", none, one, own, two))).List {
+		for _, a := range g.list(pod("ns", "p", none, one, own, two)).List {
 			device := "GPU"
 			switch {
 			case a.Holder.Name == "own":

@@ -103,9 +103,10 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 		if a := find(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
 			t.Errorf("past the timeout: the other GPU is up %v, held by %v", a.Up, a.Holders)
 		}
+		pods.long = true
 		s = h.step(h.opts.PodsStaleAfter)
-		if a := find(t, s, uuidA); len(a.Holders) != 0 {
-			t.Errorf("past stale-after: held by %v", a.Holders)
+		if a := find(t, s, uuidA); len(a.Holders) != 1 || a.Holders[0].Unconfirmed == "" {
+			t.Errorf("past stale-after: held by %v, want it unconfirmed", a.Holders)
 		}
 		src.set(func() { delete(src.hang, uuidB) })
 		close(release)

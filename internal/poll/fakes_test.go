@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -91,13 +92,30 @@ func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 	return out
 }
 
-// fakePods answers with a list or an error.
+// fakePods answers with a list of now or, if there is an error, with what is known without an answer: the last list, whose
+// holders are unconfirmed if that is long ago.
 type fakePods struct {
 	list gpu.Assignments
 	err  error
+	long bool
+	now  func() time.Time // start sets it
+	last time.Time
 }
 
-func (p *fakePods) List(context.Context) (gpu.Assignments, error) { return p.list, p.err }
+func (p *fakePods) List(context.Context) (gpu.Assignments, error) {
+	list := p.list
+	list.List = slices.Clone(list.List)
+	if p.err == nil {
+		p.last = p.now()
+	}
+	for n := range list.List {
+		list.List[n].Listed = p.last
+		if p.long {
+			list.List[n].Holder.Unconfirmed = "no answer"
+		}
+	}
+	return list, p.err
+}
 
 // fakeContainers knows the container of each pid.
 type fakeContainers map[uint32]gpu.Container
@@ -143,6 +161,9 @@ func start(t *testing.T, src Source, change func(*Options)) *harness {
 	}
 	if change != nil {
 		change(&opts)
+	}
+	if pods, ok := opts.Pods.(*fakePods); ok {
+		pods.now = c.Now
 	}
 	h := &harness{Poller: New(src, opts), t: t, clock: c}
 	return h

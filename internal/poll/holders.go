@@ -9,20 +9,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// attach writes who holds what into the GPUs and returns how many of the references name no device of this node. The
-// list was asked for at a time: an instance that was first seen later is not the one that it names.
-func attach(gpus []gpu.GPU, list []gpu.Assignment, asked time.Time, containers Containers) (unmatched int) {
-	known := gpu.NewDevices(gpus)
+// attach writes who holds what into the GPUs and returns the assignments that name no device of this node.
+func attach(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
+	all := gpu.NewDevices(gpus)
+	unmatched := slices.Clone(known.Unreadable)
+	v := vacancy{complete: known.Incomplete == "", free: all.Cover(known.Free), doubtful: map[gpu.Device]bool{}}
 	claims := map[gpu.Device][]gpu.Assignment{}
 	var devices []gpu.Device
-	for _, a := range list {
-		d, match := known.Resolve(a.Device)
-		if match != gpu.MatchDevice {
-			unmatched++
-			continue
+	for _, a := range known.List {
+		d, match := all.Resolve(a.Device)
+		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" {
+			unmatched = append(unmatched, a)
 		}
-		d = onlyCompute(gpus, d)
-		if since(gpus, d).After(asked) {
+		switch d = onlyCompute(gpus, d); {
+		case match == gpu.MatchNothing:
+			continue
+		case match == gpu.MatchParent, since(gpus, d).After(a.Listed):
+			// It is not the device that the assignment names, or may have been created since.
+			v.doubtful[d] = true
 			continue
 		}
 		if claims[d] == nil {
@@ -39,7 +43,7 @@ func attach(gpus []gpu.GPU, list []gpu.Assignment, asked time.Time, containers C
 	}
 	for g := range gpus {
 		if gpus[g].UUID != "" {
-			summarise(&gpus[g])
+			v.summarise(gpus, g)
 		}
 	}
 	return unmatched
@@ -71,7 +75,11 @@ func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	case d.Instance == gpu.Whole:
 		g.Holders = holders
 	case d.Compute != gpu.Whole:
-		g.Instances[d.Instance].Computes[d.Compute].Holders = holders
+		ci := &g.Instances[d.Instance].Computes[d.Compute]
+		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
+			ci.Holders = nil // those of the whole GPU instance
+		}
+		ci.Holders = append(ci.Holders, holders...)
 	default:
 		gi := &g.Instances[d.Instance]
 		gi.Holders = holders
@@ -81,30 +89,32 @@ func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	}
 }
 
-// settle decides how the holders of one device share it and orders them. Of several exclusive ones the kubelet still
-// lists those that have ended: the one seen last counts; among equals the one with a process on the device.
+// settle decides how the holders of one device share it and orders them: confirmed ones first.
 func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
 	for _, c := range claims {
 		h := c.Holder
-		switch h.Sharing {
-		case gpu.SharingExclusive:
+		switch {
+		case h.Sharing == gpu.SharingExclusive && h.Unconfirmed == "":
 			exclusive = append(exclusive, c)
 			continue
-		case gpu.SharingReplica:
+		case h.Sharing == gpu.SharingReplica:
 			h.Sharing = replicaSharing(g, d, h)
 		}
 		holders = append(holders, h)
 	}
 	if len(exclusive) > 0 {
-		holders = append(holders, successor(g, d, exclusive, containers))
+		holders = append(holders, contenders(g, d, exclusive, containers)...)
 	}
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
 		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
-			strings.Compare(a.Replica, b.Replica))
+			strings.Compare(a.Replica, b.Replica), strings.Compare(a.Unconfirmed, b.Unconfirmed))
 	})
-	return holders
+	// A pod that was made anew under its name can hold what it held before: the confirmed one counts.
+	return slices.CompactFunc(holders, func(a, b gpu.Holder) bool {
+		return a.Container == b.Container && a.Resource == b.Resource && a.Replica == b.Replica
+	})
 }
 
 // replicaSharing tells how a replica shares its GPU: by a common DRA claim, or by time-slicing or MPS, whose control
@@ -124,27 +134,60 @@ func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
 	return gpu.SharingTimeSlicing
 }
 
-// successor picks the one exclusive holder that counts.
-func successor(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) gpu.Holder {
-	best := slices.MaxFunc(claims, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
-	latest := slices.DeleteFunc(slices.Clone(claims), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
+// contenders returns the exclusive holder of a device. Of several to whom a device plugin gave one id the kubelet still lists
+// those that have ended: the one seen last counts, among equals the one with a process on the device. In all other cases
+// several exclusive holders are a contradiction, and how they share the device is unknown.
+func contenders(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
+	latest := claims
+	if ofOnePlugin(claims) {
+		best := slices.MaxFunc(claims, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
+		latest = slices.DeleteFunc(slices.Clone(claims), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
+	}
 	if len(latest) == 1 {
-		return best.Holder
+		return []gpu.Holder{latest[0].Holder}
 	}
-	slices.SortFunc(latest, func(a, b gpu.Assignment) int { return compareContainers(a.Holder.Container, b.Holder.Container) })
-	if containers != nil {
-		for _, p := range g.Readings.Processes.Or(nil) {
-			if !runsOn(g, d, p) {
-				continue
-			}
-			c, ok := containers.ContainerOf(p.PID)
-			i := slices.IndexFunc(latest, func(l gpu.Assignment) bool { return l.Holder.Container == c })
-			if ok && i >= 0 {
-				return latest[i].Holder
-			}
+	if h, ok := withProcess(g, d, latest, containers); ok && ofOnePlugin(claims) {
+		return []gpu.Holder{h}
+	}
+	holders := make([]gpu.Holder, len(latest))
+	for n := range latest {
+		holders[n] = latest[n].Holder
+		holders[n].Sharing = gpu.SharingUnknown
+	}
+	return holders
+}
+
+// ofOnePlugin reports whether a device plugin gave all of the assignments, by one id.
+func ofOnePlugin(claims []gpu.Assignment) bool {
+	return !slices.ContainsFunc(claims, func(c gpu.Assignment) bool {
+		return c.ID != claims[0].ID || strings.HasPrefix(c.Holder.Resource, "claim/")
+	})
+}
+
+// withProcess returns the holder that has a process on the device, if one alone has.
+func withProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
+	if containers == nil {
+		return gpu.Holder{}, false
+	}
+	found := -1
+	for _, p := range g.Readings.Processes.Or(nil) {
+		if !runsOn(g, d, p) {
+			continue
 		}
+		c, ok := containers.ContainerOf(p.PID)
+		at := slices.IndexFunc(claims, func(l gpu.Assignment) bool { return l.Holder.Container == c })
+		if !ok || at < 0 || at == found {
+			continue
+		}
+		if found >= 0 {
+			return gpu.Holder{}, false
+		}
+		found = at
 	}
-	return latest[len(latest)-1].Holder
+	if found < 0 {
+		return gpu.Holder{}, false
+	}
+	return claims[found].Holder, true
 }
 
 // runsOn tells whether a process runs on a device.
@@ -159,52 +202,98 @@ func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
 	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.Computes[d.Compute].ID)
 }
 
+// vacancy tells devices that are free from those of which it is not known.
+type vacancy struct {
+	complete bool // there are no other holders than those that are known
+	free     map[gpu.Device]bool
+	// doubtful are devices of which a known holder may hold a part, or all.
+	doubtful map[gpu.Device]bool
+}
+
+// allocated tells whether a device with these holders is allocated: absent if that is not known.
+func (v *vacancy) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
+	switch {
+	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
+		return gpu.Some(true)
+	case len(holders) > 0, v.isDoubtful(d), !v.complete && !v.free[d]:
+		return gpu.None[bool]()
+	}
+	return gpu.Some(false)
+}
+
+// isDoubtful reports whether a known holder may hold the device, or something that it is a part of.
+func (v *vacancy) isDoubtful(d gpu.Device) bool {
+	return v.doubtful[d] || v.doubtful[gpu.Device{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
+		v.doubtful[gpu.Device{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
+}
+
 // summarise derives from the holders of compute instances who holds the GPU instance, and what is allocated.
-func summarise(g *gpu.GPU) {
-	allocated := len(g.Holders) > 0
+func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
+	g := &gpus[at]
+	if len(g.Holders) > 0 {
+		v.doubtful[gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // of which part is not known
+	}
+	parts := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		used := len(gi.Holders) > 0
+		var computes []gpu.Opt[bool]
 		for c := range gi.Computes {
 			ci := &gi.Computes[c]
-			ci.Allocated = gpu.Some(len(ci.Holders) > 0)
-			used = used || len(ci.Holders) > 0
+			ci.Allocated = v.allocated(gpu.Device{GPU: at, Instance: i, Compute: c}, ci.Holders)
+			computes = append(computes, ci.Allocated)
 		}
-		gi.Allocated = gpu.Some(used)
+		if len(computes) == 0 || len(gi.Holders) > 0 {
+			computes = append(computes, v.allocated(gpu.Device{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders))
+		}
+		gi.Allocated = anyAllocated(computes)
+		parts = append(parts, gi.Allocated)
 		if len(gi.Holders) == 0 {
 			gi.Holders = commonHolder(gi)
 		}
-		allocated = allocated || used
 	}
-	g.Allocated = gpu.Some(allocated)
+	if len(parts) == 0 || len(g.Holders) > 0 {
+		parts = append(parts, v.allocated(gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
+	}
+	g.Allocated = anyAllocated(parts)
 }
 
-// commonHolder is the pod that holds every compute instance of a GPU instance alone, where one does. Its container is
-// named where it is one.
-func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
-	if len(gi.Computes) == 0 {
-		return nil
+// anyAllocated tells of a whole whether any part is allocated; absent if none is and of some it is not known.
+func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
+	if slices.Contains(parts, gpu.Some(true)) {
+		return gpu.Some(true)
 	}
+	if slices.Contains(parts, gpu.None[bool]()) {
+		return gpu.None[bool]()
+	}
+	return gpu.Some(false)
+}
+
+// commonHolder returns the pod that has every compute instance of a GPU instance to itself, if one has. Its container is
+// named if it is one, and it is confirmed if it is so everywhere.
+func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
 	for c := range gi.Computes {
-		holders := gi.Computes[c].Holders
-		if len(holders) != 1 || holders[0].Sharing != gpu.SharingExclusive {
-			return nil
-		}
-		h := holders[0]
+		h := gpu.ExclusiveHolder(gi.Computes[c].Holders)
 		switch {
+		case h == nil:
+			return nil
 		case c == 0:
-			common = h
+			common = *h
+			continue
 		case h.Namespace != common.Namespace || h.Pod != common.Pod:
 			return nil
-		default:
-			if h.Name != common.Name {
-				common.Name = ""
-			}
-			if h.Resource != common.Resource {
-				common.Resource = ""
-			}
 		}
+		if h.Name != common.Name {
+			common.Name = ""
+		}
+		if h.Resource != common.Resource {
+			common.Resource = ""
+		}
+		common.Unconfirmed = cmp.Or(common.Unconfirmed, h.Unconfirmed)
+		common.Undescribed = common.Undescribed || h.Undescribed
+	}
+	if len(gi.Computes) == 0 {
+		return nil
 	}
 	return []gpu.Holder{common}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -44,6 +45,17 @@ func assign(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
 	}}
 }
 
+func unconfirmed(ref gpu.DeviceRef, pod string) gpu.Assignment {
+	a := assign(ref, pod, 1)
+	a.Holder.Unconfirmed = "for a test"
+	return a
+}
+
+func withID(a gpu.Assignment, id string) gpu.Assignment {
+	a.ID = id
+	return a
+}
+
 func replica(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
 	a := assign(ref, pod, 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingReplica, n
@@ -56,6 +68,9 @@ func held(g *gpu.GPU) map[string][]string {
 	add := func(key string, holders []gpu.Holder) {
 		for _, h := range holders {
 			text := h.Pod
+			if h.Unconfirmed != "" {
+				text += "?"
+			}
 			if h.Sharing != gpu.SharingExclusive {
 				text += " " + string(h.Sharing) + " " + h.Replica
 			}
@@ -79,6 +94,7 @@ type attachTest struct {
 	pids      fakeContainers
 	want      map[string][]string
 	unmatched int
+	doubtful  bool // whether the GPU is allocated
 }
 
 // attachTests are ways of naming and sharing the devices of migGPU.
@@ -89,6 +105,11 @@ func attachTests() []attachTest {
 	sharedClaim := func(pod string) gpu.Assignment {
 		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
 		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
+		return a
+	}
+	claimOf := func(pod string, seen uint64) gpu.Assignment {
+		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4)}, pod, seen)
+		a.Holder.Resource = "claim/ns/" + pod
 		return a
 	}
 	return []attachTest{
@@ -115,6 +136,19 @@ func attachTests() []attachTest {
 		{name: "of a lingering pod and its successor the newer counts", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{MIG: "MIG-3"}, "old", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "new", 2)},
 			want: map[string][]string{"ci/1/0": {"new"}, "gi/1": {"new"}}},
+		{name: "both seen first at once, and no process", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
+			want: map[string][]string{"ci/2/0": {"a unknown ", "b unknown "}}},
+		{name: "two claims of one device", list: []gpu.Assignment{claimOf("a", 1), claimOf("b", 2)},
+			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
+		{name: "a claim and a device plugin", list: []gpu.Assignment{claimOf("a", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
+			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
+		{name: "two ids for one device", list: []gpu.Assignment{
+			assign(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(assign(legacy(1, 0), "b", 2), "MIG-GPU-x/1/0")},
+			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
+		{name: "a successor of an unconfirmed holder", list: []gpu.Assignment{
+			unconfirmed(gpu.DeviceRef{MIG: "MIG-3"}, "a"), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
+			want: map[string][]string{"ci/1/0": {"a?", "b"}, "gi/1": {"b"}}},
 		{name: "both seen first at once: the one with a process counts", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
 			pids: fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}},
@@ -126,7 +160,7 @@ func attachTests() []attachTest {
 			want: map[string][]string{"ci/1/0": {"p mps 0"}}},
 		{name: "unknown devices", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacy(9, 0), "p", 1), assign(legacy(2, 9), "p", 1)},
-			want: map[string][]string{}, unmatched: 4},
+			want: map[string][]string{}, unmatched: 4, doubtful: true},
 	}
 }
 
@@ -136,15 +170,15 @@ func TestAttach(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
 			gpus := []gpu.GPU{g}
-			unmatched := attach(gpus, tt.list, time.Time{}, tt.pids)
+			unmatched := len(attach(gpus, gpu.Assignments{List: tt.list}, tt.pids))
 			if got := held(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("holders %v, want %v", got, tt.want)
 			}
 			if unmatched != tt.unmatched {
 				t.Errorf("unmatched %d, want %d", unmatched, tt.unmatched)
 			}
-			if want := len(tt.want) > 0; gpus[0].Allocated != gpu.Some(want) {
-				t.Errorf("allocated %v, want %v", gpus[0].Allocated, want)
+			if got, ok := gpus[0].Allocated.Get(); ok == tt.doubtful || got != (len(tt.want) > 0) {
+				t.Errorf("allocated %v", gpus[0].Allocated)
 			}
 		})
 	}
@@ -154,39 +188,95 @@ func TestContainerMemoryOfSharedDevices(t *testing.T) {
 	g := migGPU()
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "p", Name: "main"}}
 	gpus := []gpu.GPU{g}
-	attach(gpus, []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, time.Time{}, nil)
+	attach(gpus, gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}, nil)
 	if got := containerMemory(&gpus[0], pids); got != nil {
 		t.Errorf("a device held alone gives %v, want nothing", got)
 	}
-	attach(gpus, []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, time.Time{}, nil)
+	attach(gpus, gpu.Assignments{List: []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}}, nil)
 	got := containerMemory(&gpus[0], pids)
 	if len(got) != 1 || got[0].UsedBytes != 150 || got[0].Pod != "p" || got[0].Instance != gpu.Some(gpu.InstanceID(2)) {
 		t.Errorf("shared device gives %+v, want 150 bytes of pod p", got)
 	}
 }
 
+// TestAllocated: only what is known to be free is told so.
+func TestAllocated(t *testing.T) {
+	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
+	p, q := assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), unconfirmed(gpu.DeviceRef{MIG: "MIG-2"}, "q")
+	all := []gpu.Opt[bool]{no, no, no, no, no, no}
+	for _, tt := range []struct {
+		name  string
+		known gpu.Assignments
+		want  []gpu.Opt[bool] // of the GPU, GI 2 and its compute instances, GI 1 and its compute instance
+	}{
+		{"nobody", gpu.Assignments{}, all},
+		{"nobody that is known", gpu.Assignments{Incomplete: "x"}, []gpu.Opt[bool]{unknown, unknown, unknown, unknown, unknown, unknown}},
+		{"a holder", gpu.Assignments{List: []gpu.Assignment{p}}, []gpu.Opt[bool]{yes, yes, yes, no, no, no}},
+		{"a holder of those that are known", gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x"}, []gpu.Opt[bool]{yes, yes, yes, unknown, unknown, unknown}},
+		{"an unconfirmed holder", gpu.Assignments{List: []gpu.Assignment{q}}, []gpu.Opt[bool]{unknown, unknown, no, unknown, no, no}},
+		{"both", gpu.Assignments{List: []gpu.Assignment{p, q}}, []gpu.Opt[bool]{yes, yes, yes, unknown, no, no}},
+		{"a whole GPU that is confirmed to be free", gpu.Assignments{Incomplete: "x", Free: []gpu.DeviceRef{{GPU: uuidA}}}, all},
+		{"a device that is confirmed to be free", gpu.Assignments{Incomplete: "x", Free: []gpu.DeviceRef{{MIG: "MIG-3"}}},
+			[]gpu.Opt[bool]{unknown, unknown, unknown, unknown, no, no}},
+		{"of a free GPU a device that is held", gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x", Free: []gpu.DeviceRef{{GPU: uuidA}}},
+			[]gpu.Opt[bool]{yes, yes, yes, no, no, no}},
+	} {
+		gpus := []gpu.GPU{migGPU()}
+		attach(gpus, tt.known, nil)
+		g := &gpus[0]
+		got := []gpu.Opt[bool]{g.Allocated}
+		for _, gi := range g.Instances {
+			got = append(got, gi.Allocated)
+			for _, ci := range gi.Computes {
+				got = append(got, ci.Allocated)
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
 func TestKubeletGone(t *testing.T) {
 	src := newFakeSource(uuidA)
-	pods := &fakePods{err: fmt.Errorf("dial /x/kubelet.sock: %w", gpu.ErrNotFound)}
+	pods := &fakePods{err: fmt.Errorf("dial /x/kubelet.sock: %w: %w", gpu.ErrNotFound, gpu.ErrNoKubelet)}
 	h := start(t, src, func(o *Options) { o.Pods = pods })
 	defer h.run()()
 	s := h.step(time.Second)
 	if len(s.Sources) != 1 || s.GPUs[0].Allocated.Present() {
 		t.Errorf("a node without a kubelet: sources %+v, allocated %v", s.Sources, s.GPUs[0].Allocated)
 	}
-	pods.err, pods.list = nil, gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)}}
+	pods.err, pods.list = fmt.Errorf("no socket: %w", gpu.ErrNotFound), gpu.Assignments{Incomplete: "no socket"}
+	s = h.step(time.Second)
+	if len(s.Sources) != 2 || s.Sources[1].Up || s.GPUs[0].Allocated.Present() || s.HoldersIncomplete != "no socket" {
+		t.Errorf("a kubelet that does not answer: %+v, allocated %v, incomplete %q", s.Sources, s.GPUs[0].Allocated, s.HoldersIncomplete)
+	}
+	listed := []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)}
+	pods.err, pods.list = nil, gpu.Assignments{List: listed}
 	s = h.step(time.Second)
 	if len(s.Sources) != 2 || !s.Sources[1].Up || len(s.GPUs[0].Holders) != 1 {
 		t.Errorf("kubelet up: %+v, holders %v", s.Sources, s.GPUs[0].Holders)
 	}
 	pods.err = fmt.Errorf("list: %w", gpu.ErrUnavailable)
 	s = h.step(30 * time.Second)
-	if k := s.Sources[1]; k.Up || !k.Stale || !errors.Is(k.Err, gpu.ErrUnavailable) || len(s.GPUs[0].Holders) != 1 {
-		t.Errorf("kubelet gone for 30 s: %+v, holders %v; want the last mapping, marked stale", k, s.GPUs[0].Holders)
+	if k := s.Sources[1]; k.Up || !k.Stale || !errors.Is(k.Err, gpu.ErrUnavailable) || s.GPUs[0].Allocated != gpu.Some(true) || s.HoldersIncomplete != "" {
+		t.Errorf("kubelet gone for 30 s: %+v, holders %v; want the last answer, marked stale", k, s.GPUs[0].Holders)
 	}
+	pods.long, pods.list.Incomplete = true, "no answer"
 	s = h.step(31 * time.Second)
-	if k := s.Sources[1]; k.Stale || len(s.GPUs[0].Holders) != 0 || s.GPUs[0].Allocated.Present() || k.LastSuccess.IsZero() {
-		t.Errorf("kubelet gone for 61 s: %+v, holders %v; want nothing", k, s.GPUs[0].Holders)
+	if k := s.Sources[1]; k.Stale || len(s.GPUs[0].Holders) != 1 || s.GPUs[0].Holders[0].Unconfirmed == "" || s.GPUs[0].Allocated.Present() || k.LastSuccess.IsZero() {
+		t.Errorf("kubelet gone for 61 s: %+v, holders %v; want what is known without it", k, s.GPUs[0].Holders)
+	}
+}
+
+// TestSourcesOfOthers are shown beside the kubelet.
+func TestSourcesOfOthers(t *testing.T) {
+	h := start(t, newFakeSource(uuidA), func(o *Options) {
+		o.Sources = func() []gpu.SourceState { return []gpu.SourceState{{Name: gpu.SourceKubernetes, Up: true}} }
+	})
+	defer h.run()()
+	if s := h.step(time.Second); len(s.Sources) != 2 || s.Sources[1].Name != gpu.SourceKubernetes {
+		t.Errorf("sources %+v", s.Sources)
 	}
 }
 
@@ -209,7 +299,7 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 		src.gpus[uuidA] = g
 	})
 	s = h.step(time.Second)
-	if got := holders(s); len(got) != 0 || s.Unmatched != 0 {
+	if got := holders(s); len(got) != 0 || len(s.Unmatched) != 0 {
 		t.Errorf("holders %+v of an instance that is newer than the mapping", got)
 	}
 	pods.err = nil
@@ -219,13 +309,37 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	}
 }
 
-// TestMissingKubeletIsToldWhereItIsExpected: a socket that was never there is only silent where there need be none.
-func TestMissingKubeletIsToldWhereItIsExpected(t *testing.T) {
-	src := newFakeSource(uuidA)
-	pods := &fakePods{err: fmt.Errorf("no socket: %w", gpu.ErrNotFound)}
-	h := start(t, src, func(o *Options) { o.Pods, o.PodsExpected = pods, true })
-	defer h.run()()
-	if s := h.step(time.Second); len(s.Sources) != 2 || s.Sources[1].Up {
-		t.Errorf("sources %+v, want the kubelet, down", s.Sources)
+// The device was found after its holder was listed last (a late driver, a GPU that was away, while the kubelet is silent or
+// only its checkpoint has the holder): that is no proof that it is free.
+func TestDeviceFoundAfterItsHolder(t *testing.T) {
+	t0 := time.Unix(1000, 0)
+	g := []gpu.GPU{migGPU()}
+	g[0].Instances[1].Since, g[0].Instances[1].Computes[0].Since = t0.Add(time.Minute), t0.Add(time.Minute)
+	a := assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
+	a.Listed = t0
+	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	if got := g[0].Instances[1].Computes[0].Allocated; got == gpu.Some(false) {
+		t.Error("a confirmed holder was dropped and its device is told to be free")
+	}
+}
+
+// A pod holds the GPU, or an unknown part of it (a HAMi id before its reservation is known): no instance is free.
+func TestHolderOfAGPUWithInstances(t *testing.T) {
+	g := []gpu.GPU{migGPU()}
+	a := assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)
+	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
+	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	if got := g[0].Instances[0].Computes[0].Allocated; got == gpu.Some(false) {
+		t.Error("an instance of a GPU that a pod has a part of is told to be free")
+	}
+}
+
+// An unconfirmed holder whose reference names the GPU and no instance that stands may hold any of it.
+func TestUnconfirmedParent(t *testing.T) {
+	g := []gpu.GPU{migGPU()}
+	a := unconfirmed(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
+	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	if got := g[0].Instances[0].Computes[0].Allocated; got == gpu.Some(false) {
+		t.Error("told to be free, though control holds the whole GPU")
 	}
 }

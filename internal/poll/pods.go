@@ -8,15 +8,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podState is the last mapping of devices to pods and how old it is.
+// podState is what is known of who holds which device, and how old it is.
 type podState struct {
 	list    call[gpu.Assignments]
 	cancel  context.CancelFunc
 	fresh   bool // asked in this cycle
 	last    gpu.Assignments
-	known   bool      // there is a mapping, fresh or stale
+	known   bool      // last is something
 	success time.Time // of the last answer; zero before the first
-	err     error
+	stale   bool      // what the kubelet said last still counts although it does not answer
+	err     error     // why the kubelet did not answer last; gpu.ErrNoKubelet if there is none
 }
 
 // start asks who holds what, unless an earlier question has not been answered.
@@ -34,35 +35,29 @@ func (s *podState) start(ctx context.Context, now time.Time, opts *Options) {
 	})
 }
 
-// finish takes the answer if it comes before expired is closed, and drops the last mapping once it is too old.
+// finish takes the answer if it comes before expired is closed: what is known, whether the kubelet has answered or not.
 func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
 	if !s.fresh {
 		expired = nil
 	}
-	if r, ok := s.list.take(expired); ok {
-		s.err = r.err
-		if r.err == nil {
-			s.last, s.success, s.known = r.value, r.started, true
-		}
+	r, ok := s.list.take(expired)
+	if !ok {
+		return
 	}
-	if s.known && now.Sub(s.success) > staleAfter {
-		s.last, s.known = gpu.Assignments{}, false
+	s.err = r.err
+	if r.err == nil {
+		s.success = r.started
 	}
+	s.stale = r.err != nil && !s.success.IsZero() && now.Sub(s.success) <= staleAfter
+	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// state is nothing where nobody was asked, and where there is no kubelet on this node: its socket has never been there
-// and is not expected.
-func (s *podState) state(expected bool) (gpu.SourceState, bool) {
-	if s.success.IsZero() && (s.err == nil || !expected && errors.Is(s.err, gpu.ErrNotFound)) {
+// state is nothing if nobody was asked, and if there is no kubelet on this node.
+func (s *podState) state() (gpu.SourceState, bool) {
+	if s.success.IsZero() && s.err == nil || errors.Is(s.err, gpu.ErrNoKubelet) {
 		return gpu.SourceState{}, false
 	}
-	return gpu.SourceState{
-		Name:        gpu.SourceKubelet,
-		Up:          s.err == nil,
-		Stale:       s.err != nil && s.known,
-		LastSuccess: s.success,
-		Err:         s.err,
-	}, true
+	return gpu.SourceState{Name: gpu.SourceKubelet, Up: s.err == nil, Stale: s.stale, LastSuccess: s.success, Err: s.err}, true
 }
 
 // join ends the question under way.

@@ -25,17 +25,17 @@ type Options struct {
 	Timeout time.Duration
 	// StaleAfter is the age at which the readings of a GPU that is down are dropped.
 	StaleAfter time.Duration
-	// PodsStaleAfter is how long the last mapping of devices to pods outlives a kubelet that does not answer.
+	// PodsStaleAfter is how long what the kubelet said last outlives a kubelet that does not answer.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
-	Pods           Pods // nil: nobody is asked who holds a device
-	// PodsExpected says that there must be a kubelet: one that was never there is told, too.
-	PodsExpected bool
-	Containers   Containers // nil: processes are not mapped to containers
+	Pods           Pods       // nil: nobody is asked who holds a device
+	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers asks for the containers of single processes, not only of those that share a device.
 	ProcessContainers bool
 	Profiler          Profiler // nil: only the driver is asked for activity
 	Jobs              Jobs     // nil: there are no batch jobs
+	// Sources returns the states of sources that others ask; nil: there are none.
+	Sources func() []gpu.SourceState
 	// HungElsewhere counts driver calls of others in this process that do not return; nil: there are none.
 	HungElsewhere func() int
 	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.

@@ -1,6 +1,8 @@
 package poll
 
 import (
+	"slices"
+
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -38,8 +40,71 @@ func (p *Poller) report(before, now *gpu.Snapshot) {
 	for _, s := range now.Sources {
 		p.reportSource(before, s)
 	}
-	if now.Unmatched != before.Unmatched && now.Unmatched > 0 {
-		warn.Log("msg", "The kubelet gave out device ids that name no device of this node", "ids", now.Unmatched)
+	p.reportHolders(before, now)
+	p.reportUnmatched(before.Unmatched, now.Unmatched)
+}
+
+// reportHolders logs when it is no longer known, and known again, who holds the devices.
+func (p *Poller) reportHolders(before, now *gpu.Snapshot) {
+	was, is := firstUnknown(before), firstUnknown(now)
+	switch {
+	case is != "" && was == "":
+		level.Warn(p.opts.Logger).Log("msg", "It is not known who holds all devices: they are neither allocated nor free", "reason", is)
+	case is == "" && was != "":
+		level.Info(p.opts.Logger).Log("msg", "It is known who holds all devices")
+	}
+}
+
+// firstUnknown returns why the holders of devices are not known: of all, or of the first that has an unconfirmed one; empty if
+// they are known.
+func firstUnknown(s *gpu.Snapshot) string {
+	if s.HoldersIncomplete != "" {
+		return s.HoldersIncomplete
+	}
+	for i := range s.GPUs {
+		if h := unconfirmedHolder(&s.GPUs[i]); h != nil {
+			return h.Namespace + "/" + h.Pod + ": " + h.Unconfirmed
+		}
+	}
+	return ""
+}
+
+func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
+	find := func(holders []gpu.Holder) *gpu.Holder {
+		at := slices.IndexFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed != "" && !h.Undescribed })
+		if at < 0 {
+			return nil
+		}
+		return &holders[at]
+	}
+	found := find(g.Holders)
+	for i := range g.Instances {
+		for c := range g.Instances[i].Computes {
+			if found == nil {
+				found = find(g.Instances[i].Computes[c].Holders)
+			}
+		}
+	}
+	return found
+}
+
+// maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.
+const maxUnmatchedLogged = 20
+
+// reportUnmatched logs the device ids that name no device of this node and did not stand there before.
+func (p *Poller) reportUnmatched(before, now []gpu.Assignment) {
+	logged := 0
+	for _, a := range now {
+		known := slices.ContainsFunc(before, func(b gpu.Assignment) bool { return b.ID == a.ID && b.Holder.Container == a.Holder.Container })
+		if known {
+			continue
+		}
+		if logged++; logged > maxUnmatchedLogged {
+			level.Warn(p.opts.Logger).Log("msg", "More device ids of the kubelet name no device of this node", "ids", len(now))
+			return
+		}
+		level.Warn(p.opts.Logger).Log("msg", "A pod was given a device that is not on this node: restart the device plugin, then delete the pod",
+			"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod, "container", a.Holder.Name)
 	}
 }
 
@@ -55,6 +120,6 @@ func (p *Poller) reportSource(before *gpu.Snapshot, now gpu.SourceState) {
 	case now.Up && !was.Up:
 		level.Info(p.opts.Logger).Log("msg", "Source answers", "source", now.Name)
 	case !now.Up && (was.Up || was.Err.Error() != now.Err.Error()):
-		level.Warn(p.opts.Logger).Log("msg", "Source does not answer; it is asked again in every cycle", "source", now.Name, "err", now.Err)
+		level.Warn(p.opts.Logger).Log("msg", "Source is not available; it is asked again", "source", now.Name, "err", now.Err)
 	}
 }

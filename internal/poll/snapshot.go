@@ -23,8 +23,11 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	if p.inventory.Driver != (gpu.Driver{}) {
 		s.Driver = gpu.Some(p.inventory.Driver)
 	}
-	if k, ok := p.pods.state(p.opts.PodsExpected); ok {
+	if k, ok := p.pods.state(); ok {
 		s.Sources = append(s.Sources, k)
+	}
+	if p.opts.Sources != nil {
+		s.Sources = append(s.Sources, p.opts.Sources()...)
 	}
 	if d, ok := p.profiling.state(); ok {
 		s.Sources = append(s.Sources, d)
@@ -35,7 +38,8 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	s.GPUs = p.gpuList(now)
 	attachJobs(s.GPUs, p.jobs.last)
 	if p.pods.known {
-		s.Unmatched = p.pods.last.Garbled + attach(s.GPUs, p.pods.last.List, p.pods.success, p.opts.Containers)
+		s.Unmatched = attach(s.GPUs, p.pods.last, p.opts.Containers)
+		s.HoldersIncomplete = p.pods.last.Incomplete
 		for i := range s.GPUs {
 			g := &s.GPUs[i]
 			g.Containers = containerMemory(g, p.opts.Containers)

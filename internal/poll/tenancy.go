@@ -27,15 +27,16 @@ type stay struct {
 func (t *tenancy) note(g *gpu.GPU, now time.Time) {
 	next := make(map[tenant]stay, len(t.held))
 	mark := func(key tenant, holders []gpu.Holder) {
-		if len(holders) != 1 || holders[0].Sharing != gpu.SharingExclusive {
+		holder := gpu.ExclusiveHolder(holders)
+		if holder == nil {
 			return
 		}
 		s, ok := t.held[key]
-		if !ok || s.by != holders[0].Container {
-			s = stay{by: holders[0].Container, since: now}
+		if !ok || s.by != holder.Container {
+			s = stay{by: holder.Container, since: now}
 		}
 		next[key] = s
-		holders[0].Since = s.since
+		holder.Since = s.since
 	}
 	mark(tenant{}, g.Holders)
 	for i := range g.Instances {

@@ -1,0 +1,50 @@
+package kubeapi
+
+import (
+	"net/http"
+	"strings"
+)
+
+// action returns what the request does as a right is written in a ClusterRole: the verb and the resource with its group,
+// "get resourceclaims.resource.k8s.io"; for a path that is no resource's, the verb and the path.
+//
+// https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
+func (r Request) action() string {
+	resource, named := resourceOf(r.Path)
+	if resource == "" {
+		return strings.ToLower(r.Method) + " " + r.Path
+	}
+	verb := strings.ToLower(r.Method)
+	switch {
+	case r.Method == http.MethodGet && !named:
+		verb = "list"
+	case r.Method == http.MethodPost:
+		verb = "create"
+	case r.Method == http.MethodPut:
+		verb = "update"
+	}
+	return verb + " " + resource
+}
+
+// resourceOf returns the resource of a path and whether the path names an object of it; nothing for a path that is no
+// resource's. Paths are /api/v1/... and /apis/GROUP/VERSION/..., followed by [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]].
+func resourceOf(path string) (resource string, named bool) {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	group := ""
+	switch {
+	case len(parts) > 2 && parts[0] == "api":
+		parts = parts[2:]
+	case len(parts) > 3 && parts[0] == "apis":
+		group, parts = "."+parts[1], parts[3:]
+	default:
+		return "", false
+	}
+	if len(parts) > 2 && parts[0] == "namespaces" {
+		parts = parts[2:]
+	}
+	resource = parts[0] + group
+	if len(parts) > 2 {
+		resource += "/" + strings.Join(parts[2:], "/")
+	}
+	return resource, len(parts) > 1
+}

@@ -1,0 +1,63 @@
+package podmeta
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+type ownerReference struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	Controller bool   `json:"controller"`
+}
+
+// workload returns what controls a pod, as "Kind/name"; nothing for a bare pod and for a static one, whose owner is the node.
+//
+// A Deployment's pods are owned by a ReplicaSet named after the Deployment and the hash of the pods' template, which is a label
+// of the pods. A CronJob's pods are owned by a Job; see cronJob.
+func workload(owners []ownerReference, labels map[string]string, created time.Time) string {
+	at := slices.IndexFunc(owners, func(o ownerReference) bool { return o.Controller })
+	if at < 0 || owners[at].Kind == "Node" {
+		return ""
+	}
+	owner := owners[at]
+	if hash := labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
+		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && deployment != "" {
+			return "Deployment/" + deployment
+		}
+	}
+	if owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") {
+		if name, ok := cronJob(owner.Name, created); ok {
+			return "CronJob/" + name
+		}
+	}
+	return owner.Kind + "/" + owner.Name
+}
+
+const (
+	// A pod of a CronJob's Job is created after the time that the Job was scheduled for, by no more than retries and a
+	// starting deadline take; before it only by a difference between clocks.
+	maxJobAge  = 7 * 24 * time.Hour
+	maxJobLead = 10 * time.Minute
+)
+
+// cronJob returns the CronJob that a Job is one of, by the names of both: the Job's is the CronJob's, a hyphen and the time
+// that it was scheduled for, in minutes since 1970. A number that is no such time near the creation of the pod belongs to the
+// name of a Job that was created otherwise. So no right to read Jobs is needed.
+//
+// https://github.com/kubernetes/kubernetes, pkg/controller/cronjob: getJobName and getTimeHashInMinutes
+func cronJob(job string, created time.Time) (name string, ok bool) {
+	hyphen := strings.LastIndexByte(job, '-')
+	if hyphen <= 0 || created.IsZero() {
+		return "", false
+	}
+	minutes, err := strconv.ParseInt(job[hyphen+1:], 10, 32)
+	if err != nil || strconv.FormatInt(minutes, 10) != job[hyphen+1:] {
+		return "", false
+	}
+	after := created.Sub(time.Unix(minutes*60, 0))
+	return job[:hyphen], -maxJobLead <= after && after <= maxJobAge
+}
