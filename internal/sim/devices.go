@@ -59,53 +59,152 @@ type grant struct {
 	shared  bool
 }
 
-// choose finds free devices of a resource; nil where there are too few. Of shared devices it takes the least used.
-func (n *Node) choose(spec *ContainerSpec) []grant {
-	taken := make(map[grant]bool)
-	users := make(map[place]int)
+// exists reports whether the device is there, as a device that containers can use.
+func (p place) exists() bool {
+	if p.compute == nil {
+		return !p.board.migOn
+	}
+	return slices.Contains(p.board.instances, p.instance) && slices.Contains(p.instance.computes, p.compute)
+}
+
+// uuid identifies the device, as for the allocator: one that is created where another was destroyed has its UUID.
+func (p place) uuid() string {
+	if p.compute == nil {
+		return string(p.board.uuid)
+	}
+	return string(p.compute.uuid)
+}
+
+// part is a device, or one part of a shared one.
+type part struct {
+	uuid    string
+	replica int
+}
+
+// held is what containers have of the devices on offer.
+type held struct {
+	taken map[part]bool
+	users map[string]int // how many parts of a device, by its UUID
+}
+
+func (n *Node) newHeld() *held {
+	h := &held{taken: make(map[part]bool), users: make(map[string]int)}
 	for _, p := range n.pods {
 		for _, c := range p.containers {
 			for _, g := range c.grants {
-				if !p.ended {
-					taken[g] = true
-					users[g.place]++
+				if !p.ended && !c.spec.Admin {
+					h.take(g)
 				}
 			}
 		}
 	}
-	offers := n.offersOf(spec)
-	var grants []grant
-	for used := 0; used < maxReplicas; used++ { // first those that nobody uses, then those with one user ...
-		for _, o := range offers {
-			if users[o.place] != used || used >= max(o.replicas, 1) {
+	return h
+}
+
+func (h *held) take(g grant) {
+	if k := (part{g.uuid(), g.replica}); !h.taken[k] {
+		h.taken[k] = true
+		h.users[k.uuid]++
+	}
+}
+
+// allocate gives a pod's containers what they ask for, init containers first. It returns the container for which there is too
+// little; nil if there is none. As with the kubelet's device manager (pkg/kubelet/cm/devicemanager/manager.go, Allocate), the
+// devices of an init container are given to later containers of its pod, and to no other pod.
+func (n *Node) allocate(p *pod) *container {
+	h := n.newHeld()
+	var reusable []grant
+	for _, init := range []bool{true, false} {
+		for _, c := range p.containers {
+			if c.spec.Resource == "" || c.spec.Init != init {
 				continue
 			}
-			g := grant{place: o.place, shared: o.replicas > 0}
-			for taken[g] {
-				g.replica++
+			if c.grants = n.choose(c.spec, h, reusable); c.grants == nil {
+				return c
 			}
-			taken[g] = true
-			users[g.place]++
-			if grants = append(grants, g); len(grants) == spec.Count {
-				return grants
+			n.describeGrants(p, c)
+			if c.spec.Admin || n.scenario.Node.Allocator == AllocatorDRA {
+				continue
+			}
+			reusable = slices.DeleteFunc(reusable, func(g grant) bool { return slices.Contains(c.grants, g) })
+			if init {
+				reusable = append(reusable, c.grants...)
 			}
 		}
 	}
 	return nil
 }
 
+// choose takes free devices of a resource, after those that can be used again; it returns nil if there are too few. Of shared
+// devices it takes the least used.
+func (n *Node) choose(spec *ContainerSpec, h *held, reusable []grant) []grant {
+	offers := n.offersOf(spec)
+	var grants []grant
+	if spec.Admin {
+		if len(offers) < spec.Count {
+			return nil
+		}
+		for _, o := range offers[:spec.Count] {
+			grants = append(grants, grant{place: o.place})
+		}
+		return grants
+	}
+	for _, g := range reusable {
+		if len(grants) < spec.Count && slices.ContainsFunc(offers, func(o offer) bool { return o.place == g.place }) {
+			grants = append(grants, g)
+		}
+	}
+	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ { // first those without a user, then with one user ...
+		for _, o := range offers {
+			if len(grants) == spec.Count || used >= max(o.replicas, 1) || h.users[o.uuid()] != used {
+				continue
+			}
+			g := grant{place: o.place, shared: o.replicas > 0}
+			for h.taken[part{g.uuid(), g.replica}] {
+				g.replica++
+			}
+			h.take(g)
+			grants = append(grants, g)
+		}
+	}
+	if len(grants) < spec.Count {
+		return nil
+	}
+	return grants
+}
+
 // offersOf lists the devices, free or not, of the resource that a container asks for: the pinned one alone where it
 // names one.
 func (n *Node) offersOf(spec *ContainerSpec) []offer {
 	pin, pinned := spec.Device.Get()
-	at, found := place{}, false
-	if pinned {
-		at, found = n.find(pin)
-	}
-	return slices.DeleteFunc(n.offers(), func(o offer) bool {
-		return o.resource != spec.Resource || pinned && (!found || at != o.place)
+	return slices.DeleteFunc(n.offered(), func(o offer) bool {
+		return o.resource != spec.Resource || pinned && !pin.names(o.place)
 	})
 }
+
+// names reports whether the pin means a device.
+func (d DevicePin) names(p place) bool {
+	if d.GPU != p.board.index || (d.Profile == "") != (p.compute == nil) {
+		return false
+	}
+	return p.compute == nil || p.instance.profile.Name == d.Profile && p.instance.placement.Start == d.Start && p.compute.id == d.Compute
+}
+
+// offered returns what the allocator offers now, which may not exist any more.
+func (n *Node) offered() []offer {
+	if n.freezes > 0 {
+		return slices.Clone(n.frozen)
+	}
+	return n.offers()
+}
+
+func (n *Node) freezeOffers() {
+	n.frozen = n.offered()
+	n.freezes++
+}
+
+// thawOffers is the restart of a device plugin that was stale.
+func (n *Node) thawOffers() { n.freezes-- }
 
 // grants lists what can be given of an offer: the device, or each of its replicas.
 func (o offer) grants() []grant {
@@ -123,11 +222,15 @@ func (o offer) grants() []grant {
 func (n *Node) Allocatable() []DeviceGrant {
 	n.lock()
 	defer n.mu.Unlock()
+	return n.allocatable()
+}
+
+func (n *Node) allocatable() []DeviceGrant {
 	if n.scenario.Node.Allocator == AllocatorDRA {
 		return nil
 	}
 	var list []DeviceGrant
-	for _, o := range n.offers() {
+	for _, o := range n.offered() {
 		at := slices.IndexFunc(list, func(d DeviceGrant) bool { return d.Resource == o.resource })
 		if at < 0 {
 			list = append(list, DeviceGrant{Resource: o.resource})

@@ -29,7 +29,11 @@ const (
 	FaultEventsLost      FaultKind = "events-lost"          // every queue of events fails once, and what was in it is lost
 	FaultKubeletDown     FaultKind = "kubelet-down"         // nobody listens on the kubelet's socket
 	FaultKubeletSlow     FaultKind = "kubelet-slow"         // every answer of the kubelet takes a time
-	FaultKubeletRestart  FaultKind = "kubelet-restart"      // the kubelet ends and begins anew, on a new socket
+	FaultKubeletRestart  FaultKind = "kubelet-restart"      // the kubelet is down for a time, or an instant, and is started again
+	FaultAPIServerDown   FaultKind = "api-server-down"      // the API server does not answer
+	FaultAPIServerSlow   FaultKind = "api-server-slow"      // the API server tells of new pods after a time
+	FaultBadCheckpoint   FaultKind = "checkpoint-invalid"   // the checkpoint of the kubelet's device manager is cut short
+	FaultPluginStale     FaultKind = "device-plugin-stale"  // the device plugin offers the devices that there were when it began
 	FaultClockJump       FaultKind = "clock-jump"           // the node's clock is wrong by a time
 	FaultActivityNaN     FaultKind = "activity-nan"         // profiling counters give what is no number
 	FaultActivityAbove   FaultKind = "activity-above-one"   // profiling counters give more than there is, as on mixed profiles of A100
@@ -223,6 +227,22 @@ func (n *Node) planFault(f *FaultSpec) {
 		n.agenda = append(n.agenda, appointment{at, rankFault, n.loseEvents})
 	case FaultReconfigure:
 		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.recut(n.boards[f.GPU.Or(0)], f.Layout) }})
+	case FaultKubeletDown, FaultKubeletRestart:
+		if f.For > 0 || f.Kind == FaultKubeletRestart {
+			n.agenda = append(n.agenda, appointment{at.Add(f.For), rankFault, n.writeCheckpoint})
+		}
+	case FaultBadCheckpoint:
+		n.planSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
+	case FaultPluginStale: // before what else happens at its time: that is what it does not notice
+		n.planSpan(f, rankEnd, n.freezeOffers, n.thawOffers)
+	}
+}
+
+// planSpan puts the begin and the end of a fault on the agenda.
+func (n *Node) planSpan(f *FaultSpec, rank int, begin, end func()) {
+	n.agenda = append(n.agenda, appointment{n.start.Add(f.At), rank, begin})
+	if f.For > 0 {
+		n.agenda = append(n.agenda, appointment{n.start.Add(f.At + f.For), rank, end})
 	}
 }
 

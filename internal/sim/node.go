@@ -32,6 +32,8 @@ type Node struct {
 	boots     int    // how often it was rebooted
 	beginning string // names this node among those of other processes
 	pods      []*pod // in the order of their admission; those that have left the list are removed
+	known     []*pod // of the API server: all that were ever admitted
+	own       *pod   // the exporter's; nil without Kubernetes
 	pids      map[uint32]bool
 	records   []Record
 	watches   []*Subscription
@@ -39,6 +41,12 @@ type Node struct {
 	sprung    map[*FaultSpec]bool // faults that waited for a call and got it
 	calls     map[*FaultSpec]int  // changes that faults have counted
 	idle      chan struct{}       // closed and replaced whenever a queue is found empty
+
+	kubeletOutages, apiOutages outages // never change
+
+	checkpoint Checkpoint // of the kubelet's device manager, as if no fault had damaged it
+	frozen     []offer    // what a stale device plugin offers
+	freezes    int        // how many faults keep it stale
 }
 
 // board is one GPU.
@@ -82,6 +90,9 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		sprung:    make(map[*FaultSpec]bool),
 		calls:     make(map[*FaultSpec]int),
 		idle:      make(chan struct{}),
+
+		kubeletOutages: s.outages(FaultKubeletDown, FaultKubeletRestart),
+		apiOutages:     s.outages(FaultAPIServerDown),
 	}
 	for index, spec := range s.GPUs {
 		b := newBoard(s, index, spec)
@@ -93,6 +104,8 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
 	}
+	n.own = n.newOwnPod()
+	n.writeCheckpoint()
 	n.plan()
 	n.happen()
 	n.sampleAll(0)
@@ -131,14 +144,18 @@ func (n *Node) Now() time.Time {
 		n.lock()
 		n.mu.Unlock()
 	}
-	now := n.clock.Now()
+	return n.shown(n.clock.Now())
+}
+
+// shown returns what the node's clock shows at a time.
+func (n *Node) shown(at time.Time) time.Time {
 	wrong := time.Duration(0)
-	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+	n.faults(driverAsWhole, at, func(f *FaultSpec) {
 		if f.Kind == FaultClockJump {
 			wrong += f.By
 		}
 	})
-	return now.Add(wrong)
+	return at.Add(wrong)
 }
 
 // Advance moves a stepped clock and everything with it.

@@ -13,8 +13,8 @@ import (
 
 // pod reads a pod: with one container whose keys stand beside the pod's, or with a list of containers.
 func (p *parser) pod(n *yaml.Node, key string, s *Scenario) {
-	own := []string{"container", "resource", "count", "device", "workload"}
-	o := p.object(n, key, append([]string{"namespace", "name", "owner", "labels", "at", "for", "containers"}, own...)...)
+	own := []string{"container", "resource", "count", "device", "workload", "admin"}
+	o := p.object(n, key, append([]string{"namespace", "name", "owner", "static", "labels", "at", "for", "containers"}, own...)...)
 	if o.fields == nil {
 		return
 	}
@@ -22,6 +22,7 @@ func (p *parser) pod(n *yaml.Node, key string, s *Scenario) {
 		Namespace: o.named("namespace", o.text("namespace", "default")),
 		Name:      o.named("name", o.required("name")),
 		Owner:     o.text("owner", ""),
+		Static:    o.boolean("static", false),
 		Labels:    o.labels(),
 		At:        o.duration("at"),
 		For:       o.duration("for"),
@@ -36,8 +37,10 @@ func (p *parser) pod(n *yaml.Node, key string, s *Scenario) {
 			}
 		}
 		for _, item := range o.list("containers") {
-			c := p.object(item.node, item.key, "name", "resource", "count", "device", "workload")
-			pod.Containers = append(pod.Containers, p.container(c, "name", s))
+			c := p.object(item.node, item.key, "name", "resource", "count", "device", "workload", "admin", "init", "for")
+			spec := p.container(c, "name", s)
+			p.initContainer(c, &spec)
+			pod.Containers = append(pod.Containers, spec)
 		}
 	} else {
 		pod.Containers = []ContainerSpec{p.container(o, "container", s)}
@@ -49,12 +52,45 @@ func (p *parser) pod(n *yaml.Node, key string, s *Scenario) {
 			}
 		}
 	}
+	if len(pod.Containers) > 0 && !slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return !c.Init }) {
+		p.fail(o.at("containers"), o.sub("containers"), "has init containers alone; expected one that is not")
+	}
+	name := pod.listedName(s.Node.Hostname)
 	for _, before := range s.Pods {
-		if before.Namespace == pod.Namespace && before.Name == pod.Name && overlap(before, pod) {
+		if before.Namespace == pod.Namespace && before.listedName(s.Node.Hostname) == name && overlap(before, pod) {
 			p.fail(o.at("name"), o.sub("name"), "is %q while a pod with this name and namespace exists already", pod.Name)
 		}
 	}
+	if pod.Namespace == OwnNamespace && name == OwnPod {
+		p.fail(o.at("name"), o.sub("name"), "is %q, the exporter's own pod in namespace %s; expected another name", pod.Name, OwnNamespace)
+	}
+	if pod.Static {
+		p.staticPod(o, pod, s)
+	}
 	s.Pods = append(s.Pods, pod)
+}
+
+// staticPod checks what a static pod cannot have.
+func (p *parser) staticPod(o object, pod PodSpec, s *Scenario) {
+	if o.has("owner") {
+		p.fail(o.at("owner"), o.sub("owner"), "is %q; expected none: a static pod is its node's", pod.Owner)
+	}
+	if s.Node.Allocator == AllocatorDRA && slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return c.Resource != "" }) {
+		p.fail(o.at("static"), o.sub("static"), "is true; expected a pod of the API server: static pods cannot have claims (allocator dra)")
+	}
+}
+
+// initContainer reads what makes a container of a list an init container.
+func (p *parser) initContainer(o object, c *ContainerSpec) {
+	c.Init, c.For = o.boolean("init", false), o.duration("for")
+	switch {
+	case o.has("for") && !c.Init:
+		p.fail(o.at("for"), o.sub("for"), "is given without init: true; expected it at the pod, or an init container")
+	case c.Init && !o.has("for"):
+		p.fail(o.node, o.sub("for"), "is missing; expected how long the init container runs, such as 30s")
+	case o.has("for") && c.For == 0:
+		p.fail(o.at("for"), o.sub("for"), "expected more than no time")
+	}
 }
 
 func overlap(a, b PodSpec) bool {
@@ -68,6 +104,10 @@ func (p *parser) container(o object, nameKey string, s *Scenario) ContainerSpec 
 		Resource: o.text("resource", ""),
 		Count:    int(o.integer("count", 1, 1, 1<<16)),
 		Workload: o.workload(),
+		Admin:    o.boolean("admin", false),
+	}
+	if c.Admin && s.Node.Allocator != AllocatorDRA {
+		p.fail(o.at("admin"), o.sub("admin"), "is true; expected a node with allocator dra, not %s", s.Node.Allocator)
 	}
 	if n := o.fields["device"]; n != nil {
 		pin, ok := p.pin(n, o.sub("device"), s)
@@ -78,7 +118,7 @@ func (p *parser) container(o object, nameKey string, s *Scenario) ContainerSpec 
 			p.fail(n, o.sub("device"), "pins one device of %d", c.Count)
 		}
 	}
-	if c.Resource == "" && o.fields != nil && (c.Workload != nil || o.has("count") || o.has("device")) {
+	if c.Resource == "" && o.fields != nil && (c.Workload != nil || c.Admin || o.has("count") || o.has("device")) {
 		p.fail(o.node, o.sub("resource"), "is missing; expected a resource such as nvidia.com/gpu")
 	}
 	return c

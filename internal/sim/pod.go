@@ -24,4 +24,5 @@ type Claim struct {
 	Name, Namespace string
 	Driver          string // "gpu.nvidia.com"
 	Pool, Device    string // such as "gpu-2-mig-1g24gb-19-0"
+	Admin           bool   // for administrative access: others can have the device as well
 }

@@ -1,20 +1,26 @@
 package sim
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
 // pod is a pod that the simulated kubelet has admitted.
 type pod struct {
 	spec       *PodSpec
+	name       string // as the kubelet and the API server have it
 	uid        string
 	containers []*container
 	ended      bool
+
+	// Of the API server, as times since the start: from when on it has the pod and tells of it, when it learns of the end, and
+	// when it has the pod no more.
+	created, told, endTold, deleted time.Duration
 }
 
 // container is a container of an admitted pod. What it was given is fixed at its admission: its ids stay in the
@@ -26,6 +32,7 @@ type container struct {
 	devices []DeviceGrant
 	claims  []Claim
 	process *process // nil where it has no work
+	done    bool     // an init container has ended
 }
 
 // lingering is for how long the kubelet still lists a pod that has ended: "a poll or two" was seen.
@@ -34,35 +41,66 @@ const lingering = 2 * time.Second
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is refused.
-func (n *Node) admit(number int, spec *PodSpec) {
-	p := &pod{spec: spec, uid: uuidOf("pod", n.scenario.Seed, number)}
-	name := spec.Namespace + "/" + spec.Name
-	n.pods = append(n.pods, p)
+// planPods puts the pods of the scenario on the agenda, each for when the kubelet admits it. Those that had to wait are
+// admitted in the order in which they came, as the kubelet does.
+func (n *Node) planPods() {
+	numbers := make([]int, len(n.scenario.Pods))
+	for i := range numbers {
+		numbers[i] = i
+	}
+	slices.SortStableFunc(numbers, func(a, b int) int { return cmp.Compare(n.scenario.Pods[a].At, n.scenario.Pods[b].At) })
+	for _, i := range numbers {
+		spec := &n.scenario.Pods[i]
+		if at := n.handledFrom(spec.At, spec.Static); at != never {
+			n.agenda = append(n.agenda, appointment{n.start.Add(at), rankStart, func() { n.admit(i, spec) }})
+		}
+	}
+}
+
+// newPod returns a pod that holds nothing yet. The kubelet names a static pod after its node as well, and by a hash of its file
+// instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
+func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
+	p := &pod{spec: spec, name: spec.listedName(n.scenario.Node.Hostname), uid: uuidOf(identity...)}
+	if spec.Static {
+		p.uid = strings.ReplaceAll(p.uid, "-", "")
+	}
 	for i := range spec.Containers {
 		c := &container{spec: &spec.Containers[i]}
 		id := sha256.Sum256([]byte(fmt.Sprintln(p.uid, c.spec.Name)))
 		c.id = hex.EncodeToString(id[:])
-		if c.spec.Resource != "" {
-			c.grants = n.choose(c.spec)
-			if c.grants == nil {
-				n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
-				n.record(Record{Pod: name, Message: fmt.Sprintf("refused: no free device of %s for %d of container %s",
-					c.spec.Resource, c.spec.Count, c.spec.Name)})
-				return
-			}
-		}
 		p.containers = append(p.containers, c)
-		n.describeGrants(p, c)
 	}
-	n.record(Record{Pod: name, Message: "admitted"})
-	for _, c := range p.containers {
-		n.startContainer(p, c)
+	return p
+}
+
+// listedName is the pod's name on a node.
+func (s *PodSpec) listedName(hostname string) string {
+	if s.Static {
+		return s.Name + "-" + hostname
 	}
+	return s.Name
+}
+
+// title names the pod in records, as the scenario does.
+func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
+
+// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is refused.
+func (n *Node) admit(number int, spec *PodSpec) {
+	p := n.newPod(spec, "pod", n.scenario.Seed, number)
+	if c := n.allocate(p); c != nil {
+		n.record(Record{Pod: p.title(), Message: fmt.Sprintf("refused: no free device of %s for %d of container %s",
+			c.spec.Resource, c.spec.Count, c.spec.Name)})
+		return
+	}
+	n.pods = append(n.pods, p)
+	n.introduce(p)
+	n.record(Record{Pod: p.title(), Message: "admitted"})
+	n.checkpointPod(p)
+	n.startContainers(p)
 	if spec.For > 0 {
 		end := n.at.Add(spec.For)
-		n.later(end, rankEnd, func() { n.end(p) })
-		n.later(end.Add(lingering), rankEnd, func() {
+		n.later(end, func() { n.end(p) })
+		n.later(end.Add(lingering), func() {
 			n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 		})
 	}
@@ -87,74 +125,68 @@ func (n *Node) describeGrants(p *pod, c *container) {
 			name = fmt.Sprintf("%s-%d", name, k)
 		}
 		c.claims = append(c.claims, Claim{
-			Name: name, Namespace: p.spec.Namespace,
+			Name: name, Namespace: p.spec.Namespace, Admin: c.spec.Admin,
 			Driver: draDriver, Pool: n.scenario.Node.Hostname, Device: claimDevice(g),
 		})
 	}
 }
 
-func (n *Node) startContainer(p *pod, c *container) {
-	if len(c.grants) == 0 || c.spec.Workload == nil {
+// startContainers starts the pod's init containers, one after the other, then all others at once.
+func (n *Node) startContainers(p *pod) {
+	for _, c := range p.containers {
+		if !c.spec.Init || c.done {
+			continue
+		}
+		n.startContainer(p, c)
+		n.later(n.at.Add(c.spec.For), func() {
+			c.done = true
+			if p.ended {
+				return
+			}
+			n.stopContainer(c)
+			n.startContainers(p)
+		})
 		return
 	}
-	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.spec.Namespace + "/" + p.spec.Name}
+	for _, c := range p.containers {
+		if !c.spec.Init {
+			n.startContainer(p, c)
+		}
+	}
+}
+
+func (n *Node) startContainer(p *pod, c *container) {
+	if len(c.grants) == 0 {
+		return
+	}
 	var places []place
 	for _, g := range c.grants {
+		if !g.exists() {
+			n.record(Record{Pod: p.title(), Message: fmt.Sprintf("container %s does not start: it was given %s, which does not exist",
+				c.spec.Name, n.deviceID(g))})
+			return
+		}
 		places = append(places, g.place)
 	}
+	if c.spec.Workload == nil {
+		return
+	}
+	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.title()}
 	n.run(c.process, c.spec.Workload, places)
+}
+
+func (n *Node) stopContainer(c *container) {
+	if c.process != nil {
+		n.stop(c.process)
+	}
 }
 
 // end is when a pod's containers have succeeded: its devices are free at once, the kubelet's list lags behind.
 func (n *Node) end(p *pod) {
 	p.ended = true
-	n.record(Record{Pod: p.spec.Namespace + "/" + p.spec.Name, Message: "ended"})
+	n.reportEnd(p)
+	n.record(Record{Pod: p.title(), Message: "ended"})
 	for _, c := range p.containers {
-		if c.process != nil {
-			n.stop(c.process)
-		}
+		n.stopContainer(c)
 	}
-}
-
-// Containers lists what the kubelet's pod-resources API shows now: the containers of every admitted pod. A pod that has ended lingers for 2 seconds, beside its
-// successor on the same device, without processes.
-func (n *Node) Containers() []Container {
-	n.lock()
-	defer n.mu.Unlock()
-	var list []Container
-	for _, p := range n.pods {
-		for _, c := range p.containers {
-			list = append(list, p.describe(c))
-		}
-	}
-	return list
-}
-
-// PodMetadata is what an API server would say of a pod that the kubelet lists: its owner and labels, which must not be
-// modified.
-func (n *Node) PodMetadata(namespace, name string) (owner string, labels map[string]string, ok bool) {
-	n.lock()
-	defer n.mu.Unlock()
-	for _, p := range n.pods {
-		if p.spec.Namespace == namespace && p.spec.Name == name {
-			return p.spec.Owner, p.spec.Labels, true
-		}
-	}
-	return "", nil, false
-}
-
-func (p *pod) describe(c *container) Container {
-	d := Container{
-		Namespace: p.spec.Namespace, Pod: p.spec.Name, Name: c.spec.Name,
-		Owner: p.spec.Owner, Labels: maps.Clone(p.spec.Labels),
-		PodUID: p.uid, ID: c.id,
-		Claims: slices.Clone(c.claims),
-	}
-	for _, g := range c.devices {
-		d.Devices = append(d.Devices, DeviceGrant{Resource: g.Resource, IDs: slices.Clone(g.IDs)})
-	}
-	if c.process != nil && len(c.process.tasks) > 0 {
-		d.PIDs = []uint32{c.process.pid}
-	}
-	return d
 }

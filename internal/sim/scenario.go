@@ -118,6 +118,7 @@ type Workload struct {
 type PodSpec struct {
 	Namespace, Name string
 	Owner           string // "Deployment/resnet", may be empty
+	Static          bool   // from a file of the node instead of the API server
 	Labels          map[string]string
 	Containers      []ContainerSpec
 	At              time.Duration
@@ -131,6 +132,11 @@ type ContainerSpec struct {
 	Count    int
 	Device   gpu.Opt[DevicePin]
 	Workload *Workload
+	// Init is set for an init container, which runs before the others, for the time For.
+	Init bool
+	For  time.Duration
+	// Admin is set for a claim with administrative access, on devices that others may hold.
+	Admin bool
 }
 
 // ProcessSpec is a process of a bare node, or of the host.

@@ -31,7 +31,7 @@ func shippedNames(t *testing.T) []string {
 	for _, f := range files {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
-	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos"} {
+	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors"} {
 		if !slices.Contains(names, must) {
 			t.Errorf("scenario %s is missing", must)
 		}
@@ -212,8 +212,8 @@ func TestStoriesAdmitTheirPods(t *testing.T) {
 func TestGKEStory(t *testing.T) {
 	n := shipped(t, "gke-h100-3g")
 	advance(t, n, 3*time.Minute)
-	if got := len(n.Containers()); got != 16 {
-		t.Errorf("%d containers, want 16", got)
+	if got := len(n.Containers()); got != 17 {
+		t.Errorf("%d containers, want 16 and the exporter's own", got)
 	}
 	used, total, watts := uint64(0), uint64(0), 0.0
 	for i := range n.Count() {

@@ -32,16 +32,13 @@ func (n *Node) plan() {
 		spec := &n.scenario.Processes[i]
 		n.agenda = append(n.agenda, appointment{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
 	}
-	for i := range n.scenario.Pods {
-		spec := &n.scenario.Pods[i]
-		n.agenda = append(n.agenda, appointment{n.start.Add(spec.At), rankStart, func() { n.admit(i, spec) }})
-	}
+	n.planPods()
 	n.sortAgenda()
 }
 
-// later puts something on the agenda of a running node.
-func (n *Node) later(at time.Time, rank int, do func()) {
-	n.agenda = append(n.agenda, appointment{at, rank, do})
+// later puts the end of something on the agenda of a running node.
+func (n *Node) later(at time.Time, end func()) {
+	n.agenda = append(n.agenda, appointment{at, rankEnd, end})
 	n.sortAgenda()
 }
 

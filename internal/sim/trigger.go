@@ -85,33 +85,6 @@ func (s *Subscription) failed() bool {
 	return true
 }
 
-// KubeletState is what the faults of the moment make of the node's kubelet.
-type KubeletState struct {
-	Down     bool
-	Delay    time.Duration // real time that every answer takes
-	Restarts int           // how often it has begun anew so far
-}
-
-// Kubelet tells how the node's kubelet is.
-func (n *Node) Kubelet() KubeletState {
-	var state KubeletState
-	now := n.clock.Now()
-	n.faults(driverAsWhole, now, func(f *FaultSpec) {
-		switch f.Kind {
-		case FaultKubeletDown:
-			state.Down = true
-		case FaultKubeletSlow:
-			state.Delay = max(state.Delay, f.Delay)
-		}
-	})
-	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.Kind == FaultKubeletRestart && f.At <= now.Sub(n.start) {
-			state.Restarts++
-		}
-	}
-	return state
-}
-
 // HostEngineState is how the node's DCGM host engine is.
 type HostEngineState struct {
 	Down     bool

@@ -142,7 +142,7 @@ func TestEventsLost(t *testing.T) {
 func TestKubeletFaults(t *testing.T) {
 	n := faulty(t, "  - {at: 1s, for: 1s, kind: kubelet-down}\n  - {at: 2s, for: 1s, kind: kubelet-slow, delay: 3s}\n"+
 		"  - {at: 3s, kind: kubelet-restart}\n  - {at: 4s, kind: kubelet-restart}\n")
-	for i, want := range []KubeletState{{}, {Down: true}, {Delay: 3 * time.Second}, {Restarts: 1}, {Restarts: 2}} {
+	for i, want := range []KubeletState{{}, {Down: true}, {Delay: 3 * time.Second, Restarts: 1}, {Restarts: 2}, {Restarts: 3}} {
 		if got := n.Kubelet(); got != want {
 			t.Errorf("after %d s: %+v, want %+v", i, got, want)
 		}

@@ -81,7 +81,7 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 	p := &process{pid: n.newPID("process", number)}
 	n.run(p, spec.Workload, []place{on})
 	if spec.For > 0 {
-		n.later(n.at.Add(spec.For), rankEnd, func() { n.stop(p) })
+		n.later(n.at.Add(spec.For), func() { n.stop(p) })
 	}
 }
 

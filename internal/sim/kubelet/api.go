@@ -22,14 +22,14 @@ const seed = 2
 type api struct {
 	podresources.UnimplementedPodResourcesListerServer
 	node   Node
-	tree   *tree
+	files  *files
 	logger log.Logger
 	calls  atomic.Uint64
 	delay  atomic.Int64 // how long every answer takes, a time.Duration
 }
 
-func newAPI(node Node, t *tree, logger log.Logger) *api {
-	return &api{node: node, tree: t, logger: logger}
+func newAPI(node Node, f *files, logger log.Logger) *api {
+	return &api{node: node, files: f, logger: logger}
 }
 
 // order is the random source of one call.
@@ -40,14 +40,18 @@ func (a *api) List(ctx context.Context, _ *podresources.ListPodResourcesRequest)
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
-	containers := a.node.Containers()
-	if err := a.tree.syncTo(containers); err != nil {
-		level.Warn(a.logger).Log("msg", "simulated kubelet: files of containers", "err", err)
-	}
+	a.sync()
 	order := a.order()
-	pods := podsOf(containers, order)
+	pods := podsOf(a.node.Containers(), order)
 	order.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 	return &podresources.ListPodResourcesResponse{PodResources: pods}, nil
+}
+
+// sync brings the kubelet's files up to date. What fails is logged: answers do not depend on it.
+func (a *api) sync() {
+	if err := a.files.sync(); err != nil {
+		level.Warn(a.logger).Log("msg", "simulated kubelet: files", "err", err)
+	}
 }
 
 // pause takes its time, unless nobody waits for it any more.

@@ -22,15 +22,19 @@ import (
 type Node interface {
 	// Containers lists what the kubelet's pod-resources API would, containers without a device included.
 	Containers() []sim.Container
+	// Running lists all containers on the node, whatever the kubelet lists.
+	Running() []sim.Container
 	// Allocatable lists every device that device plugins offer, given away or not.
 	Allocatable() []sim.DeviceGrant
+	// Checkpoint returns what the kubelet's device manager has on disk.
+	Checkpoint() sim.Checkpoint
 }
 
 // Server is a kubelet that can be stopped and started again.
 type Server struct {
-	dir  string
-	api  *api
-	tree *tree
+	dir   string
+	api   *api
+	files *files
 
 	mu      sync.Mutex
 	serving *grpc.Server // nil while stopped
@@ -45,7 +49,11 @@ func New(node Node, dir string, logger log.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}
-	s := &Server{dir: dir, tree: t, api: newAPI(node, t, logger)}
+	f := &files{tree: t, checkpoint: &checkpointer{node: node, path: filepath.Join(dir, checkpointName)}}
+	if err := f.checkpoint.sync(); err != nil {
+		return nil, fmt.Errorf("simulated kubelet: %w", err)
+	}
+	s := &Server{dir: dir, files: f, api: newAPI(node, f, logger)}
 	if err := s.Start(); err != nil {
 		return nil, err
 	}
@@ -56,13 +64,17 @@ func New(node Node, dir string, logger log.Logger) (*Server, error) {
 func (s *Server) Socket() string { return filepath.Join(s.dir, "kubelet.sock") }
 
 // ProcDir has <pid>/cgroup for the processes of the node's containers, as /proc has.
-func (s *Server) ProcDir() string { return s.tree.procDir }
+func (s *Server) ProcDir() string { return s.files.tree.procDir }
 
 // LogDir has a link for every container, as /var/log/containers has. What the links point to does not exist.
-func (s *Server) LogDir() string { return s.tree.logDir }
+func (s *Server) LogDir() string { return s.files.tree.logDir }
 
-// Sync brings ProcDir and LogDir up to date with the node; every List does so too.
-func (s *Server) Sync() error { return s.tree.sync() }
+// Checkpoint is the path of the device manager's checkpoint.
+func (s *Server) Checkpoint() string { return s.files.checkpoint.path }
+
+// Sync brings ProcDir, LogDir and the checkpoint up to date with the node; every Follow and every List do so too. An error about
+// one container does not keep the rest from being brought up to date.
+func (s *Server) Sync() error { return s.files.sync() }
 
 // Start makes a new socket and serves on it; it does nothing while the server runs.
 func (s *Server) Start() error {
@@ -99,8 +111,10 @@ func (s *Server) Stop() {
 	s.serving = nil
 }
 
-// Follow brings the server into the state that the node's faults want; whoever asks it calls this before.
+// Follow brings the server into the state that the node's faults want, and its files up to date; whoever asks it calls this
+// before.
 func (s *Server) Follow(state sim.KubeletState) error {
+	s.api.sync()
 	s.mu.Lock()
 	before := s.state
 	s.state = state
@@ -122,10 +136,22 @@ func (s *Server) Close() error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	if err := errors.Join(err, s.tree.remove()); err != nil {
+	if err := errors.Join(err, s.files.remove()); err != nil {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
 	return nil
+}
+
+// files are what the kubelet keeps beside its socket.
+type files struct {
+	tree       *tree
+	checkpoint *checkpointer
+}
+
+func (f *files) sync() error { return errors.Join(f.tree.sync(), f.checkpoint.sync()) }
+
+func (f *files) remove() error {
+	return errors.Join(f.tree.remove(), removed(os.Remove(f.checkpoint.path)))
 }
 
 // listen binds beside the path and moves the socket there once it accepts, so that nobody finds a socket that does not

@@ -46,6 +46,14 @@ func (n *fakeNode) Containers() []sim.Container {
 	return containers
 }
 
+func (n *fakeNode) Running() []sim.Container {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.containers
+}
+
+func (n *fakeNode) Checkpoint() sim.Checkpoint { return sim.Checkpoint{} }
+
 func (n *fakeNode) Allocatable() []sim.DeviceGrant {
 	return []sim.DeviceGrant{{Resource: "nvidia.com/gpu", IDs: []string{gpuA, gpuB}}}
 }
@@ -113,7 +121,7 @@ func TestClientListsWhatTheKubeletGaveOut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(got.List) != 5 || got.Garbled != 0 {
+		if len(got.List) != 5 || len(got.Unreadable) != 0 {
 			t.Fatalf("got %+v, want 5 assignments", got)
 		}
 		texts = append(texts, fmt.Sprint(got))
@@ -231,41 +239,48 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 	}
 }
 
+// TestClientKeepsTheHoldersOfAKubeletThatStarts: they are unconfirmed until its list is settled, by a new witness.
 func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 	node := &fakeNode{}
-	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
+	train, witness := held("train-0", "main", 1, "nvidia.com/gpu", gpuA), held("witness", "main", 2, "example.com/none")
+	node.set(train, witness)
 	s := serve(t, node)
 	now := stopped()
-	c := podres.New(podres.Options{Socket: s.Socket(), Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	c := podres.New(podres.Options{Socket: s.Socket(), Witness: "ml/witness", Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
 	defer c.Close()
-	want := func(what string, n int) gpu.Assignments {
+	want := func(what string, confirmed, unconfirmed int, complete bool) {
 		t.Helper()
+		now = now.Add(time.Second)
 		got, err := c.List(within(t))
-		if err != nil || len(got.List) != n {
-			t.Errorf("%s: %+v, %v, want %d assignments", what, got, err, n)
+		for _, a := range got.List {
+			if a.Holder.Unconfirmed == "" {
+				confirmed--
+			} else {
+				unconfirmed--
+			}
 		}
-		return got
+		if err != nil || confirmed != 0 || unconfirmed != 0 || complete != (got.Incomplete == "") {
+			t.Errorf("%s: %+v, %v", what, got, err)
+		}
 	}
-	first := want("at first", 1)
-	now = now.Add(2 * time.Second)
-	node.set()
-	want("when the pod has ended", 0)
-	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
-	want("when it is back", 1)
+	want("at first", 1, 0, false)
+	want("once it is settled", 1, 0, true)
+	node.set(witness)
+	want("when the pod has ended", 0, 0, true)
+	node.set(train, witness)
+	want("when it is back", 1, 0, true)
 	s.Stop()
 	node.set()
 	if err := s.Start(); err != nil {
 		t.Fatal(err)
 	}
-	want("at the first reply after a restart", 1)
-	now = now.Add(2*time.Second - 1)
-	want("shortly after", 1)
-	now = now.Add(1)
-	want("when the kubelet has settled", 0)
-	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA))
-	if got := want("when it lists its pod", 1); fmt.Sprint(got) != fmt.Sprint(first) {
-		t.Errorf("after the restart: %+v, want %+v", got, first)
+	for range 100 {
+		want("after a restart", 0, 1, false)
 	}
+	node.set(witness)
+	want("when it lists the witness", 0, 1, false)
+	want("when its list is settled", 0, 1, true)
+	want("when two settled lists lack it", 0, 0, true)
 }
 
 func TestClientFindsASocketInAReplacedDirectory(t *testing.T) {

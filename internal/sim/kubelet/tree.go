@@ -42,7 +42,7 @@ func newTree(node Node, dir string) (*tree, error) {
 	return t, nil
 }
 
-func (t *tree) sync() error { return t.syncTo(t.node.Containers()) }
+func (t *tree) sync() error { return t.syncTo(t.node.Running()) }
 
 // syncTo writes what is missing and removes what is no more. A container whose names make no file name costs only its
 // own files.

@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// APIPod is a pod of the node as the API server has it. Its labels must not be modified.
+type APIPod struct {
+	Namespace, Name string
+	UID             string
+	Owner           string // "Deployment/resnet"; empty for a bare pod, and for a static one, which its node owns
+	Labels          map[string]string
+	Ended           bool
+}
+
+// APIServer returns whether the simulated API server answers, and when it did last by the node's clock (Now): zero if it has
+// not answered yet.
+func (n *Node) APIServer() (answered time.Time, up bool) {
+	now := n.lock()
+	defer n.mu.Unlock()
+	return n.answered(now)
+}
+
+func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
+	asOf, up := n.askedAt(now)
+	if asOf < 0 {
+		return time.Time{}, false
+	}
+	return n.shown(n.start.Add(asOf)), up
+}
+
+// askedAt returns of which time the last answer of the API server is: below 0 if there is none.
+func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
+	passed := now.Sub(n.start)
+	asOf = n.apiOutages.downSince(passed)
+	up = n.apiOutages.upFrom(passed) == passed
+	if asOf == 0 && !up {
+		asOf = -1
+	}
+	return asOf, up
+}
+
+// PodByName returns the pod that the API server had under a name when it answered last. It returns false if it had none, or
+// has not answered since a time by the node's clock.
+func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
+	now := n.lock()
+	defer n.mu.Unlock()
+	if answered, up := n.answered(now); !up && (answered.IsZero() || answered.Before(since)) {
+		return APIPod{}, false
+	}
+	return n.apiPod(now, func(p *pod) bool { return p.spec.Namespace == namespace && p.name == name })
+}
+
+// PodByUID returns the pod that the API server had when it answered last.
+func (n *Node) PodByUID(uid string) (APIPod, bool) {
+	now := n.lock()
+	defer n.mu.Unlock()
+	return n.apiPod(now, func(p *pod) bool { return p.uid == uid })
+}
+
+// apiPod returns the latest pod of those meant that the API server tells of.
+func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
+	asOf, _ := n.askedAt(now)
+	for i := len(n.known) - 1; i >= 0; i-- {
+		p := n.known[i]
+		if p.told <= asOf && asOf < p.deleted && meant(p) {
+			return APIPod{
+				Namespace: p.spec.Namespace, Name: p.name, UID: p.uid,
+				Owner: p.spec.Owner, Labels: p.spec.Labels, Ended: p.endTold <= asOf,
+			}, true
+		}
+	}
+	return APIPod{}, false
+}
+
+// PodGone reports whether the API server answers and has neither a pod of a UID nor one of that name; pods that have ended do
+// not count, and an empty name is not looked for. A fault that delays what it tells (api-server-slow) makes no pod gone.
+func (n *Node) PodGone(namespace, name, uid string) bool {
+	now := n.lock()
+	defer n.mu.Unlock()
+	asOf, up := n.askedAt(now)
+	if !up {
+		return false
+	}
+	for _, p := range n.known {
+		named := name != "" && p.spec.Namespace == namespace && p.name == name
+		if runs := p.created <= asOf && asOf < p.deleted && asOf < p.endTold; runs && (named || uid == p.uid) {
+			return false
+		}
+	}
+	return true
+}
+
+// AdminAccess reports whether the device of a claim was allocated for administrative access. The error is gpu.ErrUnavailable
+// while the API server does not answer and gpu.ErrNotFound if it has no such claim.
+func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
+	now := n.lock()
+	defer n.mu.Unlock()
+	asOf, up := n.askedAt(now)
+	if !up {
+		return false, gpu.ErrUnavailable
+	}
+	for _, p := range n.known {
+		if asOf < p.created || p.deleted <= asOf {
+			continue
+		}
+		for _, c := range p.containers {
+			for _, claim := range c.claims {
+				if (gpu.ClaimDevice{Namespace: claim.Namespace, Claim: claim.Name, Driver: claim.Driver, Pool: claim.Pool, Device: claim.Device}) == d {
+					return claim.Admin, nil
+				}
+			}
+		}
+	}
+	return false, gpu.ErrNotFound
+}
+
+// introduce fixes from when on the API server has a pod that was admitted now, and tells of it. The mirror of a static pod is
+// made once it answers.
+func (n *Node) introduce(p *pod) {
+	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
+	p.told, p.endTold, p.deleted = p.created, never, never
+	for i := range n.scenario.Faults {
+		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never && f.active(driverAsWhole, p.created) {
+			p.told = max(p.told, p.created+f.Delay)
+		}
+	}
+	n.known = append(n.known, p)
+}
+
+// reportEnd fixes when the API server learns of the end of a pod: from a kubelet that knows the pods of the API server.
+func (n *Node) reportEnd(p *pod) {
+	passed := n.at.Sub(n.start)
+	p.endTold = n.handledFrom(passed, false)
+	p.deleted = max(p.endTold, passed+lingering)
+}

@@ -1,0 +1,104 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestKubeletOutagesStory(t *testing.T) {
+	n := shipped(t, "kubelet-outages")
+	to := func(passed time.Duration) {
+		t.Helper()
+		advance(t, n, passed-n.Now().Sub(StepStart()))
+	}
+	lists := func(want ...string) {
+		t.Helper()
+		var got []string
+		for _, c := range n.Containers() {
+			if c.Namespace != OwnNamespace {
+				got = append(got, c.Pod)
+			}
+		}
+		slices.Sort(got)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			t.Errorf("after %s: %v, want %v", n.Now().Sub(StepStart()), got, want)
+		}
+	}
+	const static = "local-infer-a100-outages"
+	to(30 * time.Second)
+	lists(static, "serve-0", "train-0", "prepared", "short")
+	if h := n.Holdings(); !slices.ContainsFunc(h, func(h Holding) bool { return h.Init && h.Pod == "prepared" && h.Present }) {
+		t.Errorf("no init container holds anything: %+v", h)
+	}
+	if got := len(n.Checkpoint().Entries); got != 6 {
+		t.Errorf("%d entries in the checkpoint, want one for each container with devices", got)
+	}
+	to(time.Minute)
+	lists()
+	to(61 * time.Second)
+	lists(static)
+	to(62 * time.Second)
+	lists(static, "serve-0", "train-0", "prepared", "short")
+	to(3*time.Minute + 12*time.Second)
+	lists()
+	to(3*time.Minute + 16*time.Second)
+	lists(static)
+	to(5*time.Minute + 9*time.Second)
+	lists(static)
+	to(5*time.Minute + 10*time.Second)
+	lists(static, "serve-0", "train-0", "prepared", "late")
+	to(6*time.Minute + 20*time.Second)
+	if c := mustContainer(t, n, "misled"); len(c.PIDs) != 0 || len(c.Devices) != 1 {
+		t.Errorf("misled is %+v", c)
+	}
+	to(7 * time.Minute)
+	if text := fmt.Sprint(n.Allocatable()); strings.Contains(text, "2g.10gb") {
+		t.Errorf("the device plugin offers %s", text)
+	}
+	to(7*time.Minute + 45*time.Second)
+	if !n.Checkpoint().Invalid {
+		t.Error("the checkpoint is not damaged")
+	}
+	to(8*time.Minute + 45*time.Second)
+	if _, ok := n.PodByName("batch", "new", n.Now()); ok {
+		t.Error("the API server tells of a pod at once")
+	}
+	to(8*time.Minute + 50*time.Second)
+	if _, ok := n.PodByName("batch", "new", n.Now()); !ok {
+		t.Error("the API server does not tell of a pod after its delay")
+	}
+}
+
+func TestMonitorsStory(t *testing.T) {
+	n := shipped(t, "dra-monitors")
+	claims := func(pod string) (devices, admin int) {
+		for _, c := range n.Containers() {
+			for _, claim := range c.Claims {
+				if c.Pod != pod {
+					continue
+				}
+				if devices++; claim.Admin {
+					admin++
+				}
+			}
+		}
+		return devices, admin
+	}
+	if devices, admin := claims("monitor-x7k2p"); devices != 4 || admin != 4 {
+		t.Errorf("the monitor has %d devices, %d with adminAccess; want 4", devices, admin)
+	}
+	advance(t, n, 2*time.Minute)
+	if devices, admin := claims("second"); devices != 1 || admin != 0 || len(mustContainer(t, n, "second").PIDs) != 1 {
+		t.Errorf("second has %d devices, %d with adminAccess", devices, admin)
+	}
+	if got := len(n.Holdings()); got != 3 {
+		t.Errorf("%d devices are held, want 3", got)
+	}
+	advance(t, n, 7*time.Minute)
+	if devices, admin := claims("monitor-q9d4z"); devices != 4 || admin != 4 || len(n.Holdings()) != 2 {
+		t.Errorf("the next monitor has %d devices, %d with adminAccess; held: %+v", devices, admin, n.Holdings())
+	}
+}

@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+)
+
+// The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of the scenario. It holds no
+// device.
+const (
+	OwnNamespace = "monitoring"
+	OwnPod       = "mig-exporter-sim"
+	OwnContainer = "mig-exporter"
+)
+
+// newOwnPod makes the exporter's own pod, nil on a node without Kubernetes.
+func (n *Node) newOwnPod() *pod {
+	if !n.scenario.Node.Kubernetes {
+		return nil
+	}
+	p := n.newPod(&PodSpec{
+		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter", Containers: []ContainerSpec{{Name: OwnContainer}},
+	}, "own pod", n.scenario.Seed)
+	n.introduce(p)
+	return p
+}
+
+// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods that the kubelet knows, but
+// init containers. A pod that has ended lingers for 2 seconds, beside its successor on the same device, without processes.
+func (n *Node) Containers() []Container {
+	passed := n.lock().Sub(n.start)
+	defer n.mu.Unlock()
+	static, api := n.lists(passed, true), n.lists(passed, false)
+	var list []Container
+	for _, p := range n.allPods() {
+		if known := p.spec.Static && static || !p.spec.Static && api; !known {
+			continue
+		}
+		for _, c := range p.containers {
+			if !c.spec.Init {
+				list = append(list, p.describe(c))
+			}
+		}
+	}
+	return list
+}
+
+// Running returns the containers of all pods on the node, init containers too, whatever the kubelet knows of them.
+func (n *Node) Running() []Container {
+	n.lock()
+	defer n.mu.Unlock()
+	var list []Container
+	for _, p := range n.allPods() {
+		for _, c := range p.containers {
+			list = append(list, p.describe(c))
+		}
+	}
+	return list
+}
+
+// allPods returns the pods of the scenario and the exporter's own.
+func (n *Node) allPods() []*pod {
+	if n.own == nil {
+		return n.pods
+	}
+	return append(slices.Clone(n.pods), n.own)
+}
+
+func (p *pod) describe(c *container) Container {
+	d := Container{
+		Namespace: p.spec.Namespace, Pod: p.name, Name: c.spec.Name,
+		Owner: p.spec.Owner, Labels: maps.Clone(p.spec.Labels),
+		PodUID: p.uid, ID: c.id,
+		Claims: slices.Clone(c.claims),
+	}
+	for _, g := range c.devices {
+		d.Devices = append(d.Devices, DeviceGrant{Resource: g.Resource, IDs: slices.Clone(g.IDs)})
+	}
+	if c.process != nil && len(c.process.tasks) > 0 {
+		d.PIDs = []uint32{c.process.pid}
+	}
+	return d
+}

@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// When the kubelet and the API server answer, and what the kubelet knows of its pods after a restart. Everything here is a
+// function of the scenario and of the time since the start.
+
+// never is later than every time of a scenario.
+const never = time.Duration(math.MaxInt64)
+
+// What a kubelet lists after a restart, as seen with Kubernetes 1.34: nothing at first, then its static pods, then those of
+// the API server as well. If the API server does not answer then, the kubelet asks again 40 s after it is back.
+const (
+	staticPodsAfter = time.Second
+	apiPodsAfter    = 2 * time.Second
+	askAgainAfter   = 40 * time.Second
+)
+
+// outage is the time from begin until before end.
+type outage struct{ begin, end time.Duration }
+
+type outages []outage
+
+// outages returns when faults of some kinds hold. A kubelet-restart without a duration is an instant; others without one do
+// not end.
+func (s *Scenario) outages(kinds ...FaultKind) outages {
+	var list outages
+	for i := range s.Faults {
+		f := &s.Faults[i]
+		if !slices.Contains(kinds, f.Kind) {
+			continue
+		}
+		end := f.At + f.For
+		if f.For == 0 && f.Kind != FaultKubeletRestart {
+			end = never
+		}
+		list = append(list, outage{f.At, end})
+	}
+	return list
+}
+
+// upFrom returns the first time from t on at which no outage holds: t itself, the end of an outage, or never.
+func (o outages) upFrom(t time.Duration) time.Duration {
+	for again := true; again; {
+		again = false
+		for _, x := range o {
+			if x.begin <= t && t < x.end {
+				t, again = x.end, true
+			}
+		}
+	}
+	return t
+}
+
+// downSince returns when the outages began that hold without a gap until t, or t if none holds then.
+func (o outages) downSince(t time.Duration) time.Duration {
+	if o.upFrom(t) == t {
+		return t
+	}
+	for again := true; again; {
+		again = false
+		for _, x := range o {
+			if x.begin < t && t <= x.end {
+				t, again = x.begin, true
+			}
+		}
+	}
+	return t
+}
+
+// ended returns how many outages have ended by t, and when the last of them did.
+func (o outages) ended(t time.Duration) (count int, last time.Duration) {
+	for _, x := range o {
+		if x.end <= t {
+			count++
+			last = max(last, x.end)
+		}
+	}
+	return count, last
+}
+
+// listsFrom returns when a kubelet that was started at a time lists its static pods, or all of its pods.
+func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
+	if static {
+		return started + staticPodsAfter
+	}
+	t := started + apiPodsAfter
+	for {
+		up := n.apiOutages.upFrom(t)
+		if up == t || up == never {
+			return up
+		}
+		t = up + askAgainAfter
+	}
+}
+
+// lists reports whether the kubelet knows its static pods, or those of the API server, at a time. A node begins with a
+// kubelet that knows both.
+func (n *Node) lists(t time.Duration, static bool) bool {
+	if n.kubeletOutages.upFrom(t) != t {
+		return false
+	}
+	restarts, started := n.kubeletOutages.ended(t)
+	return restarts == 0 || t >= n.listsFrom(started, static)
+}
+
+// handledFrom returns the first time from t on at which the kubelet admits a static pod, or one of the API server, which must
+// answer then.
+func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
+	for t != never {
+		next := n.kubeletOutages.upFrom(t)
+		if restarts, started := n.kubeletOutages.ended(next); restarts > 0 && next != never {
+			next = max(next, n.listsFrom(started, static))
+		}
+		if !static {
+			next = n.apiOutages.upFrom(next)
+		}
+		if next == t {
+			return t
+		}
+		t = next
+	}
+	return never
+}
+
+// KubeletState is what the faults of the moment make of the node's kubelet.
+type KubeletState struct {
+	Down     bool
+	Delay    time.Duration // real time that every answer takes
+	Restarts int           // how often it was started again so far
+}
+
+// Kubelet returns how the node's kubelet is. It is down during kubelet-down and kubelet-restart faults and is started again at
+// the end of each.
+func (n *Node) Kubelet() KubeletState {
+	now := n.lock()
+	defer n.mu.Unlock()
+	passed := now.Sub(n.start)
+	state := KubeletState{Down: n.kubeletOutages.upFrom(passed) != passed}
+	state.Restarts, _ = n.kubeletOutages.ended(passed)
+	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+		if f.Kind == FaultKubeletSlow {
+			state.Delay = max(state.Delay, f.Delay)
+		}
+	})
+	return state
+}
