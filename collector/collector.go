@@ -27,7 +27,7 @@ const (
 // Options are what a Collector is made with.
 type Options struct {
 	PodLabels PodLabelMode // empty means PodLabelsSeries
-	// PodLabelNames are the Kubernetes labels of a pod that are shown beside its name, as label_<name>.
+	// PodLabelNames are the Kubernetes labels of a pod that its info series carry, as label_<name>.
 	PodLabelNames []string
 	// Jobs says that a scheduler's mapping of devices to batch jobs is read: series and info families tell hpc_job.
 	Jobs bool

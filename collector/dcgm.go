@@ -228,9 +228,13 @@ func divided(gi *gpu.GPUInstance) bool {
 }
 
 // device adds who holds a device to its labels. As dcgm-exporter does, it tells the batch job whatever is told of pods;
-// where there are several it tells none, for clones of a series would count it several times.
+// where there are several it tells none, for clones of a series would count it several times. Unlike dcgm-exporter, it adds no
+// labels of the pod: when the API server answers late, the series without them would end and others with them begin.
 func (d *dcgmGroup) device(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
-	pairs := d.pods.onSeries(holders)
+	var pairs []string
+	if h := d.pods.onSeries(holders); h != nil {
+		pairs = containerPairs(h.Container)
+	}
 	if len(jobs) == 1 {
 		pairs = append(pairs, "hpc_job", jobs[0])
 	}

@@ -120,7 +120,11 @@ func newDistributions(pods podLabels) *distributions {
 
 // holder names the holder that the device's series carry: another one means other series and new histograms.
 func (d *distributions) holder(holders []gpu.Holder, jobs []string) string {
-	return strings.Join(append(d.pods.onSeries(holders), d.pods.jobOnSeries(jobs)...), "\xff")
+	var pairs []string
+	if h := d.pods.onSeries(holders); h != nil {
+		pairs = containerPairs(h.Container)
+	}
+	return strings.Join(append(pairs, d.pods.jobOnSeries(jobs)...), "\xff")
 }
 
 // observe takes the readings of every device that was read since the last Snapshot; what is gone is forgotten.

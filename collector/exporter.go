@@ -5,7 +5,8 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newExporter(c *catalog) collectFunc {
 	at := c.family("mig_exporter_snapshot_timestamp_seconds", "When the Snapshot that is served was made, as Unix time.", "")
 	generation := c.family("mig_exporter_snapshot_generation", "Number of the Snapshot that is served, from 1 at the start.", "")
-	up := c.family("mig_exporter_source_up", "1 when the source (nvml, dcgm, kubelet, hpc_jobs) answered last, else 0.", "", "source")
+	up := c.family("mig_exporter_source_up",
+		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs) answered last, else 0.", "", "source")
 	stale := c.family("mig_exporter_source_stale",
 		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
 	success := c.family("mig_exporter_source_last_success_timestamp_seconds", "When the source last answered, as Unix time.",
@@ -27,7 +28,7 @@ func newExporter(c *catalog) collectFunc {
 			k.timestamp(success, l, s.LastSuccess)
 		}
 		k.add(hung, nil, float64(v.HungCalls))
-		k.add(unmatched, nil, float64(v.Unmatched))
+		k.add(unmatched, nil, float64(len(v.Unmatched)))
 		if d, ok := v.Driver.Get(); ok {
 			k.add(driver, makeLabels("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}

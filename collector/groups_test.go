@@ -258,7 +258,7 @@ func TestExporterGroup(t *testing.T) {
 	s.Sources = []gpu.SourceState{
 		{Name: gpu.SourceNVML, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceKubelet, Stale: true, LastSuccess: epoch()},
 		{Name: gpu.SourceDCGM, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceJobs}}
-	s.Unmatched, s.HungCalls = 2, 1
+	s.Unmatched, s.HungCalls = make([]gpu.Assignment, 2), 1
 	opts := fixedOptions("exporter")
 	opts.DriverCalls = func() uint64 { return 99 }
 	expect(t, text(t, mustNew(t, opts), s), `# TYPE mig_exporter_driver_calls_total counter

@@ -3,6 +3,7 @@ package collector
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
@@ -79,9 +80,11 @@ func sanitise(name string) string {
 	}, name)
 }
 
-// pairs names a container and the chosen labels of its pod, as alternating names and values.
-func (p podLabels) pairs(h *gpu.Holder) []string {
-	pairs := containerPairs(h.Container)
+// infoPairs returns the labels of a holder's info series, as alternating names and values: its container, the chosen labels of
+// its pod and how it holds the device.
+func (p podLabels) infoPairs(h *gpu.Holder) []string {
+	pairs := append(containerPairs(h.Container), "workload", h.Workload, "resource", h.Resource, "sharing", string(h.Sharing),
+		"replica", h.Replica, "confirmed", strconv.FormatBool(confirmed(h)))
 	for _, a := range p.allowed {
 		i := slices.IndexFunc(h.Labels, func(l gpu.Label) bool { return l.Name == a.kubernetes })
 		if i >= 0 {
@@ -95,13 +98,20 @@ func containerPairs(c gpu.Container) []string {
 	return []string{"namespace", c.Namespace, "pod", c.Pod, "container", c.Name}
 }
 
-// onSeries returns what the series of a device carry of its holders: the holder where there is exactly one and it has
-// the device to itself, else nothing.
-func (p podLabels) onSeries(holders []gpu.Holder) []string {
-	if p.mode != PodLabelsSeries || len(holders) != 1 || holders[0].Sharing != gpu.SharingExclusive {
+// confirmed reports whether it is known that the container holds the device.
+func confirmed(h *gpu.Holder) bool { return h.Unconfirmed == "" }
+
+// onSeries returns the holder that the series of a device name, nil for none. It is the only holder of the device, or the
+// only confirmed one beside unconfirmed ones, and has the device to itself. The series carry its container and nothing else
+// of it: what becomes known later, or changes, would end them and begin others.
+func (p podLabels) onSeries(holders []gpu.Holder) *gpu.Holder {
+	if p.mode != PodLabelsSeries {
 		return nil
 	}
-	return p.pairs(&holders[0])
+	if one := gpu.ExclusiveHolder(holders); one != nil && !one.Undescribed {
+		return one
+	}
+	return nil
 }
 
 // jobOnSeries returns what the series of a device carry of the batch jobs on it: the job where there is exactly one.

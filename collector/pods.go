@@ -7,8 +7,10 @@ import (
 )
 
 func newPods(c *catalog) collectFunc {
-	of := []string{"namespace", "pod", "container", "workload", "resource", "sharing", "replica"}
-	const shared = "One series at most is exclusive; a device that containers share has one for each, with their sharing and replica."
+	of := []string{"namespace", "pod", "container", "workload", "resource", "sharing", "replica", "confirmed"}
+	const shared = "One series at most is exclusive and confirmed; a device that containers share has one for each, with their sharing and " +
+		"replica. sharing is unknown while what is known contradicts itself, confirmed false while it is not known whether the container still holds the device."
+	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the kubelet's list is complete."
 	gpuPod := c.family("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
 		"Who holds an instance of it is told there. "+shared, of...)
 	giPod := c.family("nvidia_mig_gpu_instance_pod_info",
@@ -16,13 +18,13 @@ func newPods(c *catalog) collectFunc {
 		"Absent where pods have parts of it. "+shared, of...)
 	ciPod := c.family("nvidia_mig_compute_instance_pod_info",
 		"A container that was given the compute instance, with the value 1.", "A MIG device. "+shared, of...)
-	gpuAllocated := c.family("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; absent when nobody can tell.",
+	gpuAllocated := c.family("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; "+unknown,
 		"1 also when a container holds any device of it.")
 	giAllocated := c.family("nvidia_mig_gpu_instance_allocated",
-		"1 when a container holds the GPU instance, else 0; absent when nobody can tell.",
+		"1 when a container holds the GPU instance, else 0; "+unknown,
 		"1 also when a container holds any compute instance of it.")
 	ciAllocated := c.family("nvidia_mig_compute_instance_allocated",
-		"1 when a container holds the compute instance, else 0; absent when nobody can tell.", "A MIG device.")
+		"1 when a container holds the compute instance, else 0; "+unknown, "A MIG device.")
 	used := c.family("nvidia_gpu_container_memory_used_bytes",
 		"Framebuffer memory that the processes of a container use on a device that it shares with others.",
 		"gpu_instance and compute_instance say which device, where it is a MIG device.",
@@ -46,28 +48,27 @@ func newPods(c *catalog) collectFunc {
 	}
 }
 
-// info writes a series for every holder of a device. The joins stand on there being at most one exclusive holder of a
-// device: more than one are a contradiction, and none of them is told.
+// info writes a series for every holder of a device. The documented joins need at most one confirmed exclusive holder of a
+// device: if there are several, it writes none of them and fails.
 func (p podLabels) info(k *sink, f *family, device labels, holders []gpu.Holder) {
 	if p.mode == PodLabelsOff {
 		return
 	}
 	exclusive := 0
 	for i := range holders {
-		if holders[i].Sharing == gpu.SharingExclusive {
+		if holders[i].Sharing == gpu.SharingExclusive && confirmed(&holders[i]) {
 			exclusive++
 		}
 	}
 	if exclusive > 1 {
-		k.fail(fmt.Errorf("%s: a device with %d exclusive holders", f.desc, exclusive))
+		k.fail(fmt.Errorf("%s: a device with %d confirmed exclusive holders", f.desc, exclusive))
 	}
 	for i := range holders {
 		h := &holders[i]
-		if h.Sharing == gpu.SharingExclusive && exclusive > 1 {
+		if h.Undescribed || h.Sharing == gpu.SharingExclusive && confirmed(h) && exclusive > 1 {
 			continue
 		}
-		pairs := append(p.pairs(h), "workload", h.Workload, "resource", h.Resource, "sharing", string(h.Sharing), "replica", h.Replica)
-		k.add(f, device.extend(pairs...), 1)
+		k.add(f, device.extend(p.infoPairs(h)...), 1)
 	}
 }
 

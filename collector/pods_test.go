@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,13 +32,13 @@ const heldInfo = `# TYPE nvidia_gpu_container_memory_used_bytes gauge
 	nvidia_gpu_container_memory_used_bytes{container="main",gpu="1",namespace="ml",pod="two",uuid="GPU-1"} 12
 	nvidia_gpu_container_memory_used_bytes{compute_instance="0",container="main",gpu="2",gpu_instance="1",namespace="ml",pod="left",uuid="GPU-2"} 13
 	# TYPE nvidia_gpu_pod_info gauge
-	nvidia_gpu_pod_info{container="main",gpu="0",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1
-	nvidia_gpu_pod_info{container="main",gpu="1",namespace="ml",pod="one",replica="0",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
-	nvidia_gpu_pod_info{container="main",gpu="1",namespace="ml",pod="two",replica="1",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
+	nvidia_gpu_pod_info{confirmed="true",container="main",gpu="0",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1
+	nvidia_gpu_pod_info{confirmed="true",container="main",gpu="1",namespace="ml",pod="one",replica="0",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
+	nvidia_gpu_pod_info{confirmed="true",container="main",gpu="1",namespace="ml",pod="two",replica="1",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
 	`
 
-const leftInfo = `container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-2",workload="Deployment/train"`
-const rightInfo = `container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-2",workload="Deployment/train"`
+const leftInfo = `confirmed="true",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-2",workload="Deployment/train"`
+const rightInfo = `confirmed="true",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-2",workload="Deployment/train"`
 
 const heldComputes = `# TYPE nvidia_mig_compute_instance_pod_info gauge
 	nvidia_mig_compute_instance_pod_info{compute_instance="0",` + leftInfo + `} 1
@@ -100,24 +101,73 @@ func TestHolderOnSeries(t *testing.T) {
 	}
 }
 
+// TestChosenPodLabels are on the info series alone: they can come late, and the series of a device must not change with them.
 func TestChosenPodLabels(t *testing.T) {
 	s := node(plainGPU(0))
 	s.GPUs[0].Holders = []gpu.Holder{exclusive("whole")}
-	opts := fixedOptions("up")
+	s.GPUs[0].Allocated = gpu.Some(true)
+	opts := fixedOptions("pods")
 	opts.PodLabelNames = []string{"app.kubernetes.io/name", "team"}
-	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
-		nvidia_gpu_last_read_timestamp_seconds{container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",uuid="GPU-0"} 1.75e+09
-		# TYPE nvidia_gpu_up gauge
-		nvidia_gpu_up{container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",uuid="GPU-0"} 1`)
+	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_allocated gauge
+		nvidia_gpu_allocated{container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"} 1
+		# TYPE nvidia_gpu_pod_info gauge
+		nvidia_gpu_pod_info{confirmed="true",container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1`)
 }
 
-// The joins need one exclusive holder of a device at most: two are told by nobody, the others stay.
+// TestUnconfirmedHolders shows the holders of each series of a device, as pod:confirmed, and the pod on its own series.
+func TestUnconfirmedHolders(t *testing.T) {
+	with := func(h gpu.Holder, change func(*gpu.Holder)) gpu.Holder {
+		change(&h)
+		return h
+	}
+	unconfirmed := func(h gpu.Holder) gpu.Holder { return with(h, func(h *gpu.Holder) { h.Unconfirmed = "not listed" }) }
+	undescribed := func(h gpu.Holder) gpu.Holder { return with(h, func(h *gpu.Holder) { h.Undescribed = true }) }
+	unknown := func(h gpu.Holder) gpu.Holder { return with(h, func(h *gpu.Holder) { h.Sharing = gpu.SharingUnknown }) }
+	for _, test := range []struct {
+		name    string
+		holders []gpu.Holder
+		info    string
+		series  string
+	}{
+		{"the only one", []gpu.Holder{unconfirmed(exclusive("a"))}, "a:false", "a"},
+		{"a successor", []gpu.Holder{unconfirmed(exclusive("a")), exclusive("b")}, "a:false b:true", "b"},
+		{"several before it", []gpu.Holder{unconfirmed(exclusive("a")), unconfirmed(exclusive("b")), exclusive("c")}, "a:false b:false c:true", "c"},
+		{"two", []gpu.Holder{unconfirmed(exclusive("a")), unconfirmed(exclusive("b"))}, "a:false b:false", ""},
+		{"of a replica", []gpu.Holder{unconfirmed(replica("a", "0"))}, "a:false", ""},
+		{"beside a replica", []gpu.Holder{unconfirmed(exclusive("a")), replica("b", "0")}, "a:false b:true", ""},
+		{"not described yet", []gpu.Holder{undescribed(exclusive("a"))}, "", ""},
+		{"a successor that is not described yet", []gpu.Holder{unconfirmed(exclusive("a")), undescribed(exclusive("b"))}, "a:false", ""},
+		{"unknown", []gpu.Holder{unknown(exclusive("a")), unknown(exclusive("b"))}, "a:true b:true", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := node(plainGPU(0))
+			s.GPUs[0].Holders, s.GPUs[0].Allocated = test.holders, gpu.Some(true)
+			families, err := mustNew(t, fixedOptions("pods")).Gather(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var info []string
+			for _, m := range metricsOf(families, "nvidia_gpu_pod_info") {
+				info = append(info, labelOf(m, "pod")+":"+labelOf(m, "confirmed"))
+			}
+			slices.Sort(info)
+			if got := strings.Join(info, " "); got != test.info {
+				t.Errorf("info series %q, want %q", got, test.info)
+			}
+			if got := labelOf(metricsOf(families, "nvidia_gpu_allocated")[0], "pod"); got != test.series {
+				t.Errorf("the series name the pod %q, want %q", got, test.series)
+			}
+		})
+	}
+}
+
+// The joins need one confirmed exclusive holder of a device at most: of several none is served. The others stay.
 func TestSeveralExclusiveHolders(t *testing.T) {
 	s := node(plainGPU(0), plainGPU(1))
 	s.GPUs[0].Holders = []gpu.Holder{exclusive("old"), exclusive("new"), replica("shared", "3")}
 	s.GPUs[1].Holders = []gpu.Holder{exclusive("other")}
 	families, err := mustNew(t, fixedOptions("pods")).Gather(s)
-	if err == nil || !strings.Contains(err.Error(), "2 exclusive holders") {
+	if err == nil || !strings.Contains(err.Error(), "2 confirmed exclusive holders") {
 		t.Errorf("error %v does not tell of the two holders", err)
 	}
 	if got := value(families, "mig_exporter_collector_success"); got != 0 {

@@ -76,8 +76,8 @@ func newInstanceView(parent labels, gi *gpu.GPUInstance, pods podLabels, now tim
 
 func withHolders(plain labels, holders []gpu.Holder, pods podLabels) deviceLabels {
 	d := deviceLabels{labels: plain, plain: plain}
-	if pairs := pods.onSeries(holders); len(pairs) > 0 {
-		d.labels, d.heldSince = plain.extend(pairs...), holders[0].Since
+	if h := pods.onSeries(holders); h != nil {
+		d.labels, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
 	}
 	return d
 }

@@ -28,7 +28,7 @@ func levels() []level {
 
 // join is the documented way from any series of the level to the container that holds its device.
 func (l level) join(family string) string {
-	return fmt.Sprintf(`%s * on (%s) group_left (namespace, pod, container) %s{sharing="exclusive"}`,
+	return fmt.Sprintf(`%s * on (%s) group_left (namespace, pod, container) %s{sharing="exclusive",confirmed="true"}`,
 		family, strings.Join(l.on, ", "), l.holders)
 }
 
@@ -39,15 +39,33 @@ func (l level) families(x exposition) []string {
 	})
 }
 
-// exclusive returns the exclusive holder of each device of the level that has one. Two of one device are an error.
+// exclusive returns the confirmed exclusive holder of each device of the level that has one. Two of one device are an error.
 func (l level) exclusive(x exposition) (map[string]series, error) {
 	holders := map[string]series{}
-	for _, s := range x.of(l.holders, "sharing=exclusive") {
+	for _, s := range x.of(l.holders, "sharing=exclusive", "confirmed=true") {
 		device := s.key(l.on)
 		if _, two := holders[device]; two {
 			return nil, fmt.Errorf("%s: two exclusive holders of %s", l.holders, device)
 		}
 		holders[device] = s
+	}
+	return holders, nil
+}
+
+// shown returns the holder that the series of each device of the level name: the confirmed exclusive one, or the only one.
+func (l level) shown(x exposition) (map[string]series, error) {
+	holders, err := l.exclusive(x)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string][]series{}
+	for _, s := range x.of(l.holders) {
+		all[s.key(l.on)] = append(all[s.key(l.on)], s)
+	}
+	for device, of := range all {
+		if len(of) == 1 && of[0].labels["sharing"] == "exclusive" {
+			holders[device] = of[0]
+		}
 	}
 	return holders, nil
 }
@@ -143,7 +161,7 @@ func checkOnce(x exposition) error {
 func checkPodLabels(x exposition, mode string) error {
 	var errs []error
 	for _, l := range levels() {
-		holders, err := l.exclusive(x)
+		holders, err := l.shown(x)
 		errs = append(errs, err)
 		for _, family := range l.families(x) {
 			for _, s := range x.of(family) {

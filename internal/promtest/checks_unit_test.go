@@ -45,10 +45,28 @@ func TestChecksAcceptAGoodNode(t *testing.T) {
 	}
 }
 
+// TestChecksAcceptAnUnconfirmedHolder: it stays on the series of its device, alone or until a confirmed one follows it.
+func TestChecksAcceptAnUnconfirmedHolder(t *testing.T) {
+	const held = `container="main",workload="Deployment/resnet",resource="nvidia.com/gpu",sharing="exclusive",replica="",confirmed="true"} 1`
+	node := readNode(t)
+	unconfirmed := strings.Replace(held, `"true"`, `"false"`, 1)
+	alone := strings.Replace(node, held, unconfirmed, 1)
+	followed := strings.Replace(node, held, held+"\n"+`nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="before",`+unconfirmed, 1)
+	for name, text := range map[string]string{"alone": alone, "followed": followed} {
+		results, err := checkAll(t, []byte(text), "series")
+		if err != nil || text == node {
+			t.Errorf("%s: %v", name, err)
+		}
+		if want := map[string]int{"alone": 0, "followed": 7}[name]; results[0] != want {
+			t.Errorf("%s: %d joined series, want %d", name, results[0], want)
+		}
+	}
+}
+
 // TestChecksFindWhatIsWrong changes one thing of the good node at a time.
 func TestChecksFindWhatIsWrong(t *testing.T) {
 	const gpu1 = `nvidia_gpu_power_watts{gpu="1",uuid="GPU-1"} 99.25` + "\n"
-	const held = `nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main",workload="Deployment/resnet",resource="nvidia.com/gpu",sharing="exclusive",replica=""} 1` + "\n"
+	const held = `nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main",workload="Deployment/resnet",resource="nvidia.com/gpu",sharing="exclusive",replica="",confirmed="true"} 1` + "\n"
 	for _, c := range []struct{ name, from, to, mode, err string }{
 		{"a pod that has ended still holds the GPU beside its successor", held, held + strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series", "two exclusive holders of uuid=GPU-0"},
 		{"the engine refuses that join", held, held + strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series", "many-to-many matching not allowed"},

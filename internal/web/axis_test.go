@@ -80,7 +80,7 @@ func TestParts(t *testing.T) {
 		"all of it, said above": {mixedGPU(0).Instances[0], "[w1 used:]"},
 	} {
 		var got []string
-		for _, p := range partsOf(&test.inst) {
+		for _, p := range partsOf(&test.inst, false) {
 			got = append(got, fmt.Sprintf("[%s:%s]", p.Class, p.Text))
 		}
 		if strings.Join(got, " ") != test.want {

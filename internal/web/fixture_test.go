@@ -41,8 +41,15 @@ func nodeFixture() *gpu.Snapshot {
 				Err: fmt.Errorf("list pod resources: %w", gpu.ErrUnavailable)},
 		},
 		GPUs:      []gpu.GPU{wholeGPU(0), freeGPU(1), mixedGPU(2), splitGPU(3), downGPU(4), sharedGPU(5), pendingGPU(6), unprivilegedGPU(7)},
-		Unmatched: 1,
+		Unmatched: []gpu.Assignment{unmatched("MIG-0b5a4ff2-54f4-5c7d-8f0e-9d3f0f5d5f4a", "etl-1")},
 	}
+}
+
+// unmatched is an assignment whose device was destroyed.
+func unmatched(id, pod string) gpu.Assignment {
+	return gpu.Assignment{ID: id, Holder: gpu.Holder{
+		Container: gpu.Container{Namespace: "batch", Pod: pod, Name: "main"}, Resource: "nvidia.com/mig-4g.20gb", Sharing: gpu.SharingExclusive,
+	}}
 }
 
 // bareGPU is an A100-40GB that answers and says nothing but what it is.

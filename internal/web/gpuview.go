@@ -18,7 +18,7 @@ type gpuView struct {
 	Badges    []badge
 	Problem   string // why it is down, and how old what is shown is
 	Gauges    []gauge
-	Holders   []string
+	Holders   []holderView
 	Shared    []sharedView
 	SharedBy  string
 	MIG       bool
@@ -28,10 +28,13 @@ type gpuView struct {
 	NoAxis    string // why there is no axis
 	Room      string // what could still be created
 	Errors    []string
-	// HasFree and HasStranded: what the legend explains.
+	// HasFree, HasStranded and HasUnknown: what the legend explains.
 	HasFree, HasStranded bool
+	HasUnknown           bool
 	Unallocated          string // watts that no instance is given
 	Free                 bool   // no pod holds it or a part of it
+	Unknown              bool   // it is not known whether a pod does
+	Unconfirmed          []unconfirmedView
 }
 
 // gauge is a reading, with a bar where it has an upper end, which Of names.
@@ -41,13 +44,10 @@ type gauge struct {
 	Bar              bool
 }
 
-// sharedView is one container that shares a device.
-type sharedView struct{ Name, Memory string }
-
 // blockView is a run of the axis.
 type blockView struct {
 	Span    int
-	Class   string // "used", "idle", "down", "free", "stranded"
+	Class   string // "used", "idle", "unknown", "down", "free", "stranded"
 	Title   string
 	Profile string
 	// ProfileRest is what a narrow block leaves out of the profile's name.
@@ -60,7 +60,7 @@ type blockView struct {
 // partView is a compute instance in its GPU instance's block, as wide as its slices.
 type partView struct{ Class, Title, Text string }
 
-func gpuViewOf(g *gpu.GPU, now time.Time) gpuView {
+func gpuViewOf(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 	view := gpuView{
 		Index:    g.Index,
 		Name:     g.Name,
@@ -79,14 +79,16 @@ func gpuViewOf(g *gpu.GPU, now time.Time) gpuView {
 		view.Problem = downText(g, now)
 	}
 	view.Free = !g.Allocated.Or(true)
+	view.Unknown = g.UUID != "" && kubelet && !g.Allocated.Present()
+	view.Unconfirmed = unconfirmedViews(g)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
-		view.SharedBy = fmt.Sprintf("%s (%s)", plural(len(g.Holders), "container"), g.Holders[0].Sharing)
+		view.SharedBy = sharedText(g.Holders)
 		view.Shared = sharedViews(g)
 	} else {
-		view.Holders = holderTexts(g.Holders)
+		view.Holders = holderViews(g.Holders)
 	}
 	if view.MIG {
-		addLayout(&view, g)
+		addLayout(&view, g, kubelet)
 	}
 	return view
 }
@@ -214,32 +216,4 @@ func errorTexts(errs []gpu.ReadError) []string {
 		texts = append(texts, fmt.Sprintf("%s: %s", words(view.Reading), view.Message))
 	}
 	return texts
-}
-
-func holderTexts(holders []gpu.Holder) []string {
-	texts := make([]string, 0, len(holders))
-	for i := range holders {
-		texts = append(texts, holders[i].Namespace+"/"+holders[i].Pod)
-	}
-	return texts
-}
-
-// sharedViews lists the containers that share a GPU, with their memory where it is known.
-func sharedViews(g *gpu.GPU) []sharedView {
-	memory := make(map[gpu.Container]uint64, len(g.Containers))
-	for _, c := range g.Containers {
-		memory[c.Container] += c.UsedBytes
-	}
-	views := make([]sharedView, 0, len(g.Holders))
-	for _, h := range g.Holders {
-		v := sharedView{Name: h.Namespace + "/" + h.Pod + " " + h.Name}
-		if h.Replica != "" {
-			v.Name += " (" + h.Replica + ")"
-		}
-		if used, ok := memory[h.Container]; ok {
-			v.Memory = bytesText(used)
-		}
-		views = append(views, v)
-	}
-	return views
 }

@@ -16,11 +16,12 @@ type instanceView struct {
 	Memory    *gauge
 	SM        gauge
 	Power     string
-	Holders   []string
+	Holders   []holderView
 	UUID      string        // the MIG device's, where one compute instance has the whole GPU instance
 	Computes  []computeView // otherwise
 	Empty     bool          // no compute instance
 	Free      bool          // no pod holds it or a part of it
+	Unknown   bool          // it is not known whether a pod does
 	Errors    []string
 }
 
@@ -31,16 +32,19 @@ type computeView struct {
 	UUID    string
 	Down    bool
 	Free    bool
+	Unknown bool
 	SM      gauge
-	Holders []string
+	Holders []holderView
 	Errors  []string
 }
 
 // addLayout fills in what a GPU in MIG mode is cut into.
-func addLayout(view *gpuView, g *gpu.GPU) {
+func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 	axis := axisOf(g)
 	for _, s := range axis {
-		view.Axis = append(view.Axis, blockOf(s))
+		block := blockOf(s, kubelet)
+		view.Axis = append(view.Axis, block)
+		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
 		for u := s.Start; u < s.End(); u++ {
 			view.Units = append(view.Units, u)
 		}
@@ -49,7 +53,7 @@ func addLayout(view *gpuView, g *gpu.GPU) {
 		view.NoAxis = "Where the instances lie on the GPU is not known: the driver tells placements to privileged processes only."
 	}
 	for i := range g.Instances {
-		view.Instances = append(view.Instances, instanceViewOf(&g.Instances[i]))
+		view.Instances = append(view.Instances, instanceViewOf(&g.Instances[i], kubelet))
 	}
 	for _, s := range axis {
 		view.HasFree = view.HasFree || s.instance == nil && !s.stranded
@@ -61,7 +65,7 @@ func addLayout(view *gpuView, g *gpu.GPU) {
 	view.Room = roomText(g)
 }
 
-func blockOf(s segment) blockView {
+func blockOf(s segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
 	units := plural(s.Size, "memory slice")
 	inst := s.instance
@@ -74,6 +78,8 @@ func blockOf(s segment) blockView {
 		return block
 	case !inst.Up:
 		block.Class = "down"
+	case kubelet && !inst.Allocated.Present():
+		block.Class = "unknown"
 	case inst.Allocated.Or(len(inst.Holders) > 0):
 		block.Class = "used"
 	default:
@@ -91,15 +97,21 @@ func blockOf(s segment) blockView {
 	if w, ok := finite(inst.PowerWatts).Get(); ok {
 		block.Title += ", about " + wattsText(w)
 	}
-	if len(inst.Holders) > 0 {
+	switch {
+	case len(inst.Holders) > 0:
 		block.Holder = inst.Holders[0].Pod
+	case block.Class == "unknown":
+		block.Holder = "unknown"
 	}
-	block.Parts = partsOf(inst)
+	if block.Class == "unknown" {
+		block.Title += ", not known whether a pod holds it"
+	}
+	block.Parts = partsOf(inst, kubelet)
 	return block
 }
 
 // partsOf draws the compute instances of a GPU instance, and its compute slices that have none.
-func partsOf(inst *gpu.GPUInstance) []partView {
+func partsOf(inst *gpu.GPUInstance, kubelet bool) []partView {
 	var parts []partView
 	rest := inst.ComputeSlices.Or(0)
 	for i := range inst.Computes {
@@ -107,14 +119,17 @@ func partsOf(inst *gpu.GPUInstance) []partView {
 		slices := c.ComputeSlices.Or(1)
 		rest -= slices
 		part := partView{Class: widthClass(slices), Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
-		switch {
-		case len(c.Holders) > 0:
+		if len(c.Holders) > 0 {
 			if len(inst.Holders) == 0 { // else the block says it
 				part.Text = c.Holders[0].Pod
 			}
-			part.Title += ", " + c.Holders[0].Namespace + "/" + c.Holders[0].Pod
-			part.Class += " used"
-		case c.Allocated.Or(false):
+			part.Title += ", " + podText(&c.Holders[0])
+		}
+		switch {
+		case kubelet && !c.Allocated.Present():
+			part.Class += " unknown"
+			part.Title += ", not known whether a pod holds it"
+		case c.Allocated.Or(len(c.Holders) > 0):
 			part.Class += " used"
 		}
 		if !c.Up {
@@ -138,16 +153,17 @@ const widthMax = 12
 // widthClass is the class that gives a part its share of the width.
 func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
 
-func instanceViewOf(inst *gpu.GPUInstance) instanceView {
+func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	view := instanceView{
 		ID:      inst.ID,
 		Profile: profileText(inst.Profile),
 		Down:    !inst.Up,
 		Memory:  memoryGauge(inst.Memory),
 		SM:      smGauge(inst.Activity),
-		Holders: holderTexts(inst.Holders),
+		Holders: holderViews(inst.Holders),
 		Errors:  errorTexts(inst.Errors),
 		Free:    !inst.Allocated.Or(true),
+		Unknown: kubelet && !inst.Allocated.Present(),
 		Empty:   len(inst.Computes) == 0,
 	}
 	if p, ok := inst.Placement.Get(); ok {
@@ -162,7 +178,7 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 		view.Down = view.Down || !c.Up
 		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
 		if len(view.Holders) == 0 {
-			view.Holders = holderTexts(c.Holders)
+			view.Holders = holderViews(c.Holders)
 		}
 		return view
 	}
@@ -174,8 +190,9 @@ func instanceViewOf(inst *gpu.GPUInstance) instanceView {
 			UUID:    string(c.UUID),
 			Down:    !c.Up,
 			Free:    !c.Allocated.Or(true),
+			Unknown: kubelet && !c.Allocated.Present(),
 			SM:      smGauge(c.Activity),
-			Holders: holderTexts(c.Holders),
+			Holders: holderViews(c.Holders),
 			Errors:  errorTexts(c.Errors),
 		})
 	}

@@ -22,7 +22,7 @@ type pageView struct {
 	Hostname  string
 	Facts     []string // of the node: driver, CUDA
 	Sources   []badge
-	Notice    *notice
+	Notices   []notice
 	Taken     string // when the Snapshot was made, RFC 3339; empty before the first
 	Age       string
 	AgeS      int64 // the same in seconds: the script counts on from it
@@ -38,6 +38,8 @@ type badge struct{ Text, Class, Title string }
 // notice is what is wrong with the node as a whole. Commands help on.
 type notice struct {
 	Class, Title, Text string
+	Unmatched          []unmatchedView
+	More               int // further devices that Unmatched leaves out
 	Commands           []string
 	Hint               string
 }
@@ -58,8 +60,8 @@ func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 		return page
 	}
 	if snap == nil {
-		page.Notice = &notice{Class: "plain", Title: "Reading the node for the first time",
-			Text: "No snapshot has been taken yet. This page shows it as soon as there is one."}
+		page.Notices = []notice{{Class: "plain", Title: "Reading the node for the first time",
+			Text: "No snapshot has been taken yet. This page shows it as soon as there is one."}}
 		return page
 	}
 	page.Hostname = snap.Hostname
@@ -75,12 +77,15 @@ func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	for i := range snap.Sources {
 		page.Sources = append(page.Sources, sourceBadge(&snap.Sources[i]))
 	}
-	page.Notice = nodeNotice(opts, snap, now)
+	if n := nodeNotice(opts, snap, now); n != nil {
+		page.Notices = append(page.Notices, *n)
+	}
+	page.Notices = append(page.Notices, holderNotices(snap)...)
 	if len(snap.GPUs) > 0 {
 		page.Tiles = nodeTiles(snap)
 	}
 	for i := range snap.GPUs {
-		page.GPUs = append(page.GPUs, gpuViewOf(&snap.GPUs[i], now))
+		page.GPUs = append(page.GPUs, gpuViewOf(&snap.GPUs[i], now, hasKubelet(snap)))
 	}
 	return page
 }
@@ -133,19 +138,13 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 
 // nodeTiles sum the node up.
 func nodeTiles(snap *gpu.Snapshot) []tile {
-	var up, free, known, mig, instances int
+	var up, mig, instances int
 	var watts, limit float64
 	var used, total uint64
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
 		if g.Up {
 			up++
-		}
-		if allocated, ok := g.Allocated.Get(); ok {
-			known++
-			if !allocated {
-				free++
-			}
 		}
 		if g.MIG.Enabled.Or(false) {
 			mig++
@@ -164,8 +163,8 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 		answer = fmt.Sprintf("%d do not answer", silent)
 	}
 	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: answer}}
-	if known > 0 {
-		tiles = append(tiles, tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by no pod"})
+	if t, ok := freeTile(snap); ok {
+		tiles = append(tiles, t)
 	}
 	if mig > 0 {
 		tiles = append(tiles, tile{Label: "In MIG mode", Value: fmt.Sprint(mig), Note: plural(instances, "GPU instance")})

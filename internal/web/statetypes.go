@@ -23,10 +23,23 @@ type stateHost struct {
 	NVMLVersion   string        `json:"nvmlVersion,omitempty"`
 	CUDAVersion   string        `json:"cudaVersion,omitempty"`
 	Sources       []stateSource `json:"sources"`
-	// UnmatchedDevices counts device ids of the kubelet that name no device of this node.
-	UnmatchedDevices int `json:"unmatchedDevices"`
+	// UnmatchedDevices are the device ids that were given to containers and name no device of this node.
+	UnmatchedDevices []stateUnmatched `json:"unmatchedDevices"`
+	// HoldersIncomplete says why a device without holders may be held all the same; allocated is absent for it. It is
+	// missing if all holders are known.
+	HoldersIncomplete string `json:"holdersIncomplete,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
+}
+
+// stateUnmatched is a device id that names no device of this node, and the container it was given to. The id and the resource
+// are cut off after maxText characters.
+type stateUnmatched struct {
+	ID        string `json:"id"`
+	Resource  string `json:"resource,omitempty"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
 }
 
 type stateSource struct {
@@ -166,15 +179,20 @@ type stateCapacity struct {
 	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
+// stateHolder has confirmed, which is false then, and unconfirmedReason while it is not known whether the container holds the
+// device.
 type stateHolder struct {
-	Namespace string            `json:"namespace"`
-	Pod       string            `json:"pod"`
-	Container string            `json:"container"`
-	Workload  string            `json:"workload,omitempty"`
-	Resource  string            `json:"resource,omitempty"`
-	Sharing   gpu.Sharing       `json:"sharing"`
-	Replica   string            `json:"replica,omitempty"`
-	Labels    map[string]string `json:"labels,omitempty"`
+	Namespace         string            `json:"namespace"`
+	Pod               string            `json:"pod"`
+	PodUID            string            `json:"podUID,omitempty"`
+	Container         string            `json:"container"`
+	Workload          string            `json:"workload,omitempty"`
+	Resource          string            `json:"resource,omitempty"`
+	Sharing           gpu.Sharing       `json:"sharing"`
+	Replica           string            `json:"replica,omitempty"`
+	Confirmed         gpu.Opt[bool]     `json:"confirmed,omitzero"`
+	UnconfirmedReason string            `json:"unconfirmedReason,omitempty"`
+	Labels            map[string]string `json:"labels,omitempty"`
 }
 
 // stateContainer is the memory of one container's processes on a device that it shares.

@@ -15,13 +15,14 @@ func stateOf(snap *gpu.Snapshot) stateNode {
 		Generation: snap.Generation,
 		Time:       snap.Time.UTC(),
 		Node: stateHost{
-			Hostname:         snap.Hostname,
-			DriverVersion:    driver.Version,
-			NVMLVersion:      driver.NVML,
-			CUDAVersion:      driver.CUDA,
-			Sources:          each(snap.Sources, stateOfSource),
-			UnmatchedDevices: snap.Unmatched,
-			HungCalls:        snap.HungCalls,
+			Hostname:          snap.Hostname,
+			DriverVersion:     driver.Version,
+			NVMLVersion:       driver.NVML,
+			CUDAVersion:       driver.CUDA,
+			Sources:           each(snap.Sources, stateOfSource),
+			UnmatchedDevices:  each(snap.Unmatched, stateOfUnmatched),
+			HoldersIncomplete: snap.HoldersIncomplete,
+			HungCalls:         snap.HungCalls,
 		},
 		GPUs: each(snap.GPUs, stateOfGPU),
 	}
@@ -42,6 +43,16 @@ func stateOfSource(s *gpu.SourceState) stateSource {
 		view.Error = s.Err.Error()
 	}
 	return view
+}
+
+func stateOfUnmatched(a *gpu.Assignment) stateUnmatched {
+	return stateUnmatched{
+		ID:        shortText(a.ID),
+		Resource:  shortText(a.Holder.Resource),
+		Namespace: a.Holder.Namespace,
+		Pod:       a.Holder.Pod,
+		Container: a.Holder.Name,
+	}
 }
 
 func stateOfGPU(g *gpu.GPU) stateGPU {
@@ -147,11 +158,15 @@ func stateOfHolder(h *gpu.Holder) stateHolder {
 	view := stateHolder{
 		Namespace: h.Namespace,
 		Pod:       h.Pod,
+		PodUID:    h.PodUID,
 		Container: h.Name,
 		Workload:  h.Workload,
 		Resource:  h.Resource,
 		Sharing:   h.Sharing,
 		Replica:   h.Replica,
+	}
+	if h.Unconfirmed != "" {
+		view.Confirmed, view.UnconfirmedReason = gpu.Some(false), h.Unconfirmed
 	}
 	for _, l := range h.Labels {
 		if view.Labels == nil {
