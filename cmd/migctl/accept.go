@@ -54,7 +54,7 @@ func (s *session) endSettling(ctx context.Context) error {
 	}
 	writeOperation(s.page, &op)
 	s.page.line()
-	s.page.para("! ", yellow, "The operation ends as if the kubelet showed the new devices. Until it does, it may give pods devices that no longer exist, and none of the new ones.")
+	s.page.para("! ", yellow, "The operation ends as if the kubelet offered exactly the devices that stand. Until it does, it may give pods devices that were destroyed, and none that were created.")
 	if err := s.ask(ctx, fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID)); err != nil {
 		return err
 	}

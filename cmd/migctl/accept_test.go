@@ -35,6 +35,7 @@ func TestAccept(t *testing.T) {
 func TestSettled(t *testing.T) {
 	routes := applied()
 	settling := operation(api.Settling)
+	settling.WaitsFor = []string{"the kubelet to offer " + mig2, "the kubelet to stop offering " + mig3 + ", which was destroyed"}
 	routes["GET /operations/"+op1] = inTurn(answer(settling), answer(operation(api.Succeeded)))
 	routes["POST /operations/"+op1+"/settled"] = answer(settling)
 	f, address := serve(t, routes)

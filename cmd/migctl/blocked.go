@@ -7,8 +7,56 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
+// unconfirmedHint says how to settle whether holders hold a device of which that is not known.
+func unconfirmedHint(holds []api.Hold) string {
+	var ways []string
+	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
+		ways = append(ways, "wait until the kubelet lists its pods again")
+	}
+	if slices.ContainsFunc(holds, api.Hold.ByClaim) {
+		ways = append(ways, "let mig-exporter read claims (--kubernetes.node-name, and the right to get resourceclaims.resource.k8s.io)")
+	}
+	return strings.Join(ways, ", and ") +
+		". Or look whether anything uses the device (crictl ps, nvidia-smi), confirm that it is free, then repeat the command."
+}
+
 // blockedHint is about what is in use, or does not fit beside it.
 func blockedHint(p *api.Problem, o *options) string {
+	var holds []api.Hold
+	for i := range p.Blocking {
+		holds = append(holds, p.Blocking[i].Holders...)
+	}
+	unconfirmed := slices.ContainsFunc(holds, api.Hold.Unconfirmed)
+	others := slices.ContainsFunc(holds, func(h api.Hold) bool { return !h.Unconfirmed() })
+	switch {
+	case o.Command == commandConfirm && unconfirmed:
+		return "confirm the device that the message names instead."
+	case o.Command == commandConfirm:
+		return "something is seen to use the device, which counts more. Once that has ended, try again."
+	case unconfirmed && !others:
+		return unconfirmedHint(holds)
+	case unconfirmed:
+		return usedHint(p, o) + " For what may be in use: " + unconfirmedHint(holds)
+	}
+	return usedHint(p, o)
+}
+
+// writeConfirmation prints the command that confirms what may be in use. What is in use as well cannot be confirmed.
+func writeConfirmation(p *page, problem *api.Problem, o *options) {
+	command := "migctl " + commandConfirm
+	for i := range problem.Blocking {
+		b := &problem.Blocking[i]
+		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) && !slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
+			command += " " + quote(b.Instance)
+		}
+	}
+	if o.Command != commandConfirm && command != "migctl "+commandConfirm {
+		p.para("", plain, "To confirm that nothing uses it (right force):")
+		p.whole("  " + command)
+	}
+}
+
+func usedHint(p *api.Problem, o *options) string {
 	instances := slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return b.Profile != "" })
 	switch {
 	case o.Command == commandMode && instances:

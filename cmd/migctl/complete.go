@@ -140,6 +140,8 @@ func (s *session) argValues(ctx context.Context, t *typed) []string {
 		return s.gpuNames(ctx)
 	case commandCompletion:
 		return []string{"bash", "zsh", "fish"}
+	case commandConfirm:
+		return append(s.migNames(ctx), s.gpuNames(ctx)...)
 	case commandGet, commandProfiles:
 		return s.gpuNames(ctx)
 	case commandRollback, commandAccept, commandSettled, commandOperations:

@@ -21,6 +21,7 @@ func (s *session) get(ctx context.Context) error {
 	if err := s.client.decode(data, &node); err != nil {
 		return err
 	}
+	node.markListed()
 	chosen, err := chooseGPUs(s.opts.GPUs, node.GPUs)
 	if err != nil {
 		return err
@@ -105,6 +106,9 @@ func drawNode(p *page, node *nodeState, list *api.Operations, wide bool) {
 	if n := node.Node.HungCalls; n > 0 {
 		p.para("! ", red, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
 	}
+	if why := node.Node.HoldersIncomplete; why != "" {
+		p.para("! ", yellow, "not all holders of devices are known: "+why)
+	}
 	writeControl(p, list)
 	if len(node.GPUs) == 0 {
 		p.line(text("No GPUs."))
@@ -118,22 +122,35 @@ func drawNode(p *page, node *nodeState, list *api.Operations, wide bool) {
 		drawGPU(p, g, node.Time, list, c)
 		stranded = stranded || g.Capacity != nil && g.Capacity.Memory.Stranded > 0 && g.isMIG()
 	}
+	if node.unconfirmed() {
+		p.line()
+		p.para("? = unconfirmed: ", yellow, "it is not known whether this pod holds the device, so the device counts as in use. "+
+			"migctl get -o json has the reason (unconfirmedReason).")
+	}
 	if stranded {
 		p.line()
 		p.para("stranded: ", yellow, "room that no profile can use as the other instances lie.")
 	}
+	if len(node.Node.Unmatched) > 0 {
+		p.line()
+	}
+	for i := range node.Node.Unmatched {
+		d := &node.Node.Unmatched[i]
+		p.para("! ", yellow, fmt.Sprintf("device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete the pod",
+			d.ID, orUnknown(d.Resource), d.name()))
+	}
 }
 
 func sourceTrouble(src *nodeSource) string {
-	t := src.Name + " does not answer"
-	if src.Stale {
-		t += ", what is shown of it is old"
-	}
-	if !src.LastSuccess.IsZero() {
-		t += ", last success " + src.LastSuccess.UTC().Format(time.RFC3339)
-	}
+	t := src.Name + " is not available"
 	if src.Error != "" {
 		t += ": " + src.Error
+	}
+	if src.Stale {
+		t += "; what is shown of it is old"
+	}
+	if !src.LastSuccess.IsZero() {
+		t += "; last success " + src.LastSuccess.UTC().Format(time.RFC3339)
 	}
 	return t
 }

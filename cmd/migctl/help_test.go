@@ -33,7 +33,7 @@ func TestHelpAndManPage(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"}, {"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"completion", "csh"}, {"get", "--timeout=soon"}} {
+	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"}, {"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"confirm-free"}, {"completion", "csh"}, {"get", "--timeout=soon"}} {
 		got := runner{}.run(t, defaultAddress, args...)
 		if got.code != exitUsage || !strings.Contains(got.err, "migctl: ") {
 			t.Errorf("%v: %+v", args, got)
@@ -67,6 +67,10 @@ func TestCompletion(t *testing.T) {
 		{"mode o", "on off"},
 		{"mode on 1", "1"},
 		{"plan --gpus a", "all"},
+		{"conf", "confirm-free"},
+		{"confirm-free MIG-9d1a0002", "MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f"},
+		{"confirm-free 0 1", "1"},
+		{"confirm-free --y", "--yes"},
 		{"plan --devices 2", "2g.48gb="},
 		{"plan --layout all-b", "all-balanced"},
 		{"plan --force MIG-9d1a0002", "MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f"},

@@ -94,7 +94,7 @@ func manFlags(put func(string, ...any), flags []*kingpin.FlagModel) {
 
 func manArg(a *kingpin.ArgModel) string {
 	arg := `\fI` + roff(a.Name) + `\fR`
-	if a.Name == "gpu" {
+	if a.Name == "gpu" || a.Name == "device" {
 		arg += "..."
 	}
 	if !a.Required {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,26 @@ type nodeHost struct {
 	DriverVersion string       `json:"driverVersion"`
 	Sources       []nodeSource `json:"sources"`
 	HungCalls     int          `json:"hungCalls"`
+	Unmatched     unmatched    `json:"unmatchedDevices"`
+	// HoldersIncomplete says why a device without a holder may be held all the same.
+	HoldersIncomplete string `json:"holdersIncomplete"`
+}
+
+// unmatched are the device ids that containers were given and that name no device of the node.
+type unmatched []unmatchedDevice
+
+type unmatchedDevice struct {
+	ID       string `json:"id"`
+	Resource string `json:"resource"`
+	nodeHolder
+}
+
+// UnmarshalJSON reads a list. Older servers have a count there, of which nothing can be shown.
+func (u *unmatched) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '[' {
+		return nil
+	}
+	return json.Unmarshal(data, (*[]unmatchedDevice)(u))
 }
 
 type nodeSource struct {
@@ -76,12 +97,28 @@ type nodeUse struct {
 	Allocated gpu.Opt[bool] `json:"allocated"`
 	Holders   []nodeHolder  `json:"holders"`
 	Jobs      []string      `json:"jobs"`
+	// listed is set if the node has a kubelet: what is not said to be allocated or free is unknown then.
+	listed bool
 }
 
 type nodeHolder struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
+	// Confirmed is false if it is not known whether the container holds the device, and absent otherwise. Reason says why.
+	Confirmed gpu.Opt[bool] `json:"confirmed"`
+	Reason    string        `json:"unconfirmedReason"`
+}
+
+func (h *nodeHolder) unconfirmed() bool { return !h.Confirmed.Or(true) }
+
+// name is the container's, with its pod and namespace.
+func (h *nodeHolder) name() string {
+	t := h.Namespace + "/" + h.Pod
+	if h.Container != "" {
+		t += " (" + h.Container + ")"
+	}
+	return t
 }
 
 type nodeInstance struct {
@@ -115,8 +152,8 @@ type nodeCompute struct {
 // texts name everybody who has the device: pods, jobs, or else its processes.
 func (u *nodeUse) texts() []string {
 	var all []string
-	for _, h := range u.Holders {
-		if t := h.Namespace + "/" + h.Pod; !slices.Contains(all, t) {
+	for i := range u.Holders {
+		if t := u.mark(i) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
@@ -136,6 +173,8 @@ func (u *nodeUse) use() string {
 		return strings.Join(all, ", ")
 	case u.Allocated.Or(false):
 		return "allocated"
+	case u.listed && !u.Allocated.Present():
+		return "unknown"
 	case u.Allocated.Present() || u.Processes.Present():
 		return "idle"
 	}
@@ -145,12 +184,35 @@ func (u *nodeUse) use() string {
 // pods names the pods without their namespaces.
 func (u *nodeUse) pods() string {
 	var all []string
-	for _, h := range u.Holders {
-		if !slices.Contains(all, h.Pod) {
-			all = append(all, h.Pod)
+	for i := range u.Holders {
+		if t := u.mark(i) + u.Holders[i].Pod; !slices.Contains(all, t) {
+			all = append(all, t)
 		}
 	}
 	return strings.Join(all, ", ")
+}
+
+// mark comes before the pod of a holder if no container of the pod is known to hold the device. It comes first, since what
+// follows may be cut.
+func (u *nodeUse) mark(i int) string {
+	h := &u.Holders[i]
+	if slices.ContainsFunc(u.Holders, func(o nodeHolder) bool { return o.Namespace == h.Namespace && o.Pod == h.Pod && !o.unconfirmed() }) {
+		return ""
+	}
+	return "? "
+}
+
+// unconfirmed reports whether the drawing of the node has a pod with a mark.
+func (n *nodeState) unconfirmed() bool {
+	marked := func(u *nodeUse) bool {
+		return slices.ContainsFunc(u.texts(), func(t string) bool { return strings.HasPrefix(t, "? ") })
+	}
+	return slices.ContainsFunc(n.GPUs, func(g nodeGPU) bool {
+		return !g.isMIG() && marked(&g.nodeUse) || slices.ContainsFunc(g.Instances, func(i nodeInstance) bool {
+			use := i.whole()
+			return marked(&use)
+		})
+	})
 }
 
 // whole is who has a GPU instance or a part of it.
@@ -160,7 +222,7 @@ func (i *nodeInstance) whole() nodeUse {
 	for j := range i.Computes {
 		c := &i.Computes[j]
 		use.Holders = append(use.Holders, c.Holders...)
-		if c.Allocated.Or(false) {
+		if c.Allocated.Or(false) || c.listed && !c.Allocated.Present() && !use.Allocated.Or(false) {
 			use.Allocated = c.Allocated
 		}
 		if c.Processes.Or(0) > use.Processes.Or(0) {
@@ -171,6 +233,32 @@ func (i *nodeInstance) whole() nodeUse {
 }
 
 func (u *nodeUse) inUse() bool { return len(u.texts()) > 0 || u.Allocated.Or(false) }
+
+// markListed marks the uses of a node that has a kubelet: one whose list is not complete, or that tells of any device whether
+// it is allocated.
+func (n *nodeState) markListed() {
+	all := n.uses()
+	listed := n.Node.HoldersIncomplete != "" || slices.ContainsFunc(all, func(u *nodeUse) bool { return u.Allocated.Present() })
+	for _, u := range all {
+		u.listed = listed
+	}
+}
+
+// uses are those of all devices.
+func (n *nodeState) uses() []*nodeUse {
+	var all []*nodeUse
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		all = append(all, &g.nodeUse)
+		for j := range g.Instances {
+			all = append(all, &g.Instances[j].nodeUse)
+			for k := range g.Instances[j].Computes {
+				all = append(all, &g.Instances[j].Computes[k].nodeUse)
+			}
+		}
+	}
+	return all
+}
 
 // isMIG tells whether the GPU is in MIG mode, or still has instances.
 func (g *nodeGPU) isMIG() bool { return g.Mode.Current == "enabled" || len(g.Instances) > 0 }

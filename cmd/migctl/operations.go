@@ -113,6 +113,9 @@ func writeOperation(p *page, op *api.Operation) {
 		p.line(text("Rollback").in(dim))
 		writeSteps(p, op.Rollback)
 	}
+	for _, w := range op.WaitsFor {
+		p.para("Waits for ", yellow, w)
+	}
 }
 
 func writeTitle(p *page, op *api.Operation) {

@@ -18,6 +18,7 @@ const (
 	commandRollback   = "rollback"
 	commandAccept     = "accept"
 	commandSettled    = "settled"
+	commandConfirm    = "confirm-free"
 	commandMode       = "mode"
 	commandProfiles   = "profiles"
 	commandOperations = "operations"
@@ -55,7 +56,7 @@ type options struct {
 	Color                                         string
 
 	Output string
-	GPUs   []string // get, profiles, mode
+	GPUs   []string // get, profiles, mode; confirm-free: devices
 	State  string   // mode: on or off
 
 	Spec specOptions
@@ -179,6 +180,9 @@ func newApp(o *options) *kingpin.Application {
 	settled := app.Command(commandSettled, "End the wait for the kubelet of an operation that settles.")
 	settled.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
 	yesFlag(settled, o)
+	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices, although the kubelet does not tell. Changes no GPU; needs the right force.")
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	yesFlag(confirm, o)
 	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
 	mode.Arg("state", "on or off.").Required().EnumVar(&o.State, "on", "off")
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)

@@ -202,6 +202,10 @@ func holdsOf(inst *api.Instance, computes []api.Compute) []api.Hold {
 
 func writeHolds(p *page, indent string, holds []api.Hold) {
 	for _, h := range holds {
+		if h.Unconfirmed() {
+			p.para(indent+"may be in use: ", yellow, h.What)
+			continue
+		}
 		p.para(indent+"in use: ", yellow, holdText(h))
 	}
 }
@@ -222,6 +226,8 @@ func holdText(h api.Hold) string {
 		return "pod " + h.What + pid
 	case api.HoldJob:
 		return "batch " + strings.TrimPrefix(h.What, "batch ") + pid
+	case api.HoldUnconfirmed:
+		return "perhaps " + h.What
 	case api.HoldUnknown:
 		return "it could not be checked, which counts as in use: " + h.What
 	}
@@ -245,6 +251,7 @@ func writeCost(p *page, plan *api.Plan) {
 	}
 	touched := 0
 	var affected []string
+	var holds []api.Hold
 	for i := range plan.GPUs {
 		g := &plan.GPUs[i]
 		if changes(g) {
@@ -252,6 +259,7 @@ func writeCost(p *page, plan *api.Plan) {
 		}
 		for j := range g.Before {
 			affected = append(affected, losers(&g.Before[j])...)
+			holds = append(holds, lost(&g.Before[j])...)
 		}
 	}
 	p.line(text("Destroys ").in(dim), text("%s", counts(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
@@ -267,32 +275,39 @@ func writeCost(p *page, plan *api.Plan) {
 	for _, f := range plan.Forced {
 		p.para("Forced   ", red, f)
 	}
+	if slices.ContainsFunc(holds, api.Hold.Unconfirmed) {
+		p.para("! ", yellow, "Whether all of these hold what is destroyed is not known: "+unconfirmedHint(holds))
+	}
 }
 
 // losers are those who hold what goes.
 func losers(inst *api.Instance) []string {
 	var all []string
-	add := func(holds []api.Hold) {
-		for _, h := range holds {
-			switch h.Kind {
-			case api.HoldProcess, api.HoldHandle:
-				all = append(all, processText(h))
-			case api.HoldActivity:
-				all = append(all, fmt.Sprintf("%s at %s: %s", inst.Profile, inst.Placement, h.What))
-			default:
-				all = append(all, holdText(h))
-			}
-		}
-	}
-	if inst.Fate == api.Destroy {
-		add(inst.Holders)
-	}
-	for i := range inst.Compute {
-		if inst.Fate == api.Destroy || inst.Compute[i].Fate == api.Destroy {
-			add(inst.Compute[i].Holders)
+	for _, h := range lost(inst) {
+		switch h.Kind {
+		case api.HoldProcess, api.HoldHandle:
+			all = append(all, processText(h))
+		case api.HoldActivity:
+			all = append(all, fmt.Sprintf("%s at %s: %s", inst.Profile, inst.Placement, h.What))
+		default:
+			all = append(all, holdText(h))
 		}
 	}
 	return all
+}
+
+// lost are the holders of what goes.
+func lost(inst *api.Instance) []api.Hold {
+	var holds []api.Hold
+	if inst.Fate == api.Destroy {
+		holds = slices.Clone(inst.Holders)
+	}
+	for i := range inst.Compute {
+		if inst.Fate == api.Destroy || inst.Compute[i].Fate == api.Destroy {
+			holds = append(holds, inst.Compute[i].Holders...)
+		}
+	}
+	return holds
 }
 
 func counts(instances, computes int) string {

@@ -23,6 +23,7 @@ func (s *session) report(err error) int {
 	var problem *api.Problem
 	var ended *operationError
 	var silent *unreachable
+	var refused *refusals
 	switch {
 	case errors.Is(err, errDeclined):
 		p.line(text("Nothing was done."))
@@ -33,6 +34,9 @@ func (s *session) report(err error) int {
 		return exitUsage
 	case errors.As(err, &ended): // its end has been shown
 		return ended.code
+	case errors.As(err, &refused):
+		refused.report(p, &s.opts)
+		return exitFailed
 	case errors.As(err, &problem):
 		reportProblem(p, problem, &s.opts)
 		return problemCode(problem)
@@ -70,6 +74,7 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	}
 	hint(p, problemHint(problem, o))
 	writeCommands(p, problem, o)
+	writeConfirmation(p, problem, o)
 	writeForced(p, problem, o)
 }
 
@@ -133,6 +138,9 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.RateLimited:
 		return "wait a moment and try again."
 	case api.Unavailable:
+		if strings.Contains(p.Detail, "kubelet") { // the detail says what to do
+			return ""
+		}
 		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
 	case api.ReadOnly:
 		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of --control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it cannot be read."

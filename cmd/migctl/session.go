@@ -74,6 +74,8 @@ func (s *session) dispatch(ctx context.Context) error {
 		return s.accept(ctx)
 	case commandSettled:
 		return s.endSettling(ctx)
+	case commandConfirm:
+		return s.confirmFree(ctx)
 	case commandMode:
 		return s.mode(ctx)
 	case commandProfiles:

@@ -38,7 +38,8 @@ func steps() []mig.Step {
 }
 
 func (engine) plan(id string, force []string) *api.Plan {
-	hold := []api.Hold{{Kind: api.HoldPod, What: "ml/train-0 (main)"}, {Kind: api.HoldProcess, PID: 42, What: "python3"}}
+	hold := []api.Hold{{Kind: api.HoldPod, What: "ml/train-0 (main)"}, {Kind: api.HoldProcess, PID: 42, What: "python3"},
+		{Kind: api.HoldUnconfirmed, What: "ml/train-1 (main): not listed"}}
 	return &api.Plan{
 		APIVersion: api.Version, ID: id, Hash: "h", Created: time.Unix(1, 5), Node: "node-1", Steps: steps(), Forced: force,
 		Owners: []string{"mig-manager"}, TakeOver: true, Warnings: []string{"fragmented"},
@@ -67,7 +68,7 @@ func operation(id string) *api.Operation {
 			{GPU: gpu0, State: api.Interrupted, Error: "another client has changed it", Standing: engine{}.plan("", nil).GPUs[0].Before},
 			{GPU: "GPU-2", State: api.RolledBack},
 		},
-		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, Warnings: []string{"w"},
+		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, WaitsFor: []string{"the kubelet to offer MIG-1"}, Warnings: []string{"w"},
 		Hooks: []api.HookResult{{Argv: []string{"restart"}, Seconds: 0.5, Error: "exit status 1", ExitCode: 1}},
 		Mode:  &api.ModeResult{GPU: gpu0, Wanted: true, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 7, What: "dcgm"}}},
 	}
@@ -131,6 +132,14 @@ func (engine) Rollback(_ context.Context, _ control.Actor, id string) (*api.Oper
 	return operation("op-2"), nil
 }
 
+func (engine) ConfirmFree(_ context.Context, _ control.Actor, device string) (*api.Confirmation, error) {
+	if device == "busy" {
+		return nil, busy()
+	}
+	return &api.Confirmation{APIVersion: api.Version, Device: device, Note: "until the kubelet restarts",
+		Confirmed: []api.UnconfirmedHolder{{Namespace: "ml", Pod: "train-0", Container: "main", Reason: "not listed"}}}, nil
+}
+
 func (engine) SetMode(context.Context, control.Actor, gpu.UUID, api.ModeRequest) (*api.Operation, error) {
 	return operation("op-3"), nil
 }
@@ -149,7 +158,7 @@ func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
 		{Kind: api.EventStep, State: api.Running, Step: &op.Steps[0], Index: gpu.Some(0)},
 		{Kind: api.EventStep, State: api.RollingBack, Step: &op.Rollback[0], Index: gpu.Some(0), Rollback: true},
 		{Kind: api.EventHook, State: api.Settling, Hook: &op.Hooks[0]},
-		{Kind: api.EventNote, State: api.Settling, Text: "the kubelet does not answer"},
+		{Kind: api.EventNote, State: api.Settling, Text: "waits for the kubelet to offer MIG-1"},
 		{Kind: api.EventState, State: api.Interrupted},
 	}
 	events := make(chan api.Event, len(all))
@@ -224,6 +233,9 @@ func exchanges() []exchange {
 		{"POST", "/operations/op-1/settled", "", 202},
 		{"POST", "/operations/busy/settled", "", 409},
 		{"GET", "/operations/op-1/accept", "", 405},
+		{"POST", "/devices/" + string(mig0) + "/confirm-free", "", 200},
+		{"POST", "/devices/" + string(mig0) + "/confirm-free", "{}", 200},
+		{"POST", "/devices/busy/confirm-free", "", 409},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
 		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
 		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},
@@ -243,6 +255,8 @@ func exchanges() []exchange {
 		{"POST", "/operations/op-1/rollback", `{"x":1}`, 400},
 		{"POST", "/operations/op-1/accept", `{"x":1}`, 400},
 		{"POST", "/operations/op-1/settled", `{"x":1}`, 400},
+		{"POST", "/devices/busy/confirm-free", `{"x":1}`, 400},
+		{"GET", "/devices/busy/confirm-free", "", 405},
 		{"PUT", "/gpus/0/mig-mode", `{}`, 400},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":"yes"}`, 400},
 		{"POST", "/plans", `{}`, 400},

@@ -26,6 +26,7 @@ type census struct {
 	unreadable map[gpu.UUID]error
 	holds      map[unit][]api.Hold
 	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: who holds them up for a change of their MIG mode
+	pods       gpu.Assignments         // what is known of who was given which device
 	warnings   []string
 }
 
@@ -104,10 +105,7 @@ func (c *census) add(u unit, h api.Hold) {
 // GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor number may be that of a GPU
 // whose own is not known.
 func (c *census) hold(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
-	if ref.Minor.Present() && !g.Minor.Present() {
-		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
-	}
-	d, match := devicesOf(g).Resolve(ref)
+	d, match := resolve(g, ref)
 	switch {
 	case match == gpu.MatchNothing:
 	case d.Instance == gpu.Whole:
@@ -118,6 +116,14 @@ func (c *census) hold(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
 		i := g.Instances[d.Instance]
 		c.add(unit{g.UUID, i.ID, gpu.Some(i.Computes[d.Compute].ID)}, h)
 	}
+}
+
+// resolve returns the device of a GPU that a reference means, or may mean by a minor number if the GPU's own is not known.
+func resolve(g mig.NodeGPU, ref gpu.DeviceRef) (gpu.Device, gpu.Match) {
+	if ref.Minor.Present() && !g.Minor.Present() {
+		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
+	}
+	return devicesOf(g).Resolve(ref)
 }
 
 func (e *Engine) askProcesses(ctx context.Context, c *census, g mig.NodeGPU) {
@@ -150,7 +156,7 @@ func (e *Engine) askHandles(ctx context.Context, c *census, g mig.NodeGPU) {
 		switch {
 		case !h.Instance.Present() && on && watches(h.Command):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
-			c.warnings = append(c.warnings, fmt.Sprintf("GPU %d is open in %s (process %d), which watches it and holds no instance", g.Index, h.Command, h.PID))
+			c.warnings = append(c.warnings, fmt.Sprintf("GPU %d is open in %s (process %d), a monitoring program, which holds no instance", g.Index, h.Command, h.PID))
 		case !h.Instance.Present() && on && hasInstance(list, h.PID):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
 		default:
@@ -164,7 +170,7 @@ func hasInstance(list []Handle, pid uint32) bool {
 	return slices.ContainsFunc(list, func(h Handle) bool { return h.PID == pid && h.Instance.Present() })
 }
 
-// watches tells whether a program is one of those that keep every GPU of a node open to watch over it, and never compute
+// watches reports whether a program is a monitoring program: it keeps every GPU of a node open and never computes
 // on it. Were they holders, no GPU of a cluster could be repartitioned. Names are cut to 15 characters, as the kernel does.
 func watches(command string) bool {
 	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin", "nvidia-smi",
@@ -183,6 +189,9 @@ func unknown(check string, err error) api.Hold {
 
 // reasonText says a failure in words that an answer may have: no paths of the node.
 func reasonText(err error) string {
+	if text := refusalText(err); text != "" {
+		return text
+	}
 	for _, known := range []error{gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost, gpu.ErrResetRequired,
 		gpu.ErrTimeout, gpu.ErrInUse, gpu.ErrInsufficientResources, gpu.ErrInvalidArgument, gpu.ErrNoDriver,
 		gpu.ErrVersionMismatch, gpu.ErrUnavailable} {
@@ -198,35 +207,4 @@ func reasonText(err error) string {
 		return gpu.ErrDriver.Error() + said
 	}
 	return "it failed"
-}
-
-func (e *Engine) askPods(ctx context.Context, c *census, gpus []mig.NodeGPU) {
-	if e.o.Assignments == nil || len(gpus) == 0 {
-		return
-	}
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-	defer cancel()
-	list, err := e.o.Assignments.List(call)
-	for _, g := range gpus {
-		switch {
-		case err != nil:
-			c.all(g, unknown("kubelet", err))
-		case list.Garbled > 0:
-			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "kubelet: it has given out devices whose ids cannot be read"})
-		}
-	}
-	for _, a := range list.List {
-		h := api.Hold{Kind: api.HoldPod, What: containerName(a.Holder.Container)}
-		for _, g := range gpus {
-			c.hold(g, a.Device, h)
-		}
-	}
-}
-
-func containerName(n gpu.Container) string {
-	name := strings.Trim(n.Namespace+"/"+n.Pod, "/")
-	if n.Name != "" {
-		name += " (" + n.Name + ")"
-	}
-	return name
 }

@@ -1,12 +1,15 @@
 package control
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -143,4 +146,157 @@ func TestHolds(t *testing.T) {
 			}
 		}
 	}
+}
+
+// slowKubelet answers once some seconds have passed, and notes whether the node is cordoned when it is asked.
+type slowKubelet struct {
+	kubelet
+	begun    time.Time
+	err      error         // until failing has passed
+	failing  time.Duration //
+	stale    []gpu.DeviceRef
+	lags     time.Duration // the destroyed devices are offered until then
+	asked    int
+	exposed  bool // it was asked while new pods could come
+	silently bool // it does not even fail
+}
+
+func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+	k.asked++
+	k.mu.Lock()
+	k.exposed = k.exposed || k.cordonedBy != "me"
+	k.mu.Unlock()
+	if time.Since(k.begun) < k.failing {
+		if k.silently {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return nil, k.err
+	}
+	list, err := k.kubelet.Allocatable(ctx)
+	if time.Since(k.begun) < k.lags {
+		list = append(list, k.stale...)
+	}
+	return list, err
+}
+
+// TestSettlingOfDestruction: an operation that only destroys ends, and the node takes pods again, once the kubelet does not
+// offer what is gone any more. A kubelet that fails for a while is asked again; one that does not answer is not waited for by
+// a single call.
+func TestSettlingOfDestruction(t *testing.T) {
+	gone := []gpu.DeviceRef{{MIG: sevenG}}
+	for name, tt := range map[string]struct {
+		k     slowKubelet
+		took  time.Duration
+		warns []string
+	}{
+		"at once":                {took: 0},
+		"offered for a while":    {k: slowKubelet{stale: gone, lags: 5 * time.Second}, took: 5 * time.Second},
+		"offered for good":       {k: slowKubelet{stale: gone, lags: time.Hour}, took: 20 * time.Second, warns: []string{"may still offer " + sevenG + ", which was destroyed: restart the device plugin"}},
+		"fails for a while":      {k: slowKubelet{err: gpu.ErrUnavailable, failing: 8 * time.Second}, took: 8 * time.Second},
+		"is silent for a while":  {k: slowKubelet{silently: true, failing: 8 * time.Second}, took: 11 * time.Second},
+		"fails for good":         {k: slowKubelet{err: gpu.ErrUnavailable, failing: time.Hour}, took: 20 * time.Second, warns: []string{"does not say what it offers (unavailable): mend or restart it", "may still offer " + sevenG}},
+		"is silent for good":     {k: slowKubelet{silently: true, failing: time.Hour}, took: 20 * time.Second, warns: []string{"does not say what it offers (timed out)", "may still offer " + sevenG}},
+		"is not there any more":  {k: slowKubelet{err: gpu.ErrNoKubelet, failing: time.Hour}, took: 0},
+		"offers other ones, too": {k: slowKubelet{stale: []gpu.DeviceRef{{MIG: "MIG-0-0:4-0:3-e0"}, {GPU: gpu1}}, lags: time.Hour}, took: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				k := &tt.k
+				k.kubelet, k.begun = kubelet{w}, time.Now()
+				e := w.engine(t, func(o *Options) { o.Assignments = k })
+				op := e.applied(t, second(map[string]api.DeviceRequest{}))
+				took := time.Since(k.begun)
+				if op.State != api.Succeeded || took != tt.took || k.asked == 0 || k.exposed || w.cordonedBy != "" || len(op.Warnings) != len(tt.warns) {
+					t.Errorf("operation is %s after %s, asked %d times, exposed %t, cordoned by %q: %q", op.State, took, k.asked, k.exposed, w.cordonedBy, op.Warnings)
+				}
+				for n, want := range tt.warns {
+					if n < len(op.Warnings) && !strings.Contains(op.Warnings[n], want) {
+						t.Errorf("warning %q, want %q", op.Warnings[n], want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// bareKubelet offers no devices.
+type bareKubelet struct{ kubelet }
+
+func (k bareKubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) { return nil, nil }
+
+// TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none. Nothing is waited for there, and
+// no device plugin is blamed.
+func TestSettlingByClaims(t *testing.T) {
+	for name, tt := range map[string]struct {
+		resources []string // of pods on another GPU
+		took      time.Duration
+	}{
+		"claims only":         {[]string{"claim/ml/a", "claim/ml/b"}, 0},
+		"a device plugin too": {[]string{"claim/ml/a", "nvidia.com/mig-1g.5gb"}, 20 * time.Second},
+		"nothing is given":    {nil, 20 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				for _, r := range tt.resources {
+					w.give(gpu.DeviceRef{GPU: gpu0})
+					w.pods.List[len(w.pods.List)-1].Holder.Resource = r
+				}
+				e := w.engine(t, func(o *Options) { o.Assignments = bareKubelet{kubelet{w}} })
+				begun := time.Now()
+				op := e.applied(t, second(two3g))
+				blamed := slices.ContainsFunc(op.Warnings, func(w string) bool { return strings.Contains(w, "device plugin") })
+				if took := time.Since(begun); op.State != api.Succeeded || took != tt.took || blamed != (tt.took > 0) {
+					t.Errorf("operation is %s after %s: %q", op.State, took, op.Warnings)
+				}
+			})
+		})
+	}
+}
+
+// TestSettlingSaysWhatItWaitsFor: an operation that settles has what is waited for, adds an event when that changes, and logs
+// its warnings at its end.
+func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		var out bytes.Buffer
+		k := &slowKubelet{kubelet: kubelet{w}, begun: time.Now(), stale: []gpu.DeviceRef{{MIG: sevenG}}, lags: time.Hour,
+			err: gpu.ErrUnavailable, failing: 3 * time.Second}
+		e := w.engine(t, func(o *Options) { o.Assignments, o.Logger = k, log.NewLogfmtLogger(&out) })
+		started, err := e.start(t, second(map[string]api.DeviceRequest{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.execute(t.Context(), <-e.queue)
+		for _, want := range []string{"the kubelet to say which devices it offers (unavailable)", "the kubelet to stop offering " + sevenG + ", which was destroyed"} {
+			synctest.Wait()
+			if op := e.now(t, started.ID); op.State != api.Settling || !slices.Equal(op.WaitsFor, []string{want}) {
+				t.Errorf("operation is %s and waits for %q, want %q", op.State, op.WaitsFor, want)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		e.settling.Wait()
+		if op := e.now(t, started.ID); op.State != api.Succeeded || len(op.WaitsFor) > 0 {
+			t.Errorf("operation is %s and waits for %q", op.State, op.WaitsFor)
+		}
+		events, err := e.Events(t.Context(), started.ID, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var notes []string
+		for ev := range events {
+			if ev.Kind == api.EventNote && strings.HasPrefix(ev.Text, "waits for ") {
+				notes = append(notes, ev.Text)
+			}
+		}
+		if len(notes) != 2 || !strings.Contains(notes[1], sevenG) {
+			t.Errorf("events %q", notes)
+		}
+		if log := out.String(); !strings.Contains(log, `level=warn msg="An operation has ended" operation=`+started.ID) ||
+			!strings.Contains(log, `warnings="the kubelet may still offer `+sevenG) {
+			t.Error(log)
+		}
+	})
 }

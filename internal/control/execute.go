@@ -287,7 +287,7 @@ func (c *census) busyError(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force 
 	name := cmp.Or(string(s.UUID), instanceName(g, i))
 	p := problemf(api.Busy, "%s came into use: %s", name, holdsText(holds))
 	p.Blocking = []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
-	return p
+	return withHint(p)
 }
 
 // gpu finds a GPU that could be read.

@@ -70,7 +70,11 @@ func holdFacts(name string, holds []api.Hold, gone bool) []string {
 	var list []string
 	for _, h := range holds {
 		if gone || h.Kind == api.HoldPod || h.Kind == api.HoldJob {
-			list = append(list, fmt.Sprintf("%s %s on %s", h.Kind, h.What, name))
+			what := h.What
+			if h.Unconfirmed() { // the reason may be in other words each time
+				what, _, _ = strings.Cut(what, ": ")
+			}
+			list = append(list, fmt.Sprintf("%s %s on %s", h.Kind, what, name))
 		}
 	}
 	slices.Sort(list)

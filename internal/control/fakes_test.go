@@ -347,6 +347,19 @@ type kubelet struct{ *world }
 
 func (k kubelet) List(context.Context) (gpu.Assignments, error) { return k.pods, k.podsErr }
 
+func (k kubelet) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool {
+	if epoch != k.pods.Epoch {
+		return false
+	}
+	k.pods.Free = append(slices.Clone(k.pods.Free), devices...)
+	k.pods.List = slices.DeleteFunc(slices.Clone(k.pods.List), func(a gpu.Assignment) bool {
+		return a.Holder.Unconfirmed != "" && slices.ContainsFunc(unconfirmed, func(u gpu.Assignment) bool {
+			return a.Device == u.Device && a.Holder.Container == u.Holder.Container
+		})
+	})
+	return true
+}
+
 func (k kubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -299,7 +299,7 @@ func TestEventsAreBounded(t *testing.T) {
 type noKubelet struct{ kubelet }
 
 func (noKubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
-	return nil, gpu.ErrNotSupported
+	return nil, gpu.ErrNoKubelet
 }
 
 // TestNoKubelet: without one an operation is complete at once.

@@ -57,8 +57,8 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	return e.accept(b, doMode)
 }
 
-// modeBlocked says what stands in the way of another mode: instances, or whoever uses the GPU. Programs that watch over GPUs
-// are no users; if the driver cannot do it with them, it says so, and they are named in the result.
+// modeBlocked says what stands in the way of another mode: instances, or whoever uses the GPU. Monitoring programs are no
+// users; if the driver cannot do it with them, it says so, and they are named in the result.
 func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID, len(g.Instances))
@@ -66,7 +66,7 @@ func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 			p.Blocking = append(p.Blocking, api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement,
 				Holders: c.holders(g, i)})
 		}
-		return p
+		return withHint(p)
 	}
 	var users []api.Hold
 	for _, h := range c.whole[g.UUID] {
@@ -79,7 +79,7 @@ func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 	}
 	p := problemf(api.Busy, "GPU %d (%s) is in use: %s", g.Index, g.UUID, holdsText(users))
 	p.Blocking = []api.Blocker{{GPU: g.UUID, Instance: string(g.UUID), Holders: users}}
-	return p
+	return withHint(p)
 }
 
 // changeMode executes a mode change, or finds out what became of one that was interrupted.

@@ -297,7 +297,9 @@ func TestKubeletUnavailableIsBusy(t *testing.T) {
 	w.podsErr = gpu.ErrUnavailable
 	_, err := e.Plan(t.Context(), everything, mixed())
 	p := isProblem(t, err, api.Infeasible)
-	if len(p.Blocking) == 0 || !slices.ContainsFunc(p.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == api.HoldUnknown && h.What == "kubelet: unavailable" }) {
+	if len(p.Blocking) == 0 || !slices.ContainsFunc(p.Blocking[0].Holders, func(h api.Hold) bool {
+		return h.Kind == api.HoldUnconfirmed && h.What == "the kubelet does not answer: unavailable"
+	}) {
 		t.Errorf("blocking %+v", p.Blocking)
 	}
 	w.podsErr = nil

@@ -49,8 +49,15 @@ type Node interface {
 
 // Assignments tells who holds which device, and which devices the kubelet can give out.
 type Assignments interface {
+	// List returns what is known of who holds which device, whatever the error: that says why the kubelet did not answer, and
+	// then Incomplete says so, too. The error wraps gpu.ErrNoKubelet if the node has none; what it returns is complete then.
 	List(ctx context.Context) (gpu.Assignments, error)
+	// Allocatable returns the devices that the kubelet can give out. The error wraps gpu.ErrNoKubelet if the node has none.
 	Allocatable(ctx context.Context) ([]gpu.DeviceRef, error)
+	// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed assignments named,
+	// and has the devices in Free for a while. It reports whether that was possible: not if the kubelet has restarted since
+	// the List whose Epoch it is given.
+	ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool
 }
 
 // Handles tells which processes have which device or capability files of a GPU open.
@@ -143,7 +150,7 @@ type Options struct {
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
 	CallTimeout time.Duration
 	IdleFor     time.Duration
-	// SettleTimeout is how long an operation waits for the kubelet to show the new devices.
+	// SettleTimeout is how long an operation waits for the kubelet to offer the new devices, and none of the destroyed ones.
 	SettleTimeout time.Duration
 	// RunHook runs one program, within its timeout, with this environment besides its own.
 	RunHook func(ctx context.Context, h Hook, env []string) api.HookResult

@@ -81,6 +81,7 @@ func (op *operation) document() *api.Operation {
 	d.GPUs = slices.Clone(d.GPUs)
 	d.Hooks = slices.Clone(d.Hooks)
 	d.Warnings = slices.Clone(d.Warnings)
+	d.WaitsFor = slices.Clone(d.WaitsFor)
 	d.Renamed = maps.Clone(d.Renamed)
 	if d.Mode != nil {
 		mode := *d.Mode
@@ -123,7 +124,7 @@ func (e *Engine) Operations() *api.Operations {
 
 // Events delivers the events of an operation with a Seq above after: first those that there were, then those that come. The
 // channel is closed when no more will come: at the operation's end, when it waits for an operator, or with ctx. A slow reader
-// delays nothing. Numbers begin anew with the process: a reader that asks for what comes after an event that there has not
+// delays nothing. Numbers begin again with the process: a reader that asks for what comes after an event that there has not
 // been gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	e.mu.Lock()

@@ -118,9 +118,9 @@ func (e *Engine) owners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]
 	owners, err := e.o.Cluster.Owners(ctx)
 	if err != nil {
 		if takeOver {
-			return []string{"unknown: the cluster does not answer"}, nil
+			return []string{"unknown: " + clusterText(err)}, nil
 		}
-		return nil, problemf(api.ForeignOwner, "whether another controller manages this node cannot be found out: the cluster does not answer (%s)", reasonText(err))
+		return nil, problemf(api.ForeignOwner, "whether another controller manages this node cannot be found out: %s", clusterProblem(err))
 	}
 	list := owned(owners, gpus)
 	if len(list) > 0 && !takeOver {

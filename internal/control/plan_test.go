@@ -140,8 +140,12 @@ func uses() map[string]use {
 		"pod by GPU":            {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1}) }, api.HoldPod},
 		"pod by minor number":   {func(w *world) { w.give(gpu.DeviceRef{Minor: gpu.Some(1), Instance: gpu.Some(gpu.InstanceID(3))}) }, api.HoldPod},
 		"pod by placement":      {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}) }, api.HoldPod},
-		"garbled device id":     {func(w *world) { w.pods.Garbled = 1 }, api.HoldUnknown},
-		"kubelet not available": {func(w *world) { w.podsErr = gpu.ErrUnavailable }, api.HoldUnknown},
+		"list is incomplete":    {func(w *world) { w.pods.Incomplete = kubeletRestarted }, api.HoldUnconfirmed},
+		"kubelet not available": {func(w *world) { w.podsErr = gpu.ErrUnavailable }, api.HoldUnconfirmed},
+		"pod that is not listed any more": {func(w *world) {
+			w.give(gpu.DeviceRef{MIG: sevenG})
+			w.pods.List[0].Holder.Unconfirmed = notListed
+		}, api.HoldUnconfirmed},
 	}
 }
 

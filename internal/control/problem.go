@@ -91,7 +91,7 @@ func (c *census) planProblem(err error) *api.Problem {
 		for _, b := range infeasible.Blocking {
 			p.Blocking = append(p.Blocking, c.blocker(b))
 		}
-		return p
+		return withHint(p)
 	case errors.As(err, &mode):
 		return problemf(api.ModeDiffers, "%s", mode)
 	case errors.As(err, &selector) && len(c.unreadable) > 0: // it may be one of those
@@ -135,6 +135,28 @@ func instanceName(g mig.NodeGPU, i mig.NodeInstance) string {
 		return string(i.Computes[0].UUID)
 	}
 	return fmt.Sprintf("%s/%d", g.UUID, i.ID)
+}
+
+// withHint adds to a refusal how to settle the unconfirmed holders among those that are in the way.
+func withHint(p *api.Problem) *api.Problem {
+	var missing, claims bool
+	for _, b := range p.Blocking {
+		for _, h := range b.Holders {
+			missing, claims = missing || h.Unconfirmed() && !h.ByClaim(), claims || h.ByClaim()
+		}
+	}
+	var ways []string
+	if missing {
+		ways = append(ways, "wait until the kubelet lists its pods again")
+	}
+	if claims {
+		ways = append(ways, "let mig-exporter read claims (--kubernetes.node-name and the right get resourceclaims.resource.k8s.io)")
+	}
+	if len(ways) > 0 {
+		p.Detail += "; for unconfirmed holders " + strings.Join(ways, ", ") + ", or look whether anything uses the device " +
+			"(crictl ps, nvidia-smi) and confirm that it is free (migctl confirm-free)"
+	}
+	return p
 }
 
 func holdsText(list []api.Hold) string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-kit/log/level"
 
@@ -253,7 +254,7 @@ func (e *Engine) nameReplaced(ctx context.Context, op *operation) {
 func (e *Engine) end(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
 	e.uncordon(ctx, op)
 	e.mu.Lock()
-	op.Operation.Ended = e.o.Now()
+	op.Operation.Ended, op.Operation.WaitsFor = e.o.Now(), nil
 	if p != nil {
 		op.Operation.Error = p
 	}
@@ -268,13 +269,26 @@ func (e *Engine) end(ctx context.Context, op *operation, state api.OperationStat
 	}
 	e.mu.Unlock()
 	e.setState(op, state, string(state))
-	level.Info(e.o.Logger).Log("msg", "An operation has ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by", op.Operation.By, "state", state)
+	e.logEnd(op, state)
 	if e.isCurrent(op) {
 		_ = e.saveOperation(op)
 	} else {
 		_ = e.saveHistory()
 	}
 	e.count(op, state)
+}
+
+// logEnd logs the end of an operation, as a warning if the operation has any.
+func (e *Engine) logEnd(op *operation, state api.OperationState) {
+	e.mu.Lock()
+	warnings := slices.Clone(op.Operation.Warnings)
+	e.mu.Unlock()
+	line := []any{"msg", "An operation has ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by", op.Operation.By, "state", state}
+	if len(warnings) == 0 {
+		level.Info(e.o.Logger).Log(line...)
+		return
+	}
+	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
 }
 
 func (e *Engine) isCurrent(op *operation) bool {

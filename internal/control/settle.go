@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -106,7 +107,8 @@ func (e *Engine) environment(ctx context.Context, op *operation, state api.Opera
 }
 
 // awaitKubelet waits until the kubelet can give out every MIG device that the operation has created, and none that it has
-// destroyed: a pod that is given one of those has no device.
+// destroyed: a pod that is given one of those has no device. The operation says what it waits for meanwhile. Where devices are
+// given by DRA claims, the kubelet offers none, and there is nothing to wait for.
 func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	if e.o.Assignments == nil {
 		return
@@ -125,26 +127,82 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 		}
 	}()
 	for {
-		list, err := e.o.Assignments.Allocatable(ctx)
-		if errors.Is(err, gpu.ErrNotSupported) { // there is no kubelet, or one that does not list devices
+		list, err := e.allocatable(ctx)
+		if errors.Is(err, gpu.ErrNoKubelet) {
+			return
+		}
+		if err == nil && len(list) == 0 && e.onlyClaims(ctx) {
 			return
 		}
 		missing, stale := changed.compare(list, err)
 		if len(missing)+len(stale) == 0 {
 			return
 		}
+		e.setWaiting(op, waitingFor(missing, stale, err))
 		wait(ctx, time.Second)
 		if ctx.Err() == nil {
 			continue
 		}
-		if len(missing) > 0 {
-			e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
-		}
-		if len(stale) > 0 {
-			e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod gets a device that does not exist",
-				strings.Join(stale, ", "))
-		}
+		e.warnUnsettled(op, missing, stale, err)
 		return
+	}
+}
+
+// allocatable asks the kubelet which devices it can give out.
+func (e *Engine) allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	return e.o.Assignments.Allocatable(ctx)
+}
+
+// onlyClaims reports whether containers were given devices, and all of them by DRA claims.
+func (e *Engine) onlyClaims(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	list, _ := e.o.Assignments.List(ctx) // what it has returned before is as good
+	all := slices.Concat(list.List, list.Unreadable)
+	return len(all) > 0 && !slices.ContainsFunc(all, func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") })
+}
+
+// waitingFor says what an operation waits for: failed is the error of the kubelet's last answer, or nil.
+func waitingFor(missing, stale []string, failed error) []string {
+	if failed != nil {
+		return []string{fmt.Sprintf("the kubelet to say which devices it offers (%s)", reasonText(failed))}
+	}
+	var list []string
+	if len(missing) > 0 {
+		list = append(list, "the kubelet to offer "+strings.Join(missing, ", "))
+	}
+	if len(stale) > 0 {
+		list = append(list, "the kubelet to stop offering "+strings.Join(stale, ", ")+", which was destroyed")
+	}
+	return list
+}
+
+// setWaiting notes what an operation waits for, and adds an event if that has changed.
+func (e *Engine) setWaiting(op *operation, list []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if slices.Equal(op.Operation.WaitsFor, list) {
+		return
+	}
+	op.Operation.WaitsFor = list
+	if len(list) > 0 {
+		e.addEvent(op, api.Event{Kind: api.EventNote, Text: "waits for " + strings.Join(list, ", and for ")})
+	}
+}
+
+// warnUnsettled says what to restart after a wait for the kubelet in vain: failed is the error of its last answer, or nil.
+func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed error) {
+	if failed != nil {
+		e.addWarning(op, "the kubelet does not say what it offers (%s): mend or restart it, and the device plugin if it does not follow", reasonText(failed))
+	}
+	if len(missing) > 0 {
+		e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
+	}
+	if len(stale) > 0 {
+		e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod gets a device that does not exist",
+			strings.Join(stale, ", "))
 	}
 }
 

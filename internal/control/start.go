@@ -207,7 +207,7 @@ func (e *Engine) backTo(ctx context.Context, op *operation) (*record, *api.Probl
 	if len(blocking) > 0 {
 		p := problemf(api.Busy, "%d of the instances that would go are in use", len(blocking))
 		p.Blocking = blocking
-		return nil, p
+		return nil, withHint(p)
 	}
 	if _, p := e.owners(ctx, touched(steps), op.TakeOver); p != nil {
 		return nil, p

@@ -71,11 +71,13 @@ type Operation struct {
 	GPUs []OperationGPU `json:"gpus,omitempty"`
 	// Error is why it failed or what it waits for.
 	Error *Problem `json:"error,omitempty"`
-	// Renamed maps the UUIDs of MIG devices before to those that stand in their place, after a roll-back.
+	// Renamed maps the UUIDs of MIG devices before to those that stand in their place, after a rollback.
 	Renamed map[gpu.MIGUUID]gpu.MIGUUID `json:"renamed,omitempty"`
 	// Hooks are the programs run afterwards. A failing hook is not a failing operation.
 	Hooks    []HookResult `json:"hooks,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
+	// WaitsFor is what an operation that settles waits for: each completes the sentence "it waits for ...".
+	WaitsFor []string `json:"waitsFor,omitempty"`
 	// Mode is present in operations of the verb mode.
 	Mode *ModeResult `json:"mode,omitempty"`
 }

@@ -3,11 +3,13 @@
 //
 // The service account needs, by ClusterRole:
 //
-//	authentication.k8s.io  tokenreviews               create
-//	authorization.k8s.io   subjectaccessreviews       create
-//	""                     nodes                      get, and patch to cordon
-//	resource.k8s.io        resourceslices             list, where the cluster has them
-//	inference.redhat.com   instaslices, nodeaccelerators   list, where the cluster has them
+//	authentication.k8s.io  tokenreviews                    create, for Kubernetes tokens
+//	authorization.k8s.io   subjectaccessreviews            create, for Kubernetes tokens
+//	""                     nodes                           get, and patch to cordon
+//	resource.k8s.io        resourceslices                  list, if the cluster has them
+//	inference.redhat.com   instaslices, nodeaccelerators   list, if the cluster has them
+//
+// If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
 // Whoever is to use partition control in a cluster needs verbs on partitions of the group mig-exporter.io, whose names
 // are those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. There is no such
@@ -17,6 +19,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -97,7 +100,11 @@ func (c *Cluster) path() string { return "/api/v1/nodes/" + url.PathEscape(c.opt
 
 func (c *Cluster) node(ctx context.Context) (node, error) {
 	var n node
-	if err := c.do(ctx, kubeapi.Request{Method: http.MethodGet, Path: c.path()}, &n); err != nil {
+	err := c.do(ctx, kubeapi.Request{Method: http.MethodGet, Path: c.path()}, &n)
+	switch {
+	case errors.Is(err, gpu.ErrNotFound):
+		return node{}, fmt.Errorf("no node %q, is --kubernetes.node-name right?: %w", c.opts.Node, err)
+	case err != nil:
 		return node{}, fmt.Errorf("node %s: %w", c.opts.Node, err)
 	}
 	return n, nil

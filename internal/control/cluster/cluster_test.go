@@ -76,6 +76,44 @@ func TestActorIsRefused(t *testing.T) {
 	}
 }
 
+// A right of this program's that is missing is named, and not told as no answer.
+func TestRefusalsNameTheRights(t *testing.T) {
+	for right, ask := range map[string]func(*Cluster) error{
+		"create tokenreviews":         func(c *Cluster) error { _, err := c.Actor(t.Context(), "good"); return err },
+		"create subjectaccessreviews": func(c *Cluster) error { _, err := c.Actor(t.Context(), "good"); return err },
+		"get nodes":                   func(c *Cluster) error { _, err := c.Cordon(t.Context()); return err },
+		"patch nodes":                 func(c *Cluster) error { _, err := c.Cordon(t.Context()); return err },
+		"list resourceslices":         func(c *Cluster) error { _, err := c.Owners(t.Context()); return err },
+		"list instaslices":            func(c *Cluster) error { _, err := c.Owners(t.Context()); return err },
+	} {
+		s := newAPIServer()
+		s.tokens["good"] = fakeUser{"alice", nil, nil}
+		s.groups["resource.k8s.io"], s.groups["inference.redhat.com"] = "v1", "v1alpha1"
+		s.forbidden[strings.Replace(right, "list ", "get ", 1)] = true
+		c, _ := testCluster(t, s)
+		err := ask(c)
+		var refused interface{ Refusal() string }
+		if !errors.As(err, &refused) || !strings.Contains(refused.Refusal(), "needs the right to "+right) {
+			t.Errorf("%s: %v", right, err)
+		}
+		if err == nil || strings.Contains(err.Error(), "does not answer") || !strings.Contains(err.Error(), right) {
+			t.Errorf("%s: %v", right, err)
+		}
+		if right == "get nodes" {
+			s.set(func() { s.forbidden["get resourceslices"] = true })
+			_, err := c.Owners(t.Context())
+			want := "the service account needs the right to get nodes; the service account needs the right to list resourceslices.resource.k8s.io"
+			if !errors.As(err, &refused) || refused.Refusal() != want || !errors.Is(err, gpu.ErrNoPermission) {
+				t.Errorf("two rights: %v", err)
+			}
+		}
+		s.set(func() { s.down = true })
+		if err := ask(c); errors.As(err, &refused) {
+			t.Errorf("%s: the server is down, and the error is a refusal: %v", right, err)
+		}
+	}
+}
+
 func TestActorNeedsNoAudience(t *testing.T) {
 	s := newAPIServer()
 	s.tokens["good"] = fakeUser{"alice", nil, []string{"api"}}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -55,8 +56,8 @@ func (f found) add(id gpu.UUID, format string, args ...any) {
 	f[id] = append(f[id], text)
 }
 
-// Owners implements control.Cluster. Where one of several questions could not be answered, there is an error, and the
-// owners are those that are known nevertheless.
+// Owners implements control.Cluster. If one of several requests failed, there is an error, and the owners are those that are
+// known nevertheless. The error's Refusal names all rights that are missing.
 func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := found{}
 	var errs []error
@@ -76,9 +77,33 @@ func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 		errs = append(errs, c.instaSlice(ctx, version, "instaslices", out), c.instaSlice(ctx, version, "nodeaccelerators", out))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return out, fmt.Errorf("owners of GPUs: %w", err)
+		return out, joinRefusals(fmt.Errorf("owners of GPUs: %w", err), errs)
 	}
 	return out, nil
+}
+
+// refusals is an error of several requests, of which the API server has refused some.
+type refusals struct {
+	error
+	text string
+}
+
+func (e *refusals) Unwrap() error   { return e.error }
+func (e *refusals) Refusal() string { return e.text }
+
+// joinRefusals adds to the error of several requests what is missing for those that were refused.
+func joinRefusals(err error, errs []error) error {
+	var list []string
+	for _, e := range errs {
+		var refused *kubeapi.RefusedError
+		if errors.As(e, &refused) && !slices.Contains(list, refused.Refusal()) {
+			list = append(list, refused.Refusal())
+		}
+	}
+	if len(list) == 0 {
+		return err
+	}
+	return &refusals{err, strings.Join(list, "; ")}
 }
 
 // marks reads labels and annotations of the node.
@@ -140,7 +165,7 @@ func (c *Cluster) groups(ctx context.Context) (map[string]string, error) {
 		} `json:"groups"`
 	}
 	if err := c.do(ctx, kubeapi.Request{Method: http.MethodGet, Path: "/apis"}, &list); err != nil {
-		return nil, fmt.Errorf("groups of the API: %w", err)
+		return nil, err
 	}
 	out := map[string]string{}
 	for _, g := range list.Groups {
@@ -157,10 +182,7 @@ func (c *Cluster) list(ctx context.Context, path, selector string, into any) err
 	if errors.Is(err, gpu.ErrNotFound) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	return nil
+	return err
 }
 
 // attributes are those of a device of a ResourceSlice.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -51,8 +52,9 @@ type user struct {
 // Actor tells whose token it is and what he may do on this node, by a TokenReview and a SubjectAccessReview for each verb.
 // Both are believed for ten seconds.
 //
-// An error wraps gpu.ErrNoPermission where the token is nobody's, or not for here; gpu.ErrUnavailable where the API server
-// cannot tell, or this program may not ask. It has nothing of the token in it. Who has no right at all is no error.
+// An error wraps gpu.ErrNoPermission if the token is invalid, or not for this program; gpu.ErrUnavailable if the API server
+// does not answer, or refuses the review to this program: then it contains a *kubeapi.RefusedError, which names the right that
+// is missing. It has nothing of the token in it. A user without any right is no error.
 func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error) {
 	if token == "" || len(token) > maxToken {
 		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
@@ -141,7 +143,7 @@ func (c *Cluster) review(ctx context.Context, token string) (user, error) {
 	status := &answer.Status
 	switch {
 	case err != nil:
-		return user{}, cannotAsk(err)
+		return user{}, unreviewed{err}
 	case !status.Authenticated || status.User.Name == "":
 		why := strings.ReplaceAll(status.Error, token, "...")
 		if why == "" {
@@ -161,10 +163,13 @@ func (c *Cluster) forHere(audiences []string) bool {
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(c.opts.Audiences, a) })
 }
 
-// cannotAsk: that this program may not ask says nothing about who asks it.
-func cannotAsk(err error) error {
-	return fmt.Errorf("%s: %w", err.Error(), gpu.ErrUnavailable)
-}
+// unreviewed is why a review failed. It says nothing of the token: errors.Is finds gpu.ErrUnavailable in it, never
+// gpu.ErrNoPermission. errors.As finds a refusal.
+type unreviewed struct{ err error }
+
+func (e unreviewed) Error() string      { return e.err.Error() }
+func (e unreviewed) Unwrap() error      { return gpu.ErrUnavailable }
+func (e unreviewed) As(target any) bool { return errors.As(e.err, target) }
 
 // accessReview is authorization.k8s.io/v1's SubjectAccessReview.
 type accessReview struct {
@@ -231,7 +236,7 @@ func (c *Cluster) allowed(ctx context.Context, u user, verb string) (bool, error
 	var answer accessReview
 	err := c.do(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: ask}, &answer)
 	if err != nil {
-		return false, cannotAsk(err)
+		return false, unreviewed{err}
 	}
 	return answer.Status.Allowed && !answer.Status.Denied, nil
 }

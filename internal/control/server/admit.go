@@ -24,6 +24,11 @@ func (c *call) admit(d door) error {
 		return err
 	case errors.Is(err, errCannotCheck):
 		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", c.entry.From, "err", err)
+		var refused interface{ Refusal() string }
+		if errors.As(err, &refused) {
+			return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked: the cluster refuses to review them: %s.",
+				refused.Refusal())
+		}
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
 	case err != nil:
 		c.hangUp()

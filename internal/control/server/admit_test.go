@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -108,6 +109,21 @@ func TestReviewsThatSucceedAreFree(t *testing.T) {
 		}
 	}
 	wantProblem(t, r.show(d, "kube-down"), 429, api.RateLimited)
+}
+
+// A missing right of the exporter is named; it is not the caller's fault, and not no answer.
+func TestRefusedReviewNamesTheRight(t *testing.T) {
+	r := newRig(t)
+	d := newTLSDoor(t, newAuthority(t), new(fakeReviewer))
+	for token, want := range map[string]string{
+		"kube-refused": "the cluster refuses to review them: the service account needs the right to create tokenreviews.",
+		"kube-down":    "Credentials cannot be checked now. Try again.",
+	} {
+		w := r.show(d, token)
+		if w.Code != 503 || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s, want %q", token, w.Code, w.Body, want)
+		}
+	}
 }
 
 // A token that is void is forgotten.

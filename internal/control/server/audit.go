@@ -12,25 +12,27 @@ import (
 // auditEntry is one line of the audit log. A change has two: one before it is begun, and one when it has been answered.
 // Nothing in it is a credential, nor free text of an unknown caller: a path that is no route is not written down.
 type auditEntry struct {
-	Time     time.Time       `json:"time"`
-	Phase    string          `json:"phase"` // "begin" or "end"
-	Actor    string          `json:"actor,omitempty"`
-	Method   string          `json:"method,omitempty"` // how the actor is known: "peer", "mtls", "token", "kube"
-	From     string          `json:"from,omitempty"`
-	Verb     verb            `json:"verb,omitempty"`
-	Request  string          `json:"request"` // "POST /api/v1/operations"
-	Plan     string          `json:"plan,omitempty"`
-	Op       string          `json:"operation,omitempty"`
-	GPU      string          `json:"gpu,omitempty"`
-	Spec     string          `json:"specSHA256,omitempty"`
-	Force    []string        `json:"force,omitempty"`
-	Enabled  *bool           `json:"enabled,omitempty"`  // the MIG mode asked for
-	TakeOver bool            `json:"takeOver,omitempty"` // GPUs of another owner may be changed
-	Replay   bool            `json:"replay,omitempty"`   // answered from the store of idempotency keys
-	Status   int             `json:"status,omitempty"`
-	Problem  api.ProblemType `json:"problem,omitempty"`
-	Seconds  float64         `json:"durationSeconds,omitempty"`
-	Calls    int             `json:"calls,omitempty"` // of this caller and status since the last such line, this one included; absent is one
+	Time      time.Time       `json:"time"`
+	Phase     string          `json:"phase"` // "begin" or "end"
+	Actor     string          `json:"actor,omitempty"`
+	Method    string          `json:"method,omitempty"` // how the actor is known: "peer", "mtls", "token", "kube"
+	From      string          `json:"from,omitempty"`
+	Verb      verb            `json:"verb,omitempty"`
+	Request   string          `json:"request"` // "POST /api/v1/operations"
+	Plan      string          `json:"plan,omitempty"`
+	Op        string          `json:"operation,omitempty"`
+	GPU       string          `json:"gpu,omitempty"`
+	Device    string          `json:"device,omitempty"`    // that is confirmed to be free
+	Confirmed []string        `json:"confirmed,omitempty"` // containers that count as its holders no longer
+	Spec      string          `json:"specSHA256,omitempty"`
+	Force     []string        `json:"force,omitempty"`
+	Enabled   *bool           `json:"enabled,omitempty"`  // the MIG mode asked for
+	TakeOver  bool            `json:"takeOver,omitempty"` // GPUs of another owner may be changed
+	Replay    bool            `json:"replay,omitempty"`   // answered from the store of idempotency keys
+	Status    int             `json:"status,omitempty"`
+	Problem   api.ProblemType `json:"problem,omitempty"`
+	Seconds   float64         `json:"durationSeconds,omitempty"`
+	Calls     int             `json:"calls,omitempty"` // of this caller and status since the last such line, this one included; absent is one
 }
 
 // auditLog writes whole lines.

@@ -88,7 +88,7 @@ func (c *call) answer(d door) error {
 		return c.notFound(err)
 	}
 	c.entry.Request = to.method + " " + to.pattern
-	c.entry.Verb = to.verb
+	c.entry.Verb, c.entry.Device = to.verb, short(c.r.PathValue("uuid"))
 	if err := c.need(to.verb); err != nil {
 		return err
 	}

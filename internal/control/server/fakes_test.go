@@ -123,6 +123,14 @@ func (e *fakeEngine) EndSettling(_ context.Context, by control.Actor, id string)
 	return &api.Operation{ID: id, State: api.Settling}, e.note("settled "+id, by)
 }
 
+func (e *fakeEngine) ConfirmFree(_ context.Context, by control.Actor, device string) (*api.Confirmation, error) {
+	if err := e.note("confirm "+device, by); err != nil {
+		return nil, err
+	}
+	return &api.Confirmation{APIVersion: api.Version, Device: device, Note: "for now",
+		Confirmed: []api.UnconfirmedHolder{{Namespace: "ml", Pod: "train-0", Container: "main", Reason: "r"}}}, nil
+}
+
 func (e *fakeEngine) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
 	return &api.Operation{ID: "op-mode"}, e.note(fmt.Sprintf("mode %s %t", id, r.Enabled), by)
 }
@@ -161,8 +169,17 @@ func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, er
 		return control.Actor{Name: "serviceaccount:ml/reader", Rights: control.Rights{Read: true}}, nil
 	case "kube-nobody":
 		return control.Actor{}, fmt.Errorf("token review: %w", gpu.ErrNoPermission)
+	case "kube-refused":
+		return control.Actor{}, refusedError{gpu.ErrUnavailable}
 	}
 	return control.Actor{}, errors.New("dial tcp: connection refused, token file /var/run/secrets/token")
+}
+
+// refusedError is what a reviewer returns that may not review tokens.
+type refusedError struct{ error }
+
+func (refusedError) Refusal() string {
+	return "the service account needs the right to create tokenreviews"
 }
 
 // lockedBuffer takes the audit log; fail makes it refuse.

@@ -187,12 +187,31 @@ func (c *call) mode() error {
 	})
 }
 
-// change writes to the audit log, then begins an operation. Changes of one caller are limited, and with them their lines there.
-func (c *call) change(do func() (*api.Operation, error)) error {
-	if wait, ok := c.s.changes.take(c.caller()); !ok {
-		return c.tooMany(wait, "Too many changes.")
+func (c *call) confirmFree() error {
+	device := c.r.PathValue("uuid")
+	if c.body != nil {
+		if err := c.decode(nil); err != nil {
+			return err
+		}
 	}
-	if err := c.begin(); err != nil {
+	if err := c.beginChange(); err != nil {
+		return err
+	}
+	ctx, cancel := c.changing()
+	defer cancel()
+	done, err := c.s.engine.ConfirmFree(ctx, c.actor(), device)
+	if err != nil {
+		return err
+	}
+	for _, h := range done.Confirmed {
+		c.entry.Confirmed = append(c.entry.Confirmed, h.Namespace+"/"+h.Pod+"/"+h.Container)
+	}
+	return c.respond(http.StatusOK, done)
+}
+
+// change begins an operation.
+func (c *call) change(do func() (*api.Operation, error)) error {
+	if err := c.beginChange(); err != nil {
 		return err
 	}
 	operation, err := do()
@@ -202,6 +221,15 @@ func (c *call) change(do func() (*api.Operation, error)) error {
 	c.entry.Op = operation.ID
 	c.w.Header().Set("Location", "/api/v1/operations/"+operation.ID)
 	return c.respond(http.StatusAccepted, operation)
+}
+
+// beginChange writes to the audit log that a change is about to be made. Changes of one caller are limited, and with them
+// their lines there.
+func (c *call) beginChange() error {
+	if wait, ok := c.s.changes.take(c.caller()); !ok {
+		return c.tooMany(wait, "Too many changes.")
+	}
+	return c.begin()
 }
 
 func (c *call) unread() error {

@@ -36,6 +36,8 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 		{"POST", "/api/v1/operations/op-1/accept", "", verbApply, 202},
 		{"POST", "/api/v1/operations/op-1/settled", "", verbApply, 202},
 		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`, verbMode, 202},
+		{"POST", "/api/v1/devices/MIG-1/confirm-free", "", verbForce, 200},
+		{"POST", "/api/v1/devices/MIG-1/confirm-free", "{}", verbForce, 200},
 	}
 	for _, c := range calls {
 		for _, right := range []verb{verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver, ""} {

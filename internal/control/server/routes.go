@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -33,6 +34,7 @@ func (s *server) table() []route {
 		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/rollback", verb: verbApply, noBody: true, do: (*call).rollback},
 		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/accept", verb: verbApply, noBody: true, do: (*call).accept},
 		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/settled", verb: verbApply, noBody: true, do: (*call).endSettling},
+		{method: http.MethodPost, pattern: "/api/v1/devices/{uuid}/confirm-free", verb: verbForce, noBody: true, do: (*call).confirmFree},
 		{method: http.MethodPut, pattern: "/api/v1/gpus/{gpu}/mig-mode", verb: verbMode, do: (*call).mode},
 	}
 }
@@ -51,7 +53,7 @@ func (s *server) find(r *http.Request) (*route, error) {
 	var allow []string
 	for i := range s.routes {
 		to := &s.routes[i]
-		values, ok := match(to.pattern, r.URL.Path)
+		values, ok := match(to.pattern, r.URL.EscapedPath())
 		if !ok {
 			continue
 		}
@@ -70,7 +72,8 @@ func (s *server) find(r *http.Request) (*route, error) {
 	return nil, problem(api.NotFound, http.StatusNotFound, "There is no such path; /api/v1/openapi.yaml lists them.")
 }
 
-// match compares a path with a pattern; {name} stands for one element that is not empty.
+// match compares an escaped path with a pattern; {name} stands for one element that is not empty, and may have slashes that
+// are escaped: MIG UUIDs of old drivers do.
 func match(pattern, path string) (map[string]string, bool) {
 	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
 	if len(want) != len(have) {
@@ -79,10 +82,13 @@ func match(pattern, path string) (map[string]string, bool) {
 	values := make(map[string]string)
 	for i, element := range want {
 		name, ok := strings.CutPrefix(element, "{")
+		value, err := url.PathUnescape(have[i])
 		switch {
-		case ok && have[i] != "":
-			values[strings.TrimSuffix(name, "}")] = have[i]
-		case ok || element != have[i]:
+		case err != nil:
+			return nil, false
+		case ok && value != "":
+			values[strings.TrimSuffix(name, "}")] = value
+		case ok || element != value:
 			return nil, false
 		}
 	}

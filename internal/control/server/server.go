@@ -30,6 +30,7 @@ type Engine interface {
 	Rollback(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
+	ConfirmFree(ctx context.Context, by control.Actor, device string) (*api.Confirmation, error)
 	SetMode(ctx context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error)
 	Operation(id string) (*api.Operation, error)
 	Operations() *api.Operations
@@ -39,7 +40,8 @@ type Engine interface {
 var _ Engine = (*control.Engine)(nil)
 
 // Reviewer asks the Kubernetes API server whose token it is, and for the rights on the partitions of this node. The error wraps
-// gpu.ErrNoPermission if the token is invalid; any other means that the API server did not answer.
+// gpu.ErrNoPermission if the token is invalid; any other means that the API server did not answer, or that it refuses the
+// review to this program: then errors.As finds an error whose method Refusal names what is missing.
 type Reviewer interface {
 	// Known returns the actor of a token that was reviewed just now, without asking again.
 	Known(token string) (control.Actor, bool)

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// confirmWarning is what an operator approves.
+const confirmWarning = "mig-exporter will take the device for free although the kubelet does not say so: a container that runs on it after " +
+	"all loses it with the next change of the layout. Look first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no " +
+	"longer than until the kubelet or mig-exporter restarts."
+
+// freeDevice is a device to confirm: its name for the server, a title, and who has it or a part of it.
+type freeDevice struct {
+	name, title string
+	use         nodeUse
+}
+
+// confirmFree shows what is known of devices, asks, and tells the server that nothing uses them, one after the other. If the
+// server refuses one, it goes on with the others.
+func (s *session) confirmFree(ctx context.Context) error {
+	var node nodeState
+	if err := s.client.fetch(ctx, "/node", &node); err != nil {
+		return err
+	}
+	devices := make([]freeDevice, 0, len(s.opts.GPUs))
+	for _, word := range s.opts.GPUs {
+		d, ok := node.device(word)
+		if !ok {
+			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as GPU-<uuid>/<id>, "+
+				"a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
+		}
+		if !slices.ContainsFunc(devices, func(o freeDevice) bool { return o.name == d.name }) {
+			devices = append(devices, d)
+		}
+	}
+	if why := node.Node.HoldersIncomplete; why != "" {
+		s.page.para("! ", yellow, "not all holders of devices are known: "+why)
+	}
+	for i := range devices {
+		writeDevice(s.page, &devices[i])
+	}
+	s.page.line()
+	s.page.para("! ", yellow, confirmWarning)
+	s.page.line()
+	what := devices[0].name
+	if len(devices) > 1 {
+		what = fmt.Sprintf("these %d devices", len(devices))
+	}
+	if err := s.ask(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what)); err != nil {
+		return err
+	}
+	refused := refusals{of: len(devices)}
+	for _, d := range devices {
+		var done api.Confirmation
+		var problem *api.Problem
+		err := s.client.send(ctx, http.MethodPost, "/devices/"+pathEscape(d.name)+"/confirm-free", nil, newKey(), &done)
+		if len(devices) > 1 && errors.As(err, &problem) {
+			refused.devices, refused.problems = append(refused.devices, d.name), append(refused.problems, problem)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.page.line(text("%s", done.Device).in(bold))
+		s.page.para("  ", green, done.Note)
+		for _, h := range done.Confirmed {
+			holder := nodeHolder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container}
+			s.page.para("  does not count any more: ", plain, holder.name())
+		}
+	}
+	if len(refused.devices) > 0 {
+		return &refused
+	}
+	return nil
+}
+
+// refusals is the error of devices that could not be confirmed, among others.
+type refusals struct {
+	of       int
+	devices  []string
+	problems []*api.Problem
+}
+
+func (r *refusals) Error() string {
+	return fmt.Sprintf("refused for %d of %s: %s", len(r.devices), plural(r.of, "device", "devices"), strings.Join(r.devices, ", "))
+}
+
+// report tells why each device was refused, and then which.
+func (r *refusals) report(p *page, o *options) {
+	for i, problem := range r.problems {
+		p.line(text("%s", r.devices[i]).in(bold))
+		reportProblem(p, problem, o)
+	}
+	p.para("migctl: ", red, r.Error())
+}
+
+// writeDevice shows who has a device, as far as the node knows.
+func writeDevice(p *page, d *freeDevice) {
+	p.line(text("%s", d.title).in(bold))
+	known := map[string]bool{}
+	for i := range d.use.Holders {
+		h := &d.use.Holders[i]
+		t := h.name()
+		if h.unconfirmed() {
+			t += ": " + orUnknown(h.Reason)
+		}
+		switch {
+		case known[t]:
+		case h.unconfirmed():
+			p.para("  may be in use: ", yellow, t)
+		default:
+			p.para("  in use: ", red, "pod "+t)
+		}
+		known[t] = true
+	}
+	if n := d.use.Processes.Or(0); n > 0 {
+		p.para("  in use: ", red, plural(n, "process", "processes"))
+	}
+	if len(known) == 0 {
+		p.line(text("  no container is known that has it").in(dim))
+	}
+}
+
+// device finds a device by an operator's word, with all that is within it and, of a compute instance, what its GPU instance is
+// held by as a whole.
+func (n *nodeState) device(word string) (freeDevice, bool) {
+	for i := range n.GPUs {
+		g := &n.GPUs[i]
+		if g.UUID != "" && sameGPU(word, g) {
+			d := freeDevice{string(g.UUID), fmt.Sprintf("GPU %d, %s", g.Index, g.UUID), g.nodeUse}
+			for j := range g.Instances {
+				use := g.Instances[j].whole()
+				d.use.Holders = slices.Concat(d.use.Holders, use.Holders)
+			}
+			return d, true
+		}
+		for j := range g.Instances {
+			inst := &g.Instances[j]
+			if name := fmt.Sprintf("%s/%d", g.UUID, inst.ID); word == name {
+				return freeDevice{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index, orUnknown(inst.Profile)), inst.whole()}, true
+			}
+			for k := range inst.Computes {
+				if c := &inst.Computes[k]; word == string(c.UUID) && word != "" {
+					d := freeDevice{word, word, c.nodeUse}
+					d.use.Holders = slices.Concat(c.Holders, inst.Holders)
+					return d, true
+				}
+			}
+		}
+	}
+	return freeDevice{}, false
+}

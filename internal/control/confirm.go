@@ -1,0 +1,210 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// target is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices of the
+// GPU's instances.
+type target struct {
+	g  mig.NodeGPU
+	at gpu.Device
+}
+
+// ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU instance
+// ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It changes no GPU, and so is allowed in plan mode. What is
+// seen to use the device overrules the operator: a container that the kubelet lists, and a process.
+func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api.Confirmation, error) {
+	if !by.Rights.Force {
+		return nil, problemf(api.Forbidden, "%s may not confirm that a device is free (right force)", by.Name)
+	}
+	c, err := e.look(ctx)
+	if err != nil {
+		return nil, driverProblem(err)
+	}
+	t, ok := c.find(device)
+	if !ok {
+		return nil, problemf(api.NotFound, "no GPU, GPU instance or MIG device %.128q can be read on this node", device)
+	}
+	unconfirmed, p := c.unconfirmed(t)
+	if p != nil {
+		return nil, p
+	}
+	done := &api.Confirmation{APIVersion: api.Version, Device: t.name(), Confirmed: []api.UnconfirmedHolder{},
+		Note: "there was nothing to confirm: everything that holds a device is known"}
+	if len(unconfirmed) == 0 && c.pods.Incomplete == "" {
+		return done, nil
+	}
+	var free []gpu.DeviceRef
+	if c.pods.Incomplete != "" {
+		free = t.refs(c.pods.Free)
+	}
+	if !e.o.Assignments.ConfirmFree(c.pods.Epoch, free, unconfirmed) {
+		return nil, problemf(api.Unavailable, "the kubelet has restarted meanwhile: look again, and confirm again")
+	}
+	for _, a := range unconfirmed {
+		h := api.UnconfirmedHolder{Namespace: a.Holder.Namespace, Pod: a.Holder.Pod, Container: a.Holder.Name, Reason: a.Holder.Unconfirmed}
+		if !slices.Contains(done.Confirmed, h) {
+			done.Confirmed = append(done.Confirmed, h)
+		}
+	}
+	pods := make([]string, 0, len(done.Confirmed))
+	for _, h := range done.Confirmed {
+		pods = append(pods, containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}))
+	}
+	level.Info(e.o.Logger).Log("msg", "An operator confirmed that a device is free", "device", done.Device, "operator", by.Name,
+		"pods", strings.Join(pods, ", "))
+	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
+	return done, nil
+}
+
+// find finds a device by its name.
+func (c *census) find(device string) (target, bool) {
+	ref, err := gpu.ParseMIGRef(device)
+	if err != nil {
+		ref = gpu.DeviceRef{MIG: gpu.MIGUUID(device)}
+	}
+	for _, g := range c.gpus {
+		if device == string(g.UUID) {
+			return target{g, gpu.Device{Instance: gpu.Whole, Compute: gpu.Whole}}, true
+		}
+		for m, i := range g.Instances {
+			if device == bareName(g.UUID, i.ID) {
+				return target{g, gpu.Device{Instance: m, Compute: gpu.Whole}}, true
+			}
+		}
+		if at, match := devicesOf(g).Resolve(ref); match == gpu.MatchDevice {
+			return target{g, at}, true
+		}
+	}
+	return target{}, false
+}
+
+// unconfirmed returns the assignments that may hold a device or a part of it and nothing beside it. It is a problem if
+// something is seen to use the device, or if an assignment may hold more than the device.
+func (c *census) unconfirmed(t target) ([]gpu.Assignment, *api.Problem) {
+	if users := c.users(t); len(users) > 0 {
+		return nil, t.refuse(users, "it is in use")
+	}
+	var within []gpu.Assignment
+	for _, a := range c.pods.List {
+		if a.Holder.Unconfirmed == "" {
+			continue
+		}
+		d, match := resolve(t.g, a.Device)
+		switch {
+		case match == gpu.MatchNothing || !t.overlaps(d):
+		case a.Device.Minor.Present() && !t.g.Minor.Present():
+			return nil, t.refuse([]api.Hold{podHold(a.Holder)}, "it may hold another GPU as well, since the minor number of this one is not known")
+		case !t.contains(d):
+			return nil, t.refuse([]api.Hold{podHold(a.Holder)}, "it may hold more than that: confirm "+target{t.g, d}.name())
+		default:
+			within = append(within, a)
+		}
+	}
+	return within, nil
+}
+
+// refuse returns the problem of a device that cannot be confirmed to be free.
+func (t target) refuse(holders []api.Hold, why string) *api.Problem {
+	p := problemf(api.Busy, "%s cannot be confirmed to be free: %s: %s", t.name(), holdsText(holders), why)
+	b := api.Blocker{GPU: t.g.UUID, Instance: t.name(), Holders: holders}
+	if t.at.Instance != gpu.Whole {
+		i := t.g.Instances[t.at.Instance]
+		b.Profile, b.Placement = i.Profile, i.Placement
+	}
+	p.Blocking = []api.Blocker{b}
+	return p
+}
+
+// users are the containers that the kubelet lists for a device, and the processes that run on it or have it open. Monitoring
+// programs are not users.
+func (c *census) users(t target) []api.Hold {
+	var all []api.Hold
+	if t.at.Instance == gpu.Whole {
+		all = slices.Clone(c.whole[t.g.UUID])
+	}
+	for m, i := range t.g.Instances {
+		if !t.overlaps(gpu.Device{Instance: m, Compute: gpu.Whole}) {
+			continue
+		}
+		all = append(all, c.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
+		for k, ci := range i.Computes {
+			if t.overlaps(gpu.Device{Instance: m, Compute: k}) {
+				all = append(all, c.holds[unit{t.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
+			}
+		}
+	}
+	var users []api.Hold
+	for _, h := range all {
+		uses := h.Kind == api.HoldPod || h.Kind == api.HoldProcess || h.Kind == api.HoldHandle && !watches(h.What)
+		if uses && !slices.Contains(users, h) {
+			users = append(users, h)
+		}
+	}
+	return users
+}
+
+// overlaps reports whether a device of the GPU shares anything with t.
+func (t target) overlaps(d gpu.Device) bool {
+	same := func(a, b int) bool { return a == gpu.Whole || b == gpu.Whole || a == b }
+	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
+}
+
+// contains reports whether a device of the GPU is t or a part of it. A GPU instance is a part of its only compute instance.
+func (t target) contains(d gpu.Device) bool {
+	switch {
+	case t.at.Instance == gpu.Whole:
+		return true
+	case t.at.Instance != d.Instance:
+		return false
+	default:
+		return t.at.Compute == gpu.Whole || t.at.Compute == d.Compute || len(t.g.Instances[d.Instance].Computes) == 1
+	}
+}
+
+// refs are the references that a confirmation of t is about: to the GPU, or to each compute instance; and to the GPU
+// instance by its placement if it is without compute instances, or if all of them are in free or in t. That one still counts
+// when the compute instances have been destroyed.
+func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
+	if t.at.Instance == gpu.Whole {
+		return []gpu.DeviceRef{{GPU: t.g.UUID}}
+	}
+	i := t.g.Instances[t.at.Instance]
+	covered := coveredBy(t.g, free)
+	var refs []gpu.DeviceRef
+	all := true
+	for k, ci := range i.Computes {
+		switch d := (gpu.Device{Instance: t.at.Instance, Compute: k}); {
+		case !t.overlaps(d):
+			all = all && covered[d]
+		case ci.UUID != "":
+			refs = append(refs, gpu.DeviceRef{MIG: ci.UUID})
+		default:
+			refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(ci.ID)})
+		}
+	}
+	if all {
+		refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start), ProfileID: gpu.Some(i.ProfileID)})
+	}
+	return refs
+}
+
+func (t target) name() string {
+	switch {
+	case t.at.Instance == gpu.Whole:
+		return string(t.g.UUID)
+	case t.at.Compute == gpu.Whole:
+		return bareName(t.g.UUID, t.g.Instances[t.at.Instance].ID)
+	default:
+		return string(t.g.Instances[t.at.Instance].Computes[t.at.Compute].UUID)
+	}
+}

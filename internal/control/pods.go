@@ -1,0 +1,84 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// askPods finds out which containers hold instances, or may hold them: a container that is missing in the kubelet's list may
+// run on, with its devices.
+func (e *Engine) askPods(ctx context.Context, c *census, gpus []mig.NodeGPU) {
+	if e.o.Assignments == nil || len(gpus) == 0 {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	list, err := e.o.Assignments.List(call)
+	if errors.Is(err, gpu.ErrNoKubelet) {
+		return
+	}
+	if err != nil && list.Incomplete == "" {
+		list.Incomplete = "the kubelet does not answer: " + reasonText(err)
+	}
+	c.pods = list
+	for _, g := range gpus {
+		for _, a := range list.List {
+			c.hold(g, a.Device, podHold(a.Holder))
+		}
+		if list.Incomplete != "" {
+			c.holdUnknown(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
+		}
+	}
+}
+
+func podHold(h gpu.Holder) api.Hold {
+	if h.Unconfirmed != "" {
+		return api.Hold{Kind: api.HoldUnconfirmed, What: containerName(h.Container) + ": " + h.Unconfirmed}
+	}
+	return api.Hold{Kind: api.HoldPod, What: containerName(h.Container)}
+}
+
+// holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its instances, a GPU instance its
+// compute instances, and these cover their GPU instance once all of them are free.
+func (c *census) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
+	covered := coveredBy(g, free)
+	if covered[gpu.Device{Instance: gpu.Whole, Compute: gpu.Whole}] {
+		return
+	}
+	c.whole[g.UUID] = append(c.whole[g.UUID], h)
+	for m, i := range g.Instances {
+		if covered[gpu.Device{Instance: m, Compute: gpu.Whole}] {
+			continue
+		}
+		var open []unit
+		for k, ci := range i.Computes {
+			if !covered[gpu.Device{Instance: m, Compute: k}] {
+				open = append(open, unit{g.UUID, i.ID, gpu.Some(ci.ID)})
+			}
+		}
+		if len(open) == len(i.Computes) {
+			open = []unit{{gpu: g.UUID, instance: i.ID}}
+		}
+		for _, u := range open {
+			c.add(u, h)
+		}
+	}
+}
+
+// coveredBy returns the devices of a GPU that references name. A reference to what does not stand names nothing.
+func coveredBy(g mig.NodeGPU, free []gpu.DeviceRef) map[gpu.Device]bool {
+	return devicesOf(g).Cover(free)
+}
+
+func containerName(n gpu.Container) string {
+	name := strings.Trim(n.Namespace+"/"+n.Pod, "/")
+	if n.Name != "" {
+		name += " (" + n.Name + ")"
+	}
+	return name
+}

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// TestConfirmFreeByEveryName: names of GPU instances and of MIG devices of old drivers have slashes, which are escaped.
+func TestConfirmFreeByEveryName(t *testing.T) {
+	for path, device := range map[string]string{
+		"MIG-1":                 "MIG-1",
+		"GPU-1%2F3":             "GPU-1/3",
+		"MIG-GPU-1%2f3%2F0":     "MIG-GPU-1/3/0",
+		"GPU-1/3":               "",
+		"":                      "",
+		"GPU-1%252F3":           "GPU-1%2F3",
+		"..%2F..%2Foperations":  "../../operations",
+		"%4dIG-1":               "MIG-1",
+		strings.Repeat("M", 99): strings.Repeat("M", 99),
+	} {
+		r := newRig(t)
+		w := r.do(someone(control.Rights{Force: true}), "POST", "/api/v1/devices/"+path+"/confirm-free", "")
+		if device == "" {
+			wantProblem(t, w, 404, api.NotFound)
+			continue
+		}
+		if w.Code != 200 || !slices.Equal(r.engine.calls, []string{"confirm " + device}) {
+			t.Errorf("%s: %d %s, calls %q", path, w.Code, w.Body, r.engine.calls)
+		}
+	}
+}
+
+// TestConfirmFreeIsAudited: the audit log has the device before anything counts, and then whom it was about.
+func TestConfirmFreeIsAudited(t *testing.T) {
+	r := newRig(t)
+	all := someone(control.Rights{Force: true})
+	for range 2 {
+		if w := r.do(all, "POST", "/api/v1/devices/MIG-1/confirm-free", "", "Idempotency-Key", "k"); w.Code != 200 ||
+			!strings.Contains(w.Body.String(), `"pod":"train-0"`) {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	}
+	if r.engine.called() != 1 {
+		t.Errorf("%d calls of the engine", r.engine.called())
+	}
+	r.engine.err = &api.Problem{Type: api.Busy, Title: "In use", Status: 409}
+	wantProblem(t, r.do(all, "POST", "/api/v1/devices/"+strings.Repeat("M", 999)+"/confirm-free", ""), 409, api.Busy)
+	lines := r.audit.entries(t)
+	if len(lines) != 5 {
+		t.Fatalf("%+v", lines)
+	}
+	begin, end, replay, refused := lines[0], lines[1], lines[2], lines[4]
+	if begin.Phase != "begin" || begin.Device != "MIG-1" || begin.Actor != "someone" || begin.Verb != verbForce ||
+		end.Phase != "end" || end.Device != "MIG-1" || end.Status != 200 || !slices.Equal(end.Confirmed, []string{"ml/train-0/main"}) ||
+		!replay.Replay || len(refused.Device) != maxID || refused.Problem != api.Busy || len(refused.Confirmed) > 0 {
+		t.Errorf("%+v", lines)
+	}
+	if w := r.do(someone(control.Rights{Apply: true}), "POST", "/api/v1/devices/MIG-2/confirm-free", ""); w.Code != 403 {
+		t.Errorf("without the right: %d", w.Code)
+	}
+	lines = r.audit.entries(t)
+	if last := lines[len(lines)-1]; len(lines) != 6 || last.Device != "MIG-2" || last.Status != 403 {
+		t.Errorf("without the right: %+v", last)
+	}
+	r.audit.fail = errors.New("no space left on device")
+	wantProblem(t, r.do(all, "POST", "/api/v1/devices/MIG-1/confirm-free", ""), 503, api.ReadOnly)
+	if r.engine.called() != 2 {
+		t.Errorf("%d calls of the engine without an audit log", r.engine.called())
+	}
+}
