@@ -107,8 +107,8 @@ func TestBenchNode(t *testing.T) {
 				held += len(gi.Holders)
 			}
 		}
-		if len(s.GPUs) != gpus || held != gpus*benchSlices || s.Unmatched != 0 {
-			t.Errorf("%d GPUs with %d held instances, %d unmatched; want %d with %d", len(s.GPUs), held, s.Unmatched, gpus, gpus*benchSlices)
+		if len(s.GPUs) != gpus || held != gpus*benchSlices || len(s.Unmatched) != 0 {
+			t.Errorf("%d GPUs with %d held instances, %d unmatched; want %d with %d", len(s.GPUs), held, len(s.Unmatched), gpus, gpus*benchSlices)
 		}
 		if records := x.node.simulated.Records(); slices.ContainsFunc(records, func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
 			t.Errorf("something happened on the bench: %v", records)

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"regexp"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/collector"
@@ -70,14 +72,17 @@ type Config struct {
 	readyMaxAgeSet bool
 	Pprof          bool
 
-	KubeletSocket  string
-	PodLabels      collector.PodLabelMode
-	PodsStaleAfter time.Duration
-	ResourceNames  []string
-	PodLabelNames  []string
-	NodeName       string // empty: the API server is not asked for owners and labels
-	ContainerLogs  string
-	ProcDir        string
+	KubeletSocket    string // empty: there is no kubelet
+	kubeletSocketSet bool
+	WitnessPod       string // empty: the own one
+	Checkpoint       string // empty: it is not read
+	PodLabels        collector.PodLabelMode
+	PodsStaleAfter   time.Duration
+	ResourceNames    []string
+	PodLabelNames    []string
+	NodeName         string // empty: the API server is not asked for owners and labels
+	ContainerLogs    string
+	ProcDir          string
 
 	Disabled map[string]bool // collectors that are switched off
 
@@ -102,6 +107,9 @@ func (c *Config) Validate() error {
 	add(c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
 		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s", c.ReadyMaxAge, c.PollInterval)
 	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
+	add(c.WitnessPod == "" || podNamePattern.MatchString(c.WitnessPod),
+		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *", c.WitnessPod)
+	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint), "--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
 	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
 		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
 	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
@@ -120,6 +128,9 @@ func (c *Config) Validate() error {
 	}
 	return errors.Join(append(errs, c.Control.validate())...)
 }
+
+// podNamePattern is the name of a pod with its namespace, or the beginning of one.
+var podNamePattern = regexp.MustCompile(`^[a-z0-9-]+/[a-z0-9.-]*[a-z0-9.*-]$`)
 
 // minInterval keeps a slip of the pen from asking the driver all the time.
 const minInterval = 50 * time.Millisecond

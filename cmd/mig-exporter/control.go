@@ -21,7 +21,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
@@ -309,41 +308,4 @@ func (n *node) bootID() (string, error) {
 		return "", fmt.Errorf("boot id: %w", err)
 	}
 	return strings.TrimSpace(string(text)), nil
-}
-
-// devices is what partition control asks of a kubelet.
-type devices interface {
-	List(ctx context.Context) (gpu.Assignments, error)
-	Allocatable(ctx context.Context) ([]gpu.DeviceRef, error)
-}
-
-// optionalKubelet is a kubelet that need not be there: on a node without even a folder for its socket, nobody holds anything
-// through it and it shows no devices. One that should be there and does not answer is an error.
-type optionalKubelet struct {
-	devices
-	dir string // of its socket
-}
-
-// List implements control.Assignments.
-func (k optionalKubelet) List(ctx context.Context) (gpu.Assignments, error) {
-	list, err := k.devices.List(ctx)
-	if errors.Is(err, gpu.ErrNotFound) && !exists(k.dir) {
-		return gpu.Assignments{}, nil
-	}
-	return list, err
-}
-
-// Allocatable implements control.Assignments: gpu.ErrNotSupported where there is no kubelet to wait for.
-func (k optionalKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
-	list, err := k.devices.Allocatable(ctx)
-	if errors.Is(err, gpu.ErrNotFound) && !exists(k.dir) {
-		return nil, fmt.Errorf("no kubelet: %w", gpu.ErrNotSupported)
-	}
-	return list, err
-}
-
-// exists is true for what cannot be looked at, too.
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, os.ErrNotExist)
 }

@@ -168,6 +168,7 @@ func TestRecut(t *testing.T) {
 
 func TestRollback(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", recutScenario))
+	c.advance(2 * time.Second) // the kubelet's list is settled
 	c.must(0, "apply", "--yes", "--gpus", "1", "--devices", "1g.10gb=3")
 	before := len(c.scrape().of("nvidia_mig_gpu_instance_allocated", `gpu="1"`))
 	ids, _ := c.operations()
@@ -185,6 +186,7 @@ func TestRollback(t *testing.T) {
 func TestStalePlan(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", recutScenario+
 		"faults: [{at: 5s, gpu: 1, kind: external-reconfigure, layout: [\"1g.10gb@0\"]}]\n"))
+	c.advance(2 * time.Second) // the kubelet's list is settled
 	var plan struct{ ID, Hash string }
 	if err := json.Unmarshal([]byte(c.must(0, "plan", "--gpus", "1", "--devices", "7g.80gb=1", "-o", "json")), &plan); err != nil {
 		t.Fatal(err)
@@ -202,6 +204,7 @@ func TestStalePlan(t *testing.T) {
 // Without --control.mode=apply there are plans, and nothing else.
 func TestPlanMode(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", recutScenario), planOnly)
+	c.advance(2 * time.Second) // the kubelet's list is settled
 	if out := c.must(1, "apply", "--yes", "--gpus", "1", "--devices", "7g.80gb=1"); !strings.Contains(out, "--control.mode=apply") {
 		t.Errorf("migctl does not say why:\n%s", out)
 	}
@@ -211,7 +214,7 @@ func TestPlanMode(t *testing.T) {
 
 func TestMIGMode(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", recutScenario), "--dcgm.mode=embedded")
-	c.advance(time.Second)
+	c.advance(2 * time.Second) // the kubelet's list is settled
 	c.must(0, "mode", "on", "--yes", "3")
 	c.scrape().expect(t, "Hopper, at once", 1, "nvidia_gpu_mig_enabled", `gpu="3"`)
 	if out := c.must(0, "mode", "on", "--yes", "2"); !strings.Contains(out, "reset") {

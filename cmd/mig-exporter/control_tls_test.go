@@ -66,6 +66,7 @@ func TestControlOverTLS(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", recutScenario), "--control.listen-address=127.0.0.1:0", "--control.config.file="+file)
 	address := regexp.MustCompile(`Partition control is listening" address=(127\.0\.0\.1:\d+)`)
 	c.waitFor(`Partition control is listening" address=127.0.0.1:`)
+	c.advance(2 * time.Second) // the kubelet's list is settled
 	as := func(name string, args ...string) []string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(tokens[name]+"\n"), 0o600); err != nil {

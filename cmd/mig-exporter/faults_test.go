@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -411,12 +412,46 @@ func TestKubeletDown(t *testing.T) {
 	p.advance(14 * time.Second)
 	check("down for long", 0, 1, 1)
 	p.advance(time.Second)
-	check("down for longer than is bearable", 0, 0, -1)
-	p.advance(24 * time.Second)
+	check("down for longer than is bearable", 0, 0, 1)
+	p.scrape().expect(t, "while its process runs", 1, "nvidia_gpu_pod_info", `confirmed="true"`)
+	p.advance(28 * time.Second)
 	check("back", 1, 0, 1)
-	if down, up := p.said("Source does not answer"), p.said("Source answers"); down != 1 || up < 1 {
+	p.scrape().expect(t, "back", 1, "nvidia_gpu_pod_info", `confirmed="true"`)
+	if down, up := p.said("Source is not available"), p.said("Source answers"); down < 1 || down > 2 || up < 1 {
 		t.Errorf("said %d times that it does not answer and %d times that it does:\n%s", down, up, p.logText())
 	}
+}
+
+// TestKubeletDownWithoutProcesses: after a while it is not known whether an idle pod still holds its GPU.
+func TestKubeletDownWithoutProcesses(t *testing.T) {
+	p := faultyNode(t, `
+gpus: [{model: A30, count: 2}]
+pods: [{name: p, container: main, resource: nvidia.com/gpu}]
+faults: [{at: 10s, for: 40s, kind: kubelet-down}]
+`, "--kubernetes.stale-after=20s")
+	check := func(when string, confirmed string, allocated, free int) {
+		t.Helper()
+		s := p.scrape()
+		s.expect(t, when, 1, "nvidia_gpu_pod_info", `confirmed="`+confirmed+`"`)
+		values := s.of("nvidia_gpu_allocated")
+		if n := len(slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return v != 1 })); n != allocated || len(values)-n != free {
+			t.Errorf("%s: %d GPUs are allocated and %d are free, want %d and %d", when, n, len(values)-n, allocated, free)
+		}
+	}
+	p.advance(9 * time.Second)
+	check("at first", "true", 1, 1)
+	p.advance(3 * time.Second)
+	check("down", "true", 1, 1)
+	p.advance(17 * time.Second)
+	check("down for a while", "true", 1, 0)
+	p.advance(time.Second)
+	check("down for long", "false", 0, 0)
+	p.advance(21 * time.Second)
+	check("back, and its list is empty", "false", 0, 0)
+	for range 5 {
+		p.advance(time.Second)
+	}
+	check("settled", "true", 1, 1)
 }
 
 func TestKubeletSlowAndRestarted(t *testing.T) {
@@ -441,7 +476,7 @@ func TestKubeletThatNeverAnswers(t *testing.T) {
 	s := p.scrape()
 	s.expect(t, "in the end", 1, "nvidia_gpu_up")
 	s.expect(t, "in the end", s["mig_exporter_snapshot_timestamp_seconds"], "nvidia_gpu_last_read_timestamp_seconds")
-	s.expect(t, "in the end", -1, "nvidia_gpu_pod_info")
+	s.expect(t, "while its process runs", 1, "nvidia_gpu_pod_info", `confirmed="true"`)
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}

@@ -147,16 +147,22 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 }
 
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket; it need not exist.").Default(podres.DefaultSocket).
-		StringVar(&cfg.KubeletSocket)
+	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an empty path says that this node has no kubelet.").
+		Default(podres.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
+	app.Flag("kubernetes.witness-pod", "Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list "+
+		"shows that the list is complete after a restart: no device counts as free before. By default the exporter's own pod; "+
+		"on a host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod is none.").StringVar(&cfg.WitnessPod)
+	app.Flag("kubernetes.checkpoint", "The checkpoint of the kubelet's device manager, a second source of who holds a device "+
+		"while the kubelet does not list its pods, and for init containers. Only root can read it; an empty path turns it off.").
+		Default(podres.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
 	enumFlag(app, "kubernetes.labels", "Where pods are named: series (on the series of what they hold, and in the "+
 		"info families), info (in the info families only), off.", collector.PodLabelsSeries, &cfg.PodLabels,
 		collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
-	durationFlag(app, "kubernetes.stale-after", "Time for which pods are still named after the kubelet has stopped answering.",
+	durationFlag(app, "kubernetes.stale-after", "Time for which what the kubelet said last still counts after it has stopped answering.",
 		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name that stands for NVIDIA devices beside nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
-	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME where a pod is named; needs "+
+	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME on the info series of pods; needs "+
 		"--kubernetes.node-name; repeatable.").StringsVar(&cfg.PodLabelNames)
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked for the owners and labels "+
 		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)

@@ -37,6 +37,10 @@ var goldens = []struct {
 	{name: "a30", scenario: "a30"},
 	{name: "gke-h100-3g", scenario: "gke-h100-3g"},
 	{name: "mps-and-timeslicing", scenario: "mps-and-timeslicing"},
+	// A second after a restart of the kubelet, with processes and an init container; and in an outage of the API server.
+	{name: "kubelet-outages", scenario: "kubelet-outages"},
+	{name: "kubelet-outages.away", scenario: "kubelet-outages", steps: []time.Duration{2*time.Minute + 9*time.Second, 6 * time.Second, 70 * time.Second}},
+	{name: "dra-monitors", scenario: "dra-monitors"},
 	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
 	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{
 		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second, 30 * time.Second,

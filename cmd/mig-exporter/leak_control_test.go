@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-kit/log"
 
@@ -32,20 +33,11 @@ gpus:
   - {model: A100-40GB, mig: true, layout: ["7g.40gb@0"]}
 `
 
-// controlledNode starts a node with partition control, as run does, and waits until that is ready.
-func controlledNode(t *testing.T) *exporter {
+// startControlled runs a simulated node with partition control, whose files are in dir.
+func startControlled(t *testing.T, dir string, flags []string) *exporter {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ctl-") //nolint:usetesting // the path of a socket has to be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	scenario := filepath.Join(dir, "scenario.yaml")
-	if err := os.WriteFile(scenario, []byte(changeScenario), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	inv, err := parse([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled", "--control.mode=apply",
-		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")}, os.LookupEnv)
+	inv, err := parse(append([]string{"--driver=sim", "--sim.clock=step", "--control.enabled", "--control.mode=apply",
+		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")}, flags...), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +59,7 @@ func controlledNode(t *testing.T) *exporter {
 		}
 		x.close()
 	})
-	return x // its first operation waits until it is ready
+	return x
 }
 
 // changeLayout makes one layout change and waits for its end.
@@ -125,7 +117,8 @@ func TestNothingGrowsByLayoutChanges(t *testing.T) {
 	if raceEnabled {
 		t.Skip("ten times slower, and the detector's shadow memory is not what is measured")
 	}
-	x := controlledNode(t)
+	x := controlledNode(t, changeScenario)
+	advanceBy(t, x, 2*time.Second) // the kubelet's list is settled
 	server := httptest.NewServer(x.handler)
 	defer server.Close()
 	layouts := []map[string]api.DeviceRequest{

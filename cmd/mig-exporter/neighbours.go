@@ -1,9 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/prometheus/common/version"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
 	"github.com/mig-exporter/mig-exporter/internal/control/handles"
@@ -27,7 +30,7 @@ func (n *node) openNeighbours(cfg *Config) error {
 	if err != nil {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
-	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir})
+	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent()})
 	if err != nil {
 		return err
 	}
@@ -44,3 +47,6 @@ func (n *node) openNeighbours(cfg *Config) error {
 	n.cluster = owners.NewNode(cordoner, local, here)
 	return nil
 }
+
+// userAgent names this program to the API server.
+func userAgent() string { return "mig-exporter/" + cmp.Or(version.Version, "unknown") }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/go-kit/log"
@@ -16,13 +15,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
-	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
-	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podres"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
 )
 
@@ -43,11 +39,14 @@ type node struct {
 	releaser control.Profiling
 	reviewer server.Reviewer
 
-	profilerCalls func() uint64 // nil with it
-	simulated     *sim.Node     // nil for this machine and a replay
-	clock         movable       // nil for this machine
-	polled        func()        // nil, or to be called after each poll
-	inCluster     bool          // in a pod of a Kubernetes cluster: there is a kubelet
+	profilerCalls func() uint64  // nil with it
+	simulated     *sim.Node      // nil for this machine and a replay
+	clock         movable        // nil for this machine
+	polled        func()         // nil, or to be called after each poll
+	inCluster     bool           // in a pod of a Kubernetes cluster: there is a kubelet
+	kubelet       *podres.Client // nil where it is not asked
+	metadata      metadata       // nil where the API server is not asked
+	running       runningContainers
 	closers       []func() error
 	logger        log.Logger
 }
@@ -95,36 +94,6 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	}, nil
 }
 
-// openPods makes the node's kubelet the one that is asked. A recording has none.
-func (n *node) openPods(cfg *Config) error {
-	switch {
-	case n.simulated != nil && n.simulated.Scenario().Node.Kubernetes:
-		return n.startKubelet(cfg)
-	case n.clock != nil:
-		return nil
-	}
-	var metadata podres.Metadata
-	if cfg.NodeName != "" {
-		server, err := kubeapi.InClusterServer(os.Getenv)
-		if err != nil {
-			return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
-		}
-		m, err := podmeta.New(podmeta.Options{
-			Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
-		})
-		if err != nil {
-			return err
-		}
-		n.onClose(m.Close)
-		metadata = m
-	}
-	n.askKubelet(cfg, cfg.KubeletSocket, metadata)
-	n.containers = podres.NewContainers(podres.ContainersOptions{
-		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
-	})
-	return nil
-}
-
 // openSimulated starts the simulated node of a scenario.
 func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
 	scenario, err := sim.Load(cfg.SimScenario)
@@ -167,36 +136,6 @@ func openRecording(cfg *Config, logger log.Logger) (*node, error) {
 	level.Info(logger).Log("msg", "This is a recording: another node's GPUs, as they were", "file", cfg.SimScenario,
 		"start", recording.Start.Format(time.RFC3339), "polls", len(recording.Moments))
 	return n, nil
-}
-
-// startKubelet runs the simulated kubelet on a socket of its own and asks it instead of this machine's.
-func (n *node) startKubelet(cfg *Config) error {
-	dir, err := os.MkdirTemp("", "mig-exporter-sim-")
-	if err != nil {
-		return fmt.Errorf("simulated kubelet: %w", err)
-	}
-	n.closers = append(n.closers, func() error { return os.RemoveAll(dir) })
-	server, err := kubelet.New(n.simulated, dir, n.logger)
-	if err != nil {
-		return err
-	}
-	n.closers = append(n.closers, server.Close)
-	n.askKubelet(cfg, server.Socket(), simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames})
-	faulty := faultyKubelet{devices: n.devices, node: n.simulated, server: server}
-	n.pods, n.devices = faulty, faulty
-	n.containers = podres.NewContainers(podres.ContainersOptions{
-		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
-	})
-	return nil
-}
-
-func (n *node) askKubelet(cfg *Config, socket string, metadata podres.Metadata) {
-	client := podres.New(podres.Options{
-		Socket: socket, ResourceNames: cfg.ResourceNames, Metadata: metadata, Now: time.Now, Logger: n.logger,
-	})
-	n.onClose(client.Close)
-	n.pods = client
-	n.devices = optionalKubelet{devices: client, dir: filepath.Dir(socket)}
 }
 
 // onClose notes what has nothing to say when it is closed.

@@ -94,6 +94,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 			node.polled()
 		}
 	}))
+	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
 		if x.control, err = openControl(cfg, x); err != nil {
 			x.close()
@@ -201,7 +202,7 @@ func pollOptions(
 		PodsStaleAfter: cfg.PodsStaleAfter * cfg.speed(),
 		Now:            node.now,
 		Pods:           node.pods,
-		PodsExpected:   node.inCluster,
+		Sources:        node.sources,
 		Containers:     node.containers,
 		Profiler:       node.profiler,
 		Jobs:           node.jobs,

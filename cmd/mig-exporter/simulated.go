@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -30,21 +31,51 @@ type simulatedMetadata struct {
 	labels []string
 }
 
-// PodMetadata finds a pod's owner and the chosen ones of its labels.
-func (m simulatedMetadata) PodMetadata(namespace, pod string) (gpu.PodMetadata, bool) {
-	owner, labels, ok := m.node.PodMetadata(namespace, pod)
-	known := gpu.PodMetadata{Workload: owner}
+// PodMetadata implements podres.Metadata: a pod's owner and those of its labels that were chosen.
+func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
+	p, ok := m.node.PodByName(namespace, pod, since)
+	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
 	for _, name := range m.labels {
-		if value, has := labels[name]; has {
+		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
 		}
 	}
 	return known, ok
 }
 
+// PodByUID implements podres.Metadata.
+func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool) {
+	p, ok := m.node.PodByUID(uid)
+	return p.Namespace, p.Name, ok && !p.Ended
+}
+
+// PodGone implements podres.Metadata. The simulated API server is asked with each call: that is later than since.
+func (m simulatedMetadata) PodGone(namespace, pod, uid string, _ time.Time) bool {
+	return m.node.PodGone(namespace, pod, uid)
+}
+
+// AdminAccess implements podres.Metadata.
+func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, error) {
+	admin, err := m.node.AdminAccess(d)
+	if err != nil {
+		return false, fmt.Errorf("claim %s in namespace %s: %w", d.Claim, d.Namespace, err)
+	}
+	return admin, nil
+}
+
+// State returns how the API server is.
+func (m simulatedMetadata) State() gpu.SourceState {
+	answered, up := m.node.APIServer()
+	state := gpu.SourceState{Name: gpu.SourceKubernetes, Up: up, LastSuccess: answered}
+	if !up {
+		state.Err = fmt.Errorf("simulated API server: %w", gpu.ErrUnavailable)
+	}
+	return state
+}
+
 // faultyKubelet asks a simulated kubelet after the node's faults have had their way with it.
 type faultyKubelet struct {
-	devices
+	control.Assignments
 	node   *sim.Node
 	server *kubelet.Server
 }
@@ -54,7 +85,7 @@ func (k faultyKubelet) List(ctx context.Context) (gpu.Assignments, error) {
 	if err := k.server.Follow(k.node.Kubelet()); err != nil {
 		return gpu.Assignments{}, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
 	}
-	return k.devices.List(ctx)
+	return k.Assignments.List(ctx)
 }
 
 // Allocatable asks which devices it can give out.
@@ -62,7 +93,7 @@ func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error)
 	if err := k.server.Follow(k.node.Kubelet()); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
 	}
-	return k.devices.Allocatable(ctx)
+	return k.Assignments.Allocatable(ctx)
 }
 
 // stepper is the loop that is asked for a Snapshot after the clock moved.

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// TestSimulatedMetadata: what is known of pods and claims, with the API server and without it.
+func TestSimulatedMetadata(t *testing.T) {
+	scenario, err := sim.Parse("test.yaml", []byte(`
+version: 1
+node: {hostname: n, allocator: dra}
+gpus: [{model: A30, count: 2}]
+pods:
+  - {name: monitor, owner: DaemonSet/monitor, labels: {app: m, tier: t}, container: c, resource: nvidia.com/gpu, count: 2, admin: true}
+  - {name: file, static: true}
+faults: [{at: 10s, for: 10s, kind: api-server-down}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = n.Close() })
+	m := simulatedMetadata{node: n, labels: []string{"app", "none"}}
+	var _ podres.Metadata = m
+	claim := gpu.ClaimDevice{Namespace: "default", Claim: "monitor-c", Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-0"}
+	began := n.Now()
+
+	known, ok := m.PodMetadata("default", "monitor", began)
+	if !ok || known.UID == "" || known.Workload != "DaemonSet/monitor" || len(known.Labels) != 1 || known.Labels[0] != (gpu.Label{Name: "app", Value: "m"}) {
+		t.Errorf("monitor: %+v, %v", known, ok)
+	}
+	if file, ok := m.PodMetadata("default", "file-n", began); !ok || file.UID == "" || file.Workload != "" {
+		t.Errorf("a static pod: %+v, %v", file, ok)
+	}
+	if namespace, pod, ok := m.PodByUID(known.UID); namespace != "default" || pod != "monitor" || !ok {
+		t.Errorf("by UID: %s/%s, %v", namespace, pod, ok)
+	}
+	if admin, err := m.AdminAccess(claim, began); !admin || err != nil {
+		t.Errorf("admin access: %v, %v", admin, err)
+	}
+	if _, err := m.AdminAccess(gpu.ClaimDevice{}, began); !errors.Is(err, gpu.ErrNotFound) {
+		t.Errorf("no claim: %v", err)
+	}
+	if m.PodGone("default", "monitor", known.UID, began) || !m.PodGone("default", "", "another", began) {
+		t.Error("the wrong pod is gone")
+	}
+	if s := m.State(); s.Name != gpu.SourceKubernetes || !s.Up || !s.LastSuccess.Equal(began) || s.Err != nil {
+		t.Errorf("%+v", s)
+	}
+
+	if err := n.Advance(15 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := m.PodMetadata("default", "monitor", began); !ok {
+		t.Error("what was known before is not told without the API server")
+	}
+	if _, ok := m.PodMetadata("default", "monitor", n.Now()); ok {
+		t.Error("the API server has answered since")
+	}
+	if _, err := m.AdminAccess(claim, began); !errors.Is(err, gpu.ErrUnavailable) {
+		t.Errorf("without the API server: %v", err)
+	}
+	if m.PodGone("default", "monitor", "another", began) {
+		t.Error("a pod is gone without the API server's word")
+	}
+	if s := m.State(); s.Up || !errors.Is(s.Err, gpu.ErrUnavailable) || !s.LastSuccess.Equal(began.Add(10*time.Second)) {
+		t.Errorf("%+v", s)
+	}
+}
