@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/collector"
@@ -107,7 +107,7 @@ func (c *Config) Validate() error {
 	add(c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
 		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s", c.ReadyMaxAge, c.PollInterval)
 	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
-	add(c.WitnessPod == "" || podNamePattern.MatchString(c.WitnessPod),
+	add(c.WitnessPod == "" || isWitness(c.WitnessPod),
 		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *", c.WitnessPod)
 	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint), "--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
 	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
@@ -129,8 +129,12 @@ func (c *Config) Validate() error {
 	return errors.Join(append(errs, c.Control.validate())...)
 }
 
-// podNamePattern is the name of a pod with its namespace, or the beginning of one.
-var podNamePattern = regexp.MustCompile(`^[a-z0-9-]+/[a-z0-9.-]*[a-z0-9.*-]$`)
+// isWitness reports whether a text is NAMESPACE/NAME of a pod, or a prefix of that which ends in *.
+func isWitness(text string) bool {
+	namespace, name, found := strings.Cut(strings.TrimSuffix(text, "*"), "/")
+	isName := func(s string) bool { return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" }
+	return found && namespace != "" && isName(namespace) && isName(name) && !strings.HasSuffix(text, "/")
+}
 
 // minInterval keeps a slip of the pen from asking the driver all the time.
 const minInterval = 50 * time.Millisecond

@@ -10,9 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// TestSimulatedMetadata: what is known of pods and claims, with the API server and without it.
-func TestSimulatedMetadata(t *testing.T) {
-	scenario, err := sim.Parse("test.yaml", []byte(`
+const monitoredNode = `
 version: 1
 node: {hostname: n, allocator: dra}
 gpus: [{model: A30, count: 2}]
@@ -20,7 +18,11 @@ pods:
   - {name: monitor, owner: DaemonSet/monitor, labels: {app: m, tier: t}, container: c, resource: nvidia.com/gpu, count: 2, admin: true}
   - {name: file, static: true}
 faults: [{at: 10s, for: 10s, kind: api-server-down}]
-`))
+`
+
+// TestSimulatedMetadata: what is known of pods and claims, with the API server and without it.
+func TestSimulatedMetadata(t *testing.T) {
+	scenario, err := sim.Parse("test.yaml", []byte(monitoredNode))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,6 +87,10 @@ func held(g *gpu.GPU) map[string][]string {
 	return out
 }
 
+func legacyRef(gi gpu.InstanceID, ci gpu.ComputeID) gpu.DeviceRef {
+	return gpu.DeviceRef{GPU: uuidA, Instance: gpu.Some(gi), Compute: gpu.Some(ci)}
+}
+
 type attachTest struct {
 	name      string
 	list      []gpu.Assignment
@@ -99,9 +103,6 @@ type attachTest struct {
 
 // attachTests are ways of naming and sharing the devices of migGPU.
 func attachTests() []attachTest {
-	legacy := func(gi gpu.InstanceID, ci gpu.ComputeID) gpu.DeviceRef {
-		return gpu.DeviceRef{GPU: uuidA, Instance: gpu.Some(gi), Compute: gpu.Some(ci)}
-	}
 	sharedClaim := func(pod string) gpu.Assignment {
 		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
 		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
@@ -122,7 +123,7 @@ func attachTests() []attachTest {
 			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-2"}, "q", 1)},
 			want: map[string][]string{"ci/2/0": {"p"}, "ci/2/1": {"q"}}},
 		{name: "one pod on every compute instance holds the GPU instance", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(legacy(2, 1), "p", 1)},
+			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(legacyRef(2, 1), "p", 1)},
 			want: map[string][]string{"ci/2/0": {"p"}, "ci/2/1": {"p"}, "gi/2": {"p"}}},
 		{name: "GKE names the GPU instance", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{Minor: gpu.Some(4), Instance: gpu.Some(gpu.InstanceID(1))}, "p", 1)},
@@ -144,7 +145,7 @@ func attachTests() []attachTest {
 		{name: "a claim and a device plugin", list: []gpu.Assignment{claimOf("a", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
 		{name: "two ids for one device", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(assign(legacy(1, 0), "b", 2), "MIG-GPU-x/1/0")},
+			assign(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(assign(legacyRef(1, 0), "b", 2), "MIG-GPU-x/1/0")},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
 		{name: "a successor of an unconfirmed holder", list: []gpu.Assignment{
 			unconfirmed(gpu.DeviceRef{MIG: "MIG-3"}, "a"), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
@@ -153,19 +154,25 @@ func attachTests() []attachTest {
 			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
 			pids: fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}},
 			want: map[string][]string{"ci/2/0": {"a"}}},
+	}
+}
+
+// sharedTests are ways of sharing the devices of migGPU, and of naming none.
+func sharedTests() []attachTest {
+	return []attachTest{
 		{name: "time-slicing", list: []gpu.Assignment{
 			replica(gpu.DeviceRef{GPU: uuidA}, "q", "1"), replica(gpu.DeviceRef{GPU: uuidA}, "p", "0")},
 			want: map[string][]string{"gpu": {"p time-slicing 0", "q time-slicing 1"}}},
 		{name: "MPS by the compute mode", mps: true, list: []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
 			want: map[string][]string{"ci/1/0": {"p mps 0"}}},
 		{name: "unknown devices", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacy(9, 0), "p", 1), assign(legacy(2, 9), "p", 1)},
+			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacyRef(9, 0), "p", 1), assign(legacyRef(2, 9), "p", 1)},
 			want: map[string][]string{}, unmatched: 4, doubtful: true},
 	}
 }
 
 func TestAttach(t *testing.T) {
-	for _, tt := range attachTests() {
+	for _, tt := range slices.Concat(attachTests(), sharedTests()) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)

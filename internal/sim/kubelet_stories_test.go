@@ -50,6 +50,14 @@ func TestKubeletOutagesStory(t *testing.T) {
 	lists(static)
 	to(5*time.Minute + 10*time.Second)
 	lists(static, "serve-0", "train-0", "prepared", "late")
+}
+
+func TestDevicePluginStory(t *testing.T) {
+	n := shipped(t, "kubelet-outages")
+	to := func(passed time.Duration) {
+		t.Helper()
+		advance(t, n, passed-n.Now().Sub(StepStart()))
+	}
 	to(6*time.Minute + 20*time.Second)
 	if c := mustContainer(t, n, "misled"); len(c.PIDs) != 0 || len(c.Devices) != 1 {
 		t.Errorf("misled is %+v", c)

@@ -101,6 +101,11 @@ func badWork() []badScenario {
 		{"container that ends", goodHead + "pods:\n  - {name: p, containers: [{name: c, for: 1s}]}\n",
 			"pods[0].containers[0].for: is given without init: true; expected it at the pod"},
 		{"init that is no boolean", goodHead + "pods:\n  - {name: p, containers: [{name: c, init: first}]}\n", `pods[0].containers[0].init: is "first"; expected true or false`},
+	}
+}
+
+func badFaults() []badScenario {
+	return []badScenario{
 		{"slow API server without a delay", goodHead + "faults:\n  - {kind: api-server-slow}\n", "faults[0].delay: is missing"},
 		{"API server of one GPU", goodHead + "faults:\n  - {kind: api-server-down, gpu: 0}\n", "faults[0].gpu: has no meaning for a api-server-down fault"},
 		{"fault kind", goodHead + "faults:\n  - {kind: fire}\n", `faults[0].kind: is "fire"; expected one of activity-above-one, activity-nan, api-server-down, api-server-slow, change-fails, checkpoint-invalid`},
@@ -121,7 +126,7 @@ func badWork() []badScenario {
 }
 
 func TestBadScenarios(t *testing.T) {
-	for _, tc := range slices.Concat(badFiles(), badGPUs(), badWork()) {
+	for _, tc := range slices.Concat(badFiles(), badGPUs(), badWork(), badFaults()) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("bad.yaml", []byte(tc.text))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {

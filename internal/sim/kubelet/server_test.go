@@ -264,6 +264,7 @@ func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 		}
 	}
 	want("at first", 1, 0, false)
+	want("a second later", 1, 0, false)
 	want("once it is settled", 1, 0, true)
 	node.set(witness)
 	want("when the pod has ended", 0, 0, true)
@@ -279,6 +280,7 @@ func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 	}
 	node.set(witness)
 	want("when it lists the witness", 0, 1, false)
+	want("a second later", 0, 1, false)
 	want("when its list is settled", 0, 1, true)
 	want("when two settled lists lack it", 0, 0, true)
 }
