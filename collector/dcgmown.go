@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,7 +35,16 @@ func lastXID(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
 	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
 }
 
+// allXIDs counts by XID. Those that alerts are for begin at 0, so that increase() sees the first; others with the first.
 func allXIDs(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+	if g.Totals.XIDs.Since.IsZero() {
+		return
+	}
+	for _, xid := range gpu.WatchedXIDs() {
+		if !slices.ContainsFunc(g.Totals.XIDErrors, func(x gpu.XIDCount) bool { return x.XID == xid }) {
+			emit(0, "xid", formatUint(xid))
+		}
+	}
 	for _, x := range g.Totals.XIDErrors {
 		emit(x.Value, "xid", formatUint(x.XID))
 	}

@@ -1,6 +1,8 @@
 package collector
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,29 +53,37 @@ func (d *dcgmClock) expect(want string) {
 	expect(d.t, text(d.t, d.c, d.s), want)
 }
 
+// allXIDsText is DCGM_EXP_XID_ERRORS_TOTAL: 0 for every XID that alerts are for, so that increase() sees the first, a count for
+// XID 31, and more lines.
+func allXIDsText(of31 int, more string) string {
+	lines := []string{"# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge"}
+	for _, xid := range []int{119, 120, 13, 31, 43, 48, 63, 64, 74, 79, 94, 95} {
+		n := 0
+		if xid == 31 {
+			n = of31
+		}
+		lines = append(lines, fmt.Sprintf(`DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="%d"} %d`, xid, n))
+	}
+	return "\n\t\t" + strings.Join(append(lines, more), "\n\t\t")
+}
+
 func TestDCGMLastXID(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_TOTAL")
 	d.publish(0)
-	d.expect(`
+	d.expect(allXIDsText(0, "") + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
 	`)
 	d.xid(31, 2, time.Second)
 	d.xid(999, 1, 0)
 	d.publish(2 * time.Second)
-	d.expect(`
-		# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge
-		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="31"} 2
-		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 1
+	d.expect(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 1`) + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31
 	`)
 	d.xid(999, 2, time.Hour)
 	d.publish(time.Hour)
-	d.expect(`
-		# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge
-		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="31"} 2
-		DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 2
+	d.expect(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 2`) + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="999",err_msg="Unknown Error",gpu="0"} 999
 	`)

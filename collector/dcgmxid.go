@@ -1,43 +1,14 @@
 package collector
 
-// xidText says shortly what an XID is about, as the label err_msg, in the project's words. The numbers are those of
-// NVIDIA's guide to XID errors.
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// xidText returns the label err_msg of an XID; 0 stands for no XID.
 func xidText(xid uint64) string {
-	if text, ok := xidTexts()[xid]; ok {
-		return text
+	if xid == 0 {
+		return "No Error"
+	}
+	if name := gpu.XIDName(xid); name != "" {
+		return name
 	}
 	return "Unknown Error"
-}
-
-func xidTexts() map[uint64]string {
-	return map[uint64]string{
-		0:   "No Error",
-		8:   "GPU stopped processing",
-		13:  "Graphics engine exception",
-		31:  "GPU memory page fault",
-		32:  "Invalid or corrupted push buffer stream",
-		38:  "Driver firmware error",
-		43:  "GPU stopped processing",
-		45:  "Preemptive cleanup after earlier errors",
-		48:  "Double bit ECC error",
-		61:  "Internal micro-controller breakpoint or warning",
-		62:  "Internal micro-controller halt",
-		63:  "Row remapping or page retirement recorded",
-		64:  "Row remapping or page retirement failed",
-		68:  "Video processor exception",
-		69:  "Graphics engine class error",
-		74:  "NVLink error",
-		79:  "GPU has fallen off the bus",
-		92:  "High rate of single bit ECC errors",
-		94:  "Contained memory error",
-		95:  "Uncontained memory error",
-		109: "Context switch timeout",
-		119: "GSP RPC timeout",
-		120: "GSP error",
-		121: "C2C link error",
-		136: "Link training failed",
-		140: "Unrecovered ECC error",
-		143: "GPU initialization failed",
-		154: "GPU recovery action changed",
-	}
 }

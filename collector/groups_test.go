@@ -182,7 +182,9 @@ func errorCases() []groupCase {
 			# TYPE nvidia_gpu_xids_total counter
 			nvidia_gpu_xids_total{gpu="2",uuid="GPU-2"} 3
 			# TYPE nvidia_mig_gpu_instance_xid_errors_total counter
-			nvidia_mig_gpu_instance_xid_errors_total{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2",xid="79"} 1`},
+			nvidia_mig_gpu_instance_xid_errors_total{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2",xid="79"} 1
+			# TYPE nvidia_mig_gpu_instance_xid_last_timestamp_seconds gauge
+			nvidia_mig_gpu_instance_xid_last_timestamp_seconds{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2",xid="79"} 1.75e+09`},
 		{"processes", func(g *gpu.GPU) {
 			g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 1}, {PID: 1, Graphics: true}, {PID: 2}})
 			g.Instances[0].Processes, g.Instances[0].Computes[1].Processes = gpu.Some(2), gpu.Some(0)

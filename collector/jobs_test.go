@@ -10,7 +10,7 @@ import (
 func jobNode() *gpu.Snapshot {
 	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
 	whole.Jobs, shared.Jobs = []string{"41"}, []string{"42", "43"}
-	whole.Totals.XIDs = begun(3)
+	whole.Totals.LayoutChanges = begun(3)
 	cut.Instances[0].Jobs = []string{"44"}
 	cut.Instances[0].Computes = cut.Instances[0].Computes[:1]
 	cut.Instances = append(cut.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
@@ -82,13 +82,13 @@ func TestJobBesideAPod(t *testing.T) {
 	s := jobNode()
 	s.GPUs = s.GPUs[:1]
 	s.GPUs[0].Holders = []gpu.Holder{exclusive("slurmd")}
-	opts := fixedOptions("xid")
+	opts := fixedOptions("mig")
 	opts.Jobs = true
 	families, err := mustNew(t, opts).Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := metricsOf(families, "nvidia_gpu_xids_total")
+	list := metricsOf(families, "nvidia_gpu_mig_layout_changes_total")
 	if len(list) != 1 || labelOf(list[0], "pod") != "slurmd" || labelOf(list[0], "hpc_job") != "41" {
 		t.Fatalf("got %v, want pod slurmd and job 41", list)
 	}

@@ -13,7 +13,7 @@ func newMIG(c *catalog) collectFunc {
 			g := &v.gpus[i]
 			flagOpt(k, enabled, g.labels, g.MIG.Enabled)
 			flagOpt(k, pending, g.labels, g.MIG.Pending)
-			if g.MIG.Enabled.Present() && !g.Totals.LayoutChanges.Since.IsZero() {
+			if !g.Totals.LayoutChanges.Since.IsZero() {
 				k.count(changes, g.labels, g.Totals.LayoutChanges, g.heldSince)
 			}
 		}

@@ -196,7 +196,7 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 	} {
 		s := &gpu.Snapshot{Time: began, GPUs: []gpu.GPU{{
 			Facts:   gpu.Facts{UUID: "GPU-a"},
-			Totals:  gpu.Totals{XIDs: gpu.Counter{Value: 7, Since: began}},
+			Totals:  gpu.Totals{LayoutChanges: gpu.Counter{Value: 7, Since: began}},
 			Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "n", Pod: "p", Name: "c"}, Sharing: gpu.SharingExclusive, Since: tt.since}},
 		}}}
 		c, err := New(Options{Now: epoch})
@@ -208,7 +208,7 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range families {
-			if f.GetName() != "nvidia_gpu_xids_total" {
+			if f.GetName() != "nvidia_gpu_mig_layout_changes_total" {
 				continue
 			}
 			m := f.Metric[0].GetCounter()
@@ -216,6 +216,37 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 				t.Errorf("%s: %v", tt.name, m)
 			}
 		}
+	}
+}
+
+// TestXIDsAndReadErrorsNameNoPod: a pod that ends would end the series that count what ended it.
+func TestXIDsAndReadErrorsNameNoPod(t *testing.T) {
+	s := node(plainGPU(0))
+	g := &s.GPUs[0]
+	g.Holders = []gpu.Holder{exclusive("train")}
+	g.Totals.XIDs, g.Totals.XIDErrors = begun(1), []gpu.XIDCount{{XID: 43, Counter: begun(1), Last: epoch()}}
+	g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: begun(0)}}
+	c, err := New(Options{Now: epoch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := c.Gather(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{
+		"nvidia_gpu_xids_total", "nvidia_gpu_xid_errors_total", "nvidia_gpu_xid_last_timestamp_seconds", "nvidia_gpu_read_errors_total",
+	} {
+		list := metricsOf(families, name)
+		if len(list) != 1 || labelOf(list[0], "pod") != "" {
+			t.Errorf("%s is %v, want one series without a pod", name, list)
+		}
+		if f := list[0].GetCounter(); f != nil && f.CreatedTimestamp == nil {
+			t.Errorf("%s does not tell when it began", name)
+		}
+	}
+	if list := metricsOf(families, "nvidia_gpu_up"); len(list) != 1 || labelOf(list[0], "pod") != "train" {
+		t.Errorf("nvidia_gpu_up is %v, want the pod on it", list)
 	}
 }
 

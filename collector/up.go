@@ -1,12 +1,16 @@
 package collector
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 func newUp(c *catalog) collectFunc {
 	gpuUp := c.family("nvidia_gpu_up", "1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time.",
 		"About the board; its instances have their own.")
 	readErrors := c.family("nvidia_gpu_read_errors_total",
-		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error.",
+		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error. "+
+			"Failures of the whole GPU (`device`) and lost events (`events`, `other`) begin at 0, others with the first. Without labels of pods.",
 		"Readings of its instances are counted here too.", "reading", "reason")
 	lastRead := c.family("nvidia_gpu_last_read_timestamp_seconds", "When the GPU was last read with success, as Unix time.",
 		"Its instances are read together with it.")
@@ -22,7 +26,8 @@ func newUp(c *catalog) collectFunc {
 		for _, g := range slices.Concat(v.gpus, v.lost) {
 			k.flag(gpuUp, g.labels, g.Up)
 			for _, e := range g.Totals.ReadErrors {
-				k.count(readErrors, g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter, g.heldSince)
+				// Without a holder: a pod that ends must not end the count of what ended it.
+				k.count(readErrors, g.plain.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter, time.Time{})
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) { k.flag(giUp, gi.labels, gi.Up) })

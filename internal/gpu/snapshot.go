@@ -140,7 +140,7 @@ type Totals struct {
 	ClockEvents                   []ReasonSeconds // empty where the driver tells none
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes
 	NVLinkReceive, NVLinkTransmit Opt[Counter]
-	LayoutChanges                 Counter
+	LayoutChanges                 Counter // zero for a GPU that has no MIG
 	// What the profiling counters said that cannot be: values above 1, which are passed on, and such as are no numbers,
 	// which are not. Absent where nothing was ever profiled.
 	ActivityAboveOne, ActivityGarbled Opt[Counter]

@@ -52,6 +52,9 @@ func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs) {
 	}
 	for i := range gpus {
 		g := &gpus[i]
+		if i > 0 && gpus[i-1].Index == g.Index {
+			continue // it is lost, and another GPU has its index
+		}
 		g.Jobs = jobs[gpu.JobDevice{Index: g.Index}]
 		for k := range g.Instances {
 			gi := &g.Instances[k]

@@ -214,7 +214,7 @@ func (p *Poller) event(e gpu.Event) bool {
 	switch e.Kind {
 	case gpu.EventXID:
 		if t := p.gpus[e.GPU]; t != nil {
-			t.xid(e)
+			p.takeXID(t, e)
 		}
 		return false
 	case gpu.EventsLost:

@@ -147,20 +147,6 @@ func TestFirstReadingUnderWay(t *testing.T) {
 	})
 }
 
-func TestAnotherGPUInItsPlace(t *testing.T) {
-	src := newFakeSource(uuidA)
-	h := start(t, src, nil)
-	defer h.run()()
-	h.step(time.Second)
-	src.set(func() {
-		src.inv.GPUs = found(uuidB)
-		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Minor: gpu.Some(0)}}
-	})
-	if s := h.step(time.Second); len(s.GPUs) != 1 || s.GPUs[0].UUID != uuidB {
-		t.Errorf("after an exchange: %+v, want the new GPU alone", s.GPUs)
-	}
-}
-
 // A GPU whose XIDs the driver does not report has no count of them, not even 0.
 func TestXIDsThatAreNotReported(t *testing.T) {
 	src := newFakeSource(uuidA)

@@ -45,18 +45,35 @@ func (p *Poller) follow(now time.Time) {
 			t = newTracked(found.UUID, now, &p.opts)
 			p.gpus[found.UUID] = t
 		}
-		t.last.Index = found.Index
+		t.last.Index, t.displaced = found.Index, time.Time{}
 	}
 	for id, t := range p.gpus {
 		switch {
 		case present[id]:
-		case taken[t.last.Index] || t.last.LastRead.IsZero():
-			delete(p.gpus, id) // another GPU stands in its place, or it never answered
+			continue
+		case t.last.LastRead.IsZero(): // it never answered
+			delete(p.gpus, id)
+			continue
 		case t.up:
 			t.fail(p.goneBecause(t.last.Index), now)
 		}
+		if taken[t.last.Index] && t.forget(now) {
+			delete(p.gpus, id)
+		}
 	}
 	p.followMissing(now)
+}
+
+// keepDisplaced is how long a lost GPU is kept whose index another GPU has: its counts of XIDs must be scraped, and stay in the
+// range of alerts.
+const keepDisplaced = 15 * time.Minute
+
+// forget reports whether a lost GPU whose index another GPU has is to be dropped.
+func (t *tracked) forget(now time.Time) bool {
+	if t.displaced.IsZero() {
+		t.displaced = now
+	}
+	return now.Sub(t.displaced) >= keepDisplaced
 }
 
 // followMissing takes note of the GPUs that the driver counts and gives no handle for. One that has answered before is

@@ -83,7 +83,7 @@ func (p *Poller) hungCalls() int {
 	return n
 }
 
-// gpuList is every GPU that has answered or failed to, by index.
+// gpuList is every GPU that has answered or failed to, by index. A lost GPU comes after the one that has its index now.
 func (p *Poller) gpuList(now time.Time) []gpu.GPU {
 	list := make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
@@ -98,8 +98,18 @@ func (p *Poller) gpuList(now time.Time) []gpu.GPU {
 		}
 		list = append(list, t.publish(now, p.opts.StaleAfter))
 	}
-	slices.SortFunc(list, func(a, b gpu.GPU) int { return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID)) })
+	slices.SortFunc(list, func(a, b gpu.GPU) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.isDisplaced(a.UUID), p.isDisplaced(b.UUID)), cmp.Compare(a.UUID, b.UUID))
+	})
 	return list
+}
+
+// isDisplaced returns 1 for a lost GPU whose index another GPU has, else 0.
+func (p *Poller) isDisplaced(id gpu.UUID) int {
+	if t := p.gpus[id]; t != nil && !t.displaced.IsZero() {
+		return 1
+	}
+	return 0
 }
 
 // publish returns the GPU as it stands, without readings where they are stale.
@@ -112,6 +122,9 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 	g.Totals = t.totals
 	if g.NoXIDs {
 		g.Totals.XIDs = gpu.Counter{}
+	}
+	if !g.MIG.Enabled.Present() { // what is known of its last good reading: it outlives that reading's values
+		g.Totals.LayoutChanges = gpu.Counter{}
 	}
 	g.Totals.XIDErrors = slices.Clone(t.totals.XIDErrors)
 	g.Totals.ReadErrors = slices.Clone(t.totals.ReadErrors)

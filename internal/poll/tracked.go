@@ -1,7 +1,6 @@
 package poll
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -25,6 +24,9 @@ type tracked struct {
 	up      bool
 	failure []gpu.ReadError // why it is not up
 	hanging bool            // the present hang has been counted
+	// displaced is when another GPU was first seen under its index while it is lost; zero if none is.
+	displaced time.Time
+	xidLogged map[uint64]time.Time // when each XID was last logged
 
 	layout    layout
 	tenancy   tenancy
@@ -55,12 +57,22 @@ func newTracked(id gpu.UUID, now time.Time, opts *Options) *tracked {
 	}
 	t.totals.XIDs.Since = now
 	t.totals.LayoutChanges.Since = now
-	// What can befall a whole GPU is there from the start with 0, so that increase() sees the first.
-	for _, reason := range []gpu.Reason{gpu.ReasonLost, gpu.ReasonResetRequired, gpu.ReasonTimeout, gpu.ReasonOther} {
-		t.totals.ReadErrors = append(t.totals.ReadErrors,
-			gpu.ErrorCount{Reading: gpu.ReadingDevice, Reason: reason, Counter: gpu.Counter{Since: now}})
-	}
+	t.totals.ReadErrors = initialErrors(now)
 	return t
+}
+
+// initialErrors are the errors whose counters begin at 0 with the GPU, so that increase() sees the first: what can happen to
+// a whole GPU, and to its events. docs/metrics.md names them. All other combinations of a reading and a reason would be a
+// hundred series for each GPU.
+func initialErrors(now time.Time) []gpu.ErrorCount {
+	begun := gpu.Counter{Since: now}
+	return []gpu.ErrorCount{
+		{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: begun},
+		{Reading: gpu.ReadingDevice, Reason: gpu.ReasonResetRequired, Counter: begun},
+		{Reading: gpu.ReadingDevice, Reason: gpu.ReasonTimeout, Counter: begun},
+		{Reading: gpu.ReadingDevice, Reason: gpu.ReasonOther, Counter: begun},
+		{Reading: gpu.ReadingEvents, Reason: gpu.ReasonOther, Counter: begun},
+	}
 }
 
 // absorb takes a good reading that was begun at a time.
@@ -171,30 +183,6 @@ func (t *tracked) countError(e gpu.ReadError, at time.Time) {
 func (t *tracked) logFailure(e gpu.ReadError) {
 	level.Warn(t.logger).Log("msg", "A reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
-}
-
-// xid counts an XID for the GPU and, where it names one, for the GPU instance.
-func (t *tracked) xid(e gpu.Event) {
-	t.totals.XIDs.Value++
-	t.totals.XIDErrors = countXID(t.totals.XIDErrors, e)
-	if id, ok := e.Instance.Get(); ok {
-		if it := t.instances[id]; it != nil {
-			it.xids = countXID(it.xids, e)
-		}
-	}
-}
-
-// countXID counts in a list ordered by XID.
-func countXID(list []gpu.XIDCount, e gpu.Event) []gpu.XIDCount {
-	i, found := slices.BinarySearchFunc(list, e.XID, func(c gpu.XIDCount, xid uint64) int {
-		return cmp.Compare(c.XID, xid)
-	})
-	if !found {
-		list = slices.Insert(list, i, gpu.XIDCount{XID: e.XID, Counter: gpu.Counter{Since: e.Time}})
-	}
-	list[i].Value++
-	list[i].Last = e.Time
-	return list
 }
 
 // pruneInstances keeps totals for the instances that there are.

@@ -1,0 +1,152 @@
+package poll
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// TestXIDsOfALostGPUStay: the driver enumerates the rest of the GPUs anew when one is lost, so that another one gets its index.
+// What was counted of the lost one is served for 15 minutes.
+func TestXIDsOfALostGPUStay(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	lost := migGPU()
+	lost.UUID, lost.Index = uuidA, 0
+	src.gpus[uuidA] = lost
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: h.clock.Now()}
+	src.set(func() {
+		src.inv.GPUs = found(uuidB)
+		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 0}}
+	})
+	left := time.Duration(0)
+	for ; left < keepDisplaced; left += 30 * time.Second {
+		s := h.step(30 * time.Second)
+		if len(s.GPUs) != 2 || s.GPUs[0].UUID != uuidB || s.GPUs[1].UUID != uuidA {
+			t.Fatalf("%v after the loss: %v, want the GPU that has the index now, then the lost one", left, uuids(s))
+		}
+		g := &s.GPUs[1]
+		if g.Up || g.Totals.XIDs.Value != 1 || len(g.Totals.XIDErrors) != 1 || g.Totals.LayoutChanges.Since.IsZero() {
+			t.Errorf("%v after the loss: up %v, XIDs %+v, layout changes %+v", left, g.Up, g.Totals.XIDErrors, g.Totals.LayoutChanges)
+		}
+		if n := errorCount(g, gpu.ReadingDevice, gpu.ReasonLost); n != 1 {
+			t.Errorf("the loss counts %v times, want once", n)
+		}
+	}
+	if s := h.step(30 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].UUID != uuidB {
+		t.Errorf("%v after the loss: %v, want the other GPU alone", left, uuids(s))
+	}
+}
+
+// TestLostGPUComesBack: it is the same GPU then, and another loss is kept for 15 minutes again.
+func TestLostGPUComesBack(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	for range 2 {
+		src.set(func() { src.inv.GPUs = found(uuidB) })
+		h.step(time.Second)
+		if s := h.step(10 * time.Minute); len(s.GPUs) != 2 {
+			t.Fatalf("ten minutes after the loss: %v", uuids(s))
+		}
+		src.set(func() { src.inv.GPUs = found(uuidA, uuidB) })
+		if s := h.step(time.Second); len(s.GPUs) != 2 || s.GPUs[0].UUID != uuidA || !s.GPUs[0].Up {
+			t.Fatalf("after it came back: %v", uuids(s))
+		}
+	}
+}
+
+// TestLayoutChangesOfADownGPUStay: they outlive the readings, which are dropped.
+func TestLayoutChangesOfADownGPUStay(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	src.gpus[uuidA] = migGPU()
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	src.set(func() { src.errs[uuidA] = gpu.ErrLost })
+	h.step(time.Second)
+	s := h.step(14 * time.Minute)
+	g := find(t, s, uuidA)
+	if g.MIG.Enabled.Present() || g.Totals.LayoutChanges.Since.IsZero() {
+		t.Errorf("MIG mode %v, layout changes %+v, want a count alone", g.MIG.Enabled, g.Totals.LayoutChanges)
+	}
+	if plain := find(t, s, uuidB); !plain.Totals.LayoutChanges.Since.IsZero() {
+		t.Errorf("a GPU without MIG counts layout changes: %+v", plain.Totals.LayoutChanges)
+	}
+}
+
+// TestKnownReadErrorsBeginAtZero, so that increase() sees the first.
+func TestKnownReadErrorsBeginAtZero(t *testing.T) {
+	h := start(t, newFakeSource(uuidA), nil)
+	defer h.run()()
+	var got []string
+	for _, e := range h.step(time.Second).GPUs[0].Totals.ReadErrors {
+		if e.Value != 0 || e.Since.IsZero() {
+			t.Errorf("%s, %s: %+v, want 0 since the start", e.Reading, e.Reason, e.Counter)
+		}
+		got = append(got, fmt.Sprintf("%s/%s", e.Reading, e.Reason))
+	}
+	if got, want := strings.Join(got, " "), "device/lost device/reset_required device/timeout device/other events/other"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestXIDIsLogged with its name and the pod that holds the device, at most once in a minute for each GPU and XID.
+func TestXIDIsLogged(t *testing.T) {
+	var out bytes.Buffer
+	src := newFakeSource(uuidA)
+	src.gpus[uuidA] = migGPU()
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "train-0", 1)}}}
+	h := start(t, src, func(o *Options) { o.Pods, o.Logger = pods, log.NewLogfmtLogger(&out) })
+	stop := h.run()
+	held := h.step(time.Second).GPUs[0].Instances[0]
+	of := func(xid uint64) gpu.Event {
+		return gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: xid, Instance: gpu.Some(held.ID), Time: h.clock.Now()}
+	}
+	src.events <- of(43)
+	pods.list = gpu.Assignments{} // it ends its pod
+	h.step(time.Second)
+	for range 58 { // within the minute
+		src.events <- of(43)
+		h.step(time.Second)
+	}
+	src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 9999, Time: h.clock.Now()}
+	h.step(time.Second)
+	src.events <- of(43)
+	h.step(2 * time.Second)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		if strings.Contains(line, "XID error") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	start := `level=warn msg="XID error" gpu=` + string(uuidA) + ` index=0 `
+	want := []string{
+		start + fmt.Sprintf(`xid=43 name="GPU stopped processing" gpu_instance=%d pod=ns/train-0`, held.ID),
+		start + `xid=9999`,
+		start + fmt.Sprintf(`xid=43 name="GPU stopped processing" gpu_instance=%d`, held.ID),
+	}
+	if got, want := strings.Join(lines, "\n"), strings.Join(want, "\n"); got != want {
+		t.Errorf("logged\n%s\nwant\n%s", got, want)
+	}
+}
+
+func uuids(s *gpu.Snapshot) []gpu.UUID {
+	var ids []gpu.UUID
+	for i := range s.GPUs {
+		ids = append(ids, s.GPUs[i].UUID)
+	}
+	return ids
+}
