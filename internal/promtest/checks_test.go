@@ -156,8 +156,14 @@ func checkOnce(x exposition) error {
 	return errors.Join(errs...)
 }
 
-// checkPodLabels: in mode series every series of an exclusively held device names its holder, and no other series names
-// any; in mode info none does.
+// outlivesHolders reports whether a family carries no labels of pods in any mode: a pod that ends must not end the series that
+// counts what ended it.
+func outlivesHolders(family string) bool {
+	return strings.Contains(family, "_xid") || family == "nvidia_gpu_read_errors_total"
+}
+
+// checkPodLabels: in mode series every series of an exclusively held device names its holder, but for those that outlive
+// holders, and no other series names any; in mode info none does.
 func checkPodLabels(x exposition, mode string) error {
 	var errs []error
 	for _, l := range levels() {
@@ -166,7 +172,7 @@ func checkPodLabels(x exposition, mode string) error {
 		for _, family := range l.families(x) {
 			for _, s := range x.of(family) {
 				var want series
-				if mode == "series" {
+				if mode == "series" && !outlivesHolders(family) {
 					want = holders[s.key(l.on)]
 				}
 				if got, want := s.key(podLabels), want.key(podLabels); got != want {
@@ -219,10 +225,18 @@ func checkHolders(x exposition) error {
 	return errors.Join(errs...)
 }
 
+// allEstimates is documented.
+const allEstimates = `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_estimate_watts|nvidia_gpu_power_unallocated_watts"})`
+
 // checkPower: the boards' power is counted once each, and a MIG GPU's estimates and its rest add up to it.
 func checkPower(e *Engine, x exposition) error {
 	total := 0.0
-	parts := map[string]float64{}
+	parts, estimates := map[string]float64{}, map[string]float64{}
+	for _, family := range []string{"nvidia_mig_gpu_instance_power_estimate_watts", "nvidia_gpu_power_unallocated_watts"} {
+		for _, s := range x.of(family) {
+			estimates[fmt.Sprint(map[string]string{"uuid": s.labels["uuid"]})] += s.value
+		}
+	}
 	on := map[string]bool{}
 	for _, s := range x.of("nvidia_gpu_mig_enabled") {
 		on[s.labels["uuid"]] = s.value == 1
@@ -235,8 +249,8 @@ func checkPower(e *Engine, x exposition) error {
 	}
 	return errors.Join(
 		expect(e, `sum(nvidia_gpu_power_watts)`, map[string]float64{"map[]": total}),
-		expect(e, `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_estimate_watts|nvidia_gpu_power_unallocated_watts"})`+
-			` and on (uuid) nvidia_gpu_mig_enabled == 1`, parts))
+		expect(e, allEstimates, estimates),
+		expect(e, allEstimates+` and on (uuid) nvidia_gpu_mig_enabled == 1`, parts))
 }
 
 // checkSlices: used, free and stranded slices add up to the model's, and the used ones are those of the instances.
@@ -277,6 +291,9 @@ func slicesOf(model, kind string) float64 {
 	}
 }
 
+// freeGPUs is documented.
+const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) group_left (name) nvidia_gpu_info)`
+
 // checkFree: free GPUs by model come out of nvidia_gpu_allocated, which says that somebody holds the GPU or a device of it.
 // Where nobody can tell, as on a node without a kubelet, the family is absent.
 func checkFree(e *Engine, x exposition) error {
@@ -298,5 +315,5 @@ func checkFree(e *Engine, x exposition) error {
 			free[model] += 0
 		}
 	}
-	return expect(e, `sum by (name) ((1 - nvidia_gpu_allocated) * on (uuid) group_left (name) nvidia_gpu_info)`, free)
+	return expect(e, freeGPUs, free)
 }

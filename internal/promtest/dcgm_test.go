@@ -224,18 +224,3 @@ func TestDCGMChecksNotice(t *testing.T) {
 		})
 	}
 }
-
-// TestMigrationQueriesParse: the alerts of docs/migration.md are PromQL.
-func TestMigrationQueriesParse(t *testing.T) {
-	e := Open(t)
-	e.Load(t, scraped(), Text, []byte("up 1\n"))
-	queries := documentedIn(t, "../../docs/migration.md")
-	if len(queries) == 0 {
-		t.Error("no queries")
-	}
-	for _, expr := range queries {
-		if _, err := e.Eval(expr); err != nil {
-			t.Error(err)
-		}
-	}
-}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // documented returns the PromQL of docs/metrics.md.
@@ -42,19 +41,57 @@ func TestDocumentedJoinsAreThoseThatAreTested(t *testing.T) {
 	}
 }
 
-// TestDocumentedQueriesAnswer runs every expression of the page on what the program serves, in the format that carries
-// native histograms, scraped twice.
-func TestDocumentedQueriesAnswer(t *testing.T) {
-	body, err := os.ReadFile(filepath.Join(goldens, "dgx-a100-mixed.pb"))
+// TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert that is run on the chaos, or a
+// query whose answer is computed without PromQL.
+func TestDocumentedQueriesAreTested(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
-		t.Fatalf("%v; write it with: make golden", err)
+		t.Fatal(err)
 	}
-	e := Open(t)
-	e.Load(t, scraped(), Protobuf, body)
-	e.Load(t, scraped().Add(15*time.Second), Protobuf, body)
-	for _, expr := range documented(t) {
-		if v, err := e.Eval(expr); err != nil || len(v) == 0 {
-			t.Errorf("%s: %v %v, want results", expr, v, err)
+	alerts, computed := documentedAlerts(t), computedQueries()
+	found := 0
+	for _, page := range append(pages, "../../README.md") {
+		for _, expr := range documentedIn(t, page) {
+			found++
+			if slices.Contains(computed, expr) || slices.Contains(alerts, expr) {
+				continue
+			}
+			for _, line := range documentedLines(t, page, expr) { // a block with an alert in each line
+				if !slices.Contains(alerts, line) {
+					t.Errorf("%s: nothing computes the answer of %s", page, line)
+				}
+			}
 		}
 	}
+	if found < 10 {
+		t.Errorf("only %d blocks", found)
+	}
+}
+
+// documentedLines returns the lines of the block that reads expr on one line.
+func documentedLines(t *testing.T, path, expr string) []string {
+	t.Helper()
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		if strings.Join(strings.Fields(block[1]), " ") == expr {
+			for line := range strings.Lines(block[1]) {
+				lines = append(lines, strings.TrimSpace(line))
+			}
+		}
+	}
+	return lines
+}
+
+// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree and checkPower on every golden,
+// and queries_test.go.
+func computedQueries() []string {
+	all := []string{freeGPUs, allEstimates, teamJoin, dcgmTeamJoin, mostMemory}
+	for i, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_memory_used_bytes", "nvidia_mig_compute_instance_sms"} {
+		all = append(all, levels()[i].join(family))
+	}
+	return all
 }

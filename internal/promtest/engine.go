@@ -159,9 +159,12 @@ func (e *Engine) Query(t testing.TB, expr string) promql.Vector {
 }
 
 // Eval is Query for those who expect an error.
-func (e *Engine) Eval(expr string) (promql.Vector, error) {
+func (e *Engine) Eval(expr string) (promql.Vector, error) { return e.EvalAt(expr, e.last) }
+
+// EvalAt evaluates an expression at a time.
+func (e *Engine) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 	ctx := context.Background()
-	q, err := e.promql.NewInstantQuery(ctx, e.db, nil, expr, e.last)
+	q, err := e.promql.NewInstantQuery(ctx, e.db, nil, expr, at)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
 	}

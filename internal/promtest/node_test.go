@@ -1,0 +1,142 @@
+package promtest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The tests below scrape the built program on a simulated node whose clock they step, as a Prometheus does: every 30 s.
+
+const (
+	scrapeInterval = 30 * time.Second
+	scrapeOffset   = 10 * time.Second // of the first scrape: most of what happens does so at full minutes
+	ruleInterval   = 15 * time.Second
+)
+
+// program builds mig-exporter once and returns its path.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "promtest-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "mig-exporter")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/mig-exporter")
+	cmd.Dir = filepath.Join("..", "..")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return path, fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func TestMain(m *testing.M) {
+	build := program
+	used := false
+	program = func() (string, error) { used = true; return build() }
+	code := m.Run()
+	if used {
+		path, _ := build()
+		os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// scrapedNode is the program on a simulated node, and the Prometheus that scrapes it.
+type scrapedNode struct {
+	*Engine
+	t       *testing.T
+	url     string
+	elapsed time.Duration
+}
+
+// startNode starts the program with a scenario, on a clock that stands still.
+func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "scenario.yaml")
+	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, append([]string{
+		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + file, "--web.listen-address=127.0.0.1:0",
+	}, args...)...)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &scrapedNode{Engine: Open(t), t: t, url: "http://" + listenAddress(t, stderr)}
+}
+
+// listenAddress reads the log until the program says where it listens, and lets the rest of the log go.
+func listenAddress(t *testing.T, log io.Reader) string {
+	t.Helper()
+	listening := regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
+	said := ""
+	for scanner := bufio.NewScanner(log); scanner.Scan(); said += scanner.Text() + "\n" {
+		if m := listening.FindStringSubmatch(scanner.Text()); m != nil {
+			go func() { _, _ = io.Copy(io.Discard, log) }()
+			return m[1]
+		}
+	}
+	t.Fatalf("the program does not listen:\n%s", said)
+	return ""
+}
+
+func (n *scrapedNode) request(method, path string) []byte {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, n.url+path, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		n.t.Fatalf("after %s: %v", n.elapsed, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err); err != nil || resp.StatusCode != http.StatusOK {
+		n.t.Fatalf("%s %s: %d %s %v", method, path, resp.StatusCode, body, err)
+	}
+	return body
+}
+
+// run lets the node go on second by second until it has run for that long. It is scraped meanwhile, and each, if not nil,
+// is called whenever Prometheus evaluates its rules.
+func (n *scrapedNode) run(until time.Duration, each func(at time.Time)) {
+	n.t.Helper()
+	for n.elapsed < until {
+		n.elapsed += time.Second
+		n.request(http.MethodPost, "/-/sim/advance?by=1s")
+		if n.elapsed%scrapeInterval == scrapeOffset {
+			n.Load(n.t, n.now(), Text, n.request(http.MethodGet, "/metrics"))
+		}
+		if each != nil && n.elapsed%ruleInterval == 0 {
+			each(n.now())
+		}
+	}
+}
+
+// now is the time of Prometheus, which knows nothing of the jumps of the node's clock.
+func (n *scrapedNode) now() time.Time { return scraped().Add(n.elapsed) }
