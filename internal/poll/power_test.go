@@ -159,3 +159,43 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 		t.Errorf("energy of the instance that stayed %+v, want more than 0 from its start", e)
 	}
 }
+
+// TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its energy counter, and its
+// share of what was spent meanwhile is unallocated. One that was destroyed meanwhile begins anew.
+func TestEnergySurvivesALostRight(t *testing.T) {
+	tr := track()
+	all := migGPU()
+	all.Instances[1].Computes = nil // shows only with the right to list GPU instances
+	board := 1000.0
+	see := func(at int64, errs []gpu.ReadError, instances ...gpu.GPUInstance) {
+		g := all
+		board += 100
+		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(board)
+		g.Errors, g.Instances = errs, cloneInstances(instances)
+		tr.absorb(g, time.Unix(at, 0))
+	}
+	energy := func() gpu.Counter { return tr.last.Instances[1].EnergyJoules.Or(gpu.Counter{Value: -1}) }
+	denied := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission}}
+	see(1, nil, all.Instances...)
+	see(2, nil, all.Instances...)
+	before := energy()
+	if before.Value <= 0 {
+		t.Fatalf("energy %+v, want some", before)
+	}
+	unallocated := tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
+	see(3, denied, all.Instances[0])
+	see(4, denied, all.Instances[0])
+	if now := tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value; now <= unallocated {
+		t.Errorf("unallocated energy went from %v to %v while an instance was out of sight", unallocated, now)
+	}
+	see(5, nil, all.Instances...)
+	if after := energy(); after.Value < before.Value || !after.Since.Equal(before.Since) {
+		t.Errorf("energy went from %+v to %+v while the right was lost", before, after)
+	}
+	see(6, denied, all.Instances[0])
+	see(7, nil, all.Instances[0])
+	see(8, nil, all.Instances...)
+	if after := energy(); after.Value != 0 || !after.Since.Equal(time.Unix(8, 0)) {
+		t.Errorf("energy of an instance that was destroyed out of sight and created again: %+v, want 0 from now", after)
+	}
+}

@@ -185,9 +185,12 @@ func (t *tracked) logFailure(e gpu.ReadError) {
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }
 
-// pruneInstances keeps totals for the instances that there are.
+// pruneInstances keeps totals for the instances in g and for those of the layout that the reading could not see.
 func (t *tracked) pruneInstances(g *gpu.GPU) {
 	have := make(map[gpu.InstanceID]bool, len(g.Instances))
+	for _, node := range t.layout.tree {
+		have[node.id] = true
+	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		have[gi.ID] = true
