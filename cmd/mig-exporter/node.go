@@ -69,7 +69,7 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	}
 	n.openProfiler(cfg)
 	if cfg.JobDir != "" {
-		n.jobs = hpcjobs.New(cfg.JobDir)
+		n.jobs = hpcjobs.New(cfg.JobDir, logger)
 	}
 	return n, nil
 }

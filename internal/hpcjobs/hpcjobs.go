@@ -8,25 +8,41 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// maxFile bounds what is read of one file. A job id has some ten characters.
-const maxFile = 64 << 10
+// The limits of what is read, so that the folder cannot make series without end. A job id has some ten characters.
+const (
+	maxFile  = 64 << 10 // bytes of one file
+	maxJob   = 128      // bytes of one job id
+	maxJobs  = 64       // jobs of one device
+	maxFiles = 1024     // files of devices that are read
+)
 
-// Folder is where the files are.
-type Folder struct{ path string }
+// Folder is the folder of job files. It is not safe for concurrent use.
+type Folder struct {
+	path   string
+	logger log.Logger
+	said   map[string]string // by file name, why it is left out, as it was logged
+}
 
 // New returns the folder of a path, which need not exist yet.
-func New(path string) *Folder { return &Folder{path: path} }
+func New(path string, logger log.Logger) *Folder {
+	return &Folder{path: path, logger: logger, said: map[string]string{}}
+}
 
-// Jobs reads all files. Files with other names are not read. An error means that the jobs are not known:
-// gpu.ErrNotFound where the folder is not there.
+// Jobs reads all files. Files with other names are not read. A file that cannot be used is left out, and logged once for each
+// reason. An error means that the jobs are not known: gpu.ErrNotFound if the folder does not exist.
 func (f *Folder) Jobs() (gpu.Jobs, error) {
 	entries, err := os.ReadDir(f.path)
 	switch {
@@ -36,20 +52,44 @@ func (f *Folder) Jobs() (gpu.Jobs, error) {
 		return nil, fmt.Errorf("job mapping: %w", err)
 	}
 	jobs := gpu.Jobs{}
+	faulty := map[string]string{}
+	files := 0
 	for _, entry := range entries {
 		device, ok := deviceOf(entry.Name())
 		if !ok {
 			continue
 		}
+		if files++; files > maxFiles {
+			faulty[entry.Name()] = fmt.Sprintf("the folder has more than %d files of devices; this one and those after it are not read", maxFiles)
+			break
+		}
 		list, err := readJobs(filepath.Join(f.path, entry.Name()))
 		if err != nil {
-			return nil, fmt.Errorf("job mapping: %w", err)
+			faulty[entry.Name()] = err.Error()
+			continue
 		}
 		if len(list) > 0 {
 			jobs[device] = list
 		}
 	}
+	f.report(faulty)
 	return jobs, nil
+}
+
+// report logs why files are left out, each once until the reason changes.
+func (f *Folder) report(faulty map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(faulty)) {
+		if f.said[name] != faulty[name] {
+			level.Warn(f.logger).Log("msg", "Job file left out; the devices of other files keep their jobs",
+				"file", filepath.Join(f.path, name), "err", faulty[name])
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.said)) {
+		if _, still := faulty[name]; !still {
+			level.Info(f.logger).Log("msg", "Job file is no longer left out", "file", filepath.Join(f.path, name))
+		}
+	}
+	f.said = faulty
 }
 
 // deviceOf reads a file's name: "0", or "0.7".
@@ -87,13 +127,32 @@ func readJobs(path string) ([]string, error) {
 		return nil, err
 	}
 	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes: expected a job id in each line", path, maxFile)
+		return nil, fmt.Errorf("more than %d bytes: expected a job id in each line", maxFile)
 	}
+	return parseJobs(string(text))
+}
+
+// parseJobs reads the job ids of a file's text. They become the values of labels.
+func parseJobs(text string) ([]string, error) {
 	var jobs []string
-	for line := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
-		if job := strings.TrimSpace(line); job != "" && !slices.Contains(jobs, job) {
-			jobs = append(jobs, job)
+	number := 0
+	for line := range strings.Lines(strings.ToValidUTF8(text, "\uFFFD")) {
+		number++
+		job := strings.Trim(line, " \t\r\n")
+		switch {
+		case job == "" || slices.Contains(jobs, job):
+			continue
+		case len(job) > maxJob:
+			return nil, fmt.Errorf("line %d has %d bytes: expected a job id of at most %d", number, len(job), maxJob)
+		case strings.ContainsFunc(job, unprintable):
+			return nil, fmt.Errorf("line %d is %q: expected a job id without control characters", number, job)
+		case len(jobs) == maxJobs:
+			return nil, fmt.Errorf("more than %d jobs: expected those that hold one device", maxJobs)
 		}
+		jobs = append(jobs, job)
 	}
 	return jobs, nil
 }
+
+// unprintable reports whether r does not show: control and format characters, line separators.
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }

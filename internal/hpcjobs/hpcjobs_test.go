@@ -2,12 +2,16 @@ package hpcjobs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -37,7 +41,7 @@ func TestJobsOfAFolder(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "7")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := New(dir).Jobs()
+	got, err := New(dir, log.NewNopLogger()).Jobs()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +57,7 @@ func TestJobsOfAFolder(t *testing.T) {
 
 func TestFolderThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
-	f := New(filepath.Join(dir, "later"))
+	f := New(filepath.Join(dir, "later"), log.NewNopLogger())
 	if _, err := f.Jobs(); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
 		t.Errorf("a folder that is not there: %v", err)
 	}
@@ -64,11 +68,65 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 		t.Errorf("an empty folder that came later: %v, %v", jobs, err)
 	}
 	write(t, dir, "0", "1\n")
-	if _, err := New(filepath.Join(dir, "0")).Jobs(); err == nil {
+	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(); err == nil {
 		t.Error("a file in the place of the folder is no error")
 	}
-	write(t, dir, "1", strings.Repeat("x", maxFile+1))
-	if _, err := New(dir).Jobs(); err == nil || !strings.Contains(err.Error(), "job id in each line") {
-		t.Errorf("a huge file: %v", err)
+}
+
+// TestAFileThatCannotBeUsedCostsItself: the other files' jobs stay, the log says once which file and why, and that it is over.
+func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
+	lines := func(n int) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintln(&b, i)
+		}
+		return b.String()
+	}
+	for name, tt := range map[string]struct{ text, says string }{
+		"a huge file":             {strings.Repeat("\n", maxFile+1), "more than 65536 bytes"},
+		"a long line":             {"4711\n" + strings.Repeat("x", maxJob+1), "line 2 has 129 bytes"},
+		"too many jobs":           {lines(maxJobs + 1), "more than 64 jobs"},
+		"a terminal sequence":     {"\x1b[2J4711\n", `line 1 is`},
+		"a NUL":                   {"4711\x00\n", `control characters`},
+		"a tab inside":            {"47\t11\n", `control characters`},
+		"a carriage return":       {"47\r11\n", `control characters`},
+		"text turned around":      {"47\u202e11\n", `control characters`},
+		"a line separator inside": {"47\u202811\n", `control characters`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			var said strings.Builder
+			f := New(dir, log.NewLogfmtLogger(&said))
+			write(t, dir, "0", "4711\n")
+			write(t, dir, "1", tt.text)
+			for range 3 {
+				jobs, err := f.Jobs()
+				if err != nil || len(jobs) != 1 || !slices.Equal(jobs[gpu.JobDevice{Index: 0}], []string{"4711"}) {
+					t.Fatalf("jobs %v, %v; want those of the other file", jobs, err)
+				}
+			}
+			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), tt.says) || !strings.Contains(said.String(), filepath.Join(dir, "1")) {
+				t.Errorf("the log does not say once %q and the file:\n%s", tt.says, said.String())
+			}
+			if strings.ContainsAny(said.String(), "\x1b\x00\u202e") {
+				t.Errorf("a control character is in the log: %q", said.String())
+			}
+			write(t, dir, "1", "4712\n")
+			if jobs, err := f.Jobs(); err != nil || len(jobs) != 2 || !strings.Contains(said.String(), "no longer left out") {
+				t.Errorf("the file is good again: %v, %v\n%s", jobs, err, said.String())
+			}
+		})
+	}
+}
+
+func TestFilesAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	for i := range maxFiles + 10 {
+		write(t, dir, fmt.Sprintf("0.%d", i), "4711\n")
+	}
+	var said strings.Builder
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs()
+	if err != nil || len(jobs) != maxFiles || strings.Count(said.String(), "\n") != 1 {
+		t.Errorf("%d devices, %v, want %d and a line in the log: %s", len(jobs), err, maxFiles, said.String())
 	}
 }
