@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -25,11 +24,15 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal kills
-	code := execute(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	ctx, stop := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go func() {
+		s := <-signals
+		signal.Stop(signals) // a second signal kills
+		stop(stopSignal{s})
+	}()
+	os.Exit(execute(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // execute runs one command line to its end and returns the exit code.
@@ -40,6 +43,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitUsage
 	}
 	logger := newLogger(errOut, inv.Log)
+	defer announceStop(ctx, logger)()
 	if inv.Command == commandCheck {
 		if err := checkConfig(&inv.Config); err != nil {
 			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
@@ -62,14 +66,4 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 	level.Error(logger).Log("msg", "Cannot go on", "err", err)
 	return exitFailure
-}
-
-func newLogger(w io.Writer, opts logOptions) log.Logger {
-	w = log.NewSyncWriter(w)
-	logger := log.NewLogfmtLogger(w)
-	if opts.Format == "json" {
-		logger = log.NewJSONLogger(w)
-	}
-	logger = level.NewFilter(logger, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
-	return log.With(logger, "ts", log.DefaultTimestampUTC)
 }
