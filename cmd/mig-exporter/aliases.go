@@ -182,11 +182,6 @@ func named(args []string, flag string) bool {
 	})
 }
 
-// envName is the environment variable of a flag of this program.
-func envName(flag string) string {
-	return "MIG_EXPORTER_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag))
-}
-
 // withoutEquivalent lists the environment variables of dcgm-exporter that are set and change nothing here.
 func withoutEquivalent(lookup func(string) (string, bool)) []string {
 	var set []string

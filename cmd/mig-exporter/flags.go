@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -27,30 +28,30 @@ type logOptions struct {
 
 // invocation is what a command line asks for.
 type invocation struct {
-	Command string
-	Config  Config
-	Log     logOptions
+	Command  string
+	Config   Config
+	Log      logOptions
+	Warnings []warning // for the log, once there is one
 }
 
 // parse reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's name in upper
 // case with dots and dashes as underscores.
 //
 // What dcgm-exporter's flags and variables say is understood, too: see aliases.
-func parse(args []string, lookup func(string) (string, bool)) (invocation, error) {
-	args, err := translateAliases(args, lookup)
+func parse(line []string, lookup lookupFunc) (invocation, error) {
+	args, err := translateAliases(line, lookup)
 	if err != nil {
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
 	}
 	app := newApp()
 	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
-	enabled := declareFlags(app, cfg, &inv.Log)
-	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
-	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
-	captureFlags(app.Command(commandCapture, "Write what this node's driver says down as a file for --sim.scenario: "+
-		"inventory, readings and errors, without identities. Nothing is served, pods are not asked for."), &cfg.Capture)
+	enabled := declare(app, &inv)
 	command, err := app.Parse(args)
 	if err != nil {
+		if bad := badVariables(line, lookup); bad != nil {
+			err = bad // it names the variable
+		}
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
 	}
 	inv.Command = command
@@ -63,10 +64,22 @@ func parse(args []string, lookup func(string) (string, bool)) (invocation, error
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on
 	}
-	if err := cfg.Validate(); err != nil {
-		return invocation{}, err
+	warnings, err := ineffective(cfg, line, lookup)
+	inv.Warnings = warnings
+	if err = errors.Join(cfg.Validate(), err); err != nil {
+		return invocation{}, withVariables(err, line, lookup)
 	}
 	return inv, nil
+}
+
+// declare declares the commands and all flags; the result says which collectors are on.
+func declare(app *kingpin.Application, inv *invocation) map[string]*bool {
+	enabled := declareFlags(app, &inv.Config, &inv.Log)
+	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
+	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
+	captureFlags(app.Command(commandCapture, "Write what this node's driver says down as a file for --sim.scenario: "+
+		"inventory, readings and errors, without identities. Nothing is served, pods are not asked for."), &inv.Config.Capture)
+	return enabled
 }
 
 // declareFlags declares the flags of all commands; the result says which collectors are on.
@@ -87,7 +100,8 @@ func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
 		"Flags and environment variables of dcgm-exporter are understood where they mean the same (docs/migration.md).")
 	app.Version(version.Print("mig-exporter"))
-	app.HelpFlag.Short('h')
+	app.HelpFlag.Short('h').NoEnvar()
+	app.VersionFlag.NoEnvar() // images set MIG_EXPORTER_VERSION
 	app.DefaultEnvars()
 	return app
 }

@@ -14,7 +14,9 @@ func TestControlFlags(t *testing.T) {
 		says string // empty: it is good
 	}{
 		{"the socket alone", []string{"--control.enabled"}, ""},
-		{"off, and nothing of it matters", []string{"--control.listen-address=:9402"}, ""},
+		{"off", []string{"--control.listen-address=:9402"}, "--control.listen-address has no effect: expected --control.enabled"},
+		{"off, as two words", []string{"--control.mode", "apply"}, "--control.mode has no effect: expected --control.enabled"},
+		{"off, a switch", []string{"--no-control.restore"}, "--control.restore has no effect"},
 		{"a network address", []string{"--control.enabled", "--control.listen-address=:9402", "--control.config.file=c.yml"}, ""},
 		{"a network address without rights", []string{"--control.enabled", "--control.listen-address=:9402"}, "--control.config.file"},
 		{"rights for nobody", []string{"--control.enabled", "--control.config.file=c.yml"}, "--control.listen-address"},

@@ -43,6 +43,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitUsage
 	}
 	logger := newLogger(errOut, inv.Log)
+	logWarnings(logger, append(unknownVariables(os.Environ()), inv.Warnings...))
 	defer announceStop(ctx, logger)()
 	if inv.Command == commandCheck {
 		if err := checkConfig(&inv.Config); err != nil {

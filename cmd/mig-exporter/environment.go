@@ -1,0 +1,222 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+)
+
+// lookupFunc returns a variable of the environment, as os.LookupEnv does.
+type lookupFunc func(string) (string, bool)
+
+// envPrefix begins the names of this program's variables.
+const envPrefix = "MIG_EXPORTER_"
+
+// envName is the environment variable of a flag of this program.
+func envName(flag string) string {
+	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag))
+}
+
+// allFlags returns the flags of all commands, with values that belong to no configuration.
+func allFlags() []*kingpin.FlagModel {
+	app := newApp()
+	declare(app, &invocation{Config: Config{Disabled: map[string]bool{}}})
+	model := app.Model()
+	flags := slices.Clone(model.Flags)
+	for _, c := range model.Commands {
+		flags = append(flags, c.Flags...)
+	}
+	return slices.DeleteFunc(flags, func(f *kingpin.FlagModel) bool { return f.Hidden || f.Name == "help" || f.Name == "version" })
+}
+
+// typed reports whether a command line has a flag, or one of dcgm-exporter's that stands for it.
+func typed(args []string, flag string) bool {
+	known := aliases()
+	return named(args, flag) || slices.ContainsFunc(args, func(arg string) bool {
+		name, _, _ := strings.Cut(arg, "=")
+		a := findAlias(known, name)
+		return a != nil && a.flag == flag
+	})
+}
+
+// variableOf returns the environment variable that gives a flag its value, empty if none does.
+func variableOf(flag string, args []string, lookup lookupFunc) string {
+	if typed(args, flag) {
+		return ""
+	}
+	if value, _ := lookup(envName(flag)); value != "" {
+		return envName(flag)
+	}
+	for _, a := range aliases() {
+		if value, _ := lookup(a.env); value != "" && a.flag == flag {
+			return a.env
+		}
+	}
+	return ""
+}
+
+// badVariables returns the errors of variables that are no values of their flags, nil if there are none.
+func badVariables(args []string, lookup lookupFunc) error {
+	var errs []error
+	for _, f := range allFlags() {
+		name := envName(f.Name)
+		if variableOf(f.Name, args, lookup) != name {
+			continue
+		}
+		value, _ := lookup(name)
+		switch err := f.Value.Set(value); {
+		case err == nil:
+		case f.IsBoolFlag():
+			errs = append(errs, fmt.Errorf("%s=%s: expected true or false", name, value))
+		default:
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+var flagInText = regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`)
+
+// withVariables adds to an error about flags which variables of the environment set them.
+func withVariables(err error, args []string, lookup lookupFunc) error {
+	var set []string
+	for _, m := range flagInText.FindAllStringSubmatch(err.Error(), -1) {
+		variable := variableOf(m[1], args, lookup)
+		if text := fmt.Sprintf("--%s is set by %s", m[1], variable); variable != "" && !slices.Contains(set, text) {
+			set = append(set, text)
+		}
+	}
+	if len(set) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (%s)", err, strings.Join(set, ", "))
+}
+
+// effect is what flags need to have an effect.
+type effect struct {
+	flags []string
+	has   func(*Config) bool
+	needs string
+}
+
+func effects() []effect {
+	asDCGM := func(c *Config) bool { return c.Names != collector.NamesNative }
+	var control []string
+	for _, f := range allFlags() {
+		if strings.HasPrefix(f.Name, "control.") && f.Name != "control.enabled" {
+			control = append(control, f.Name)
+		}
+	}
+	return []effect{
+		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
+		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label"}, asDCGM, "--metrics.names=dcgm or both"},
+		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" }, "--dcgm.counters=FILE"},
+		{[]string{"sim.clock"}, func(c *Config) bool { return c.Driver == driverSim }, "--driver=sim"},
+		{[]string{"nvml.library-path"}, func(c *Config) bool { return c.Driver == driverNVML }, "--driver=nvml"},
+	}
+}
+
+// controlEnabled is what the flags of partition control need. Without it they are refused: whoever gives them takes control for on.
+const controlEnabled = "--control.enabled"
+
+// ineffective returns the flags and variables that have no effect beside the others: those that are refused as an error, those
+// that are warned of by the names that they were given.
+func ineffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warning, err error) {
+	var errs []error
+	for _, e := range effects() {
+		if e.has(cfg) {
+			continue
+		}
+		for _, flag := range e.flags {
+			variable := variableOf(flag, args, lookup)
+			switch {
+			case variable != "":
+				warnings = append(warnings, warning{"A variable has no effect", []any{"variable", variable, "needs", e.needs}})
+			case !typed(args, flag):
+			case e.needs == controlEnabled:
+				errs = append(errs, fmt.Errorf("--%s has no effect: expected %s with it", flag, e.needs))
+			default:
+				warnings = append(warnings, warning{"A flag has no effect", []any{"flag", "--" + flag, "needs", e.needs}})
+			}
+		}
+	}
+	return warnings, errors.Join(errs...)
+}
+
+// warning is a line for the log about the command line or the environment.
+type warning struct {
+	msg    string
+	fields []any
+}
+
+func logWarnings(logger log.Logger, list []warning) {
+	for _, w := range list {
+		level.Warn(logger).Log(append([]any{"msg", w.msg}, w.fields...)...)
+	}
+}
+
+// unknownVariables returns a warning for each variable of this program's prefix that no flag has.
+func unknownVariables(environ []string) []warning {
+	var known, names []string
+	flags := map[string]string{}
+	for _, f := range allFlags() {
+		known = append(known, envName(f.Name))
+		flags[envName(f.Name)] = "--" + f.Name
+	}
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	var list []warning
+	for _, name := range names {
+		if !strings.HasPrefix(name, envPrefix) || slices.Contains(known, name) || ofService(name, names) {
+			continue
+		}
+		best := slices.MinFunc(known, func(a, b string) int { return distance(name, a) - distance(name, b) })
+		list = append(list, warning{"A variable that no flag has is set; it has no effect", []any{"variable", name, "nearest", best, "flag", flags[best]}})
+	}
+	return list
+}
+
+// serviceSuffix ends the names of the variables that the kubelet sets for a service, after the service's own name.
+var serviceSuffix = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// ofService reports whether the kubelet has set a variable, sorted among names, for a service such as "mig-exporter".
+func ofService(name string, names []string) bool {
+	at := serviceSuffix.FindStringIndex(name)
+	if at == nil {
+		return false
+	}
+	_, found := slices.BinarySearch(names, name[:at[0]]+"_SERVICE_HOST")
+	return found
+}
+
+// distance is the number of letters to insert, delete or replace to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

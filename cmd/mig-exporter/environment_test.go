@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestBadVariables: an error about a value names the variable that it comes from.
+func TestBadVariables(t *testing.T) {
+	for _, tt := range []struct {
+		env, args string
+		says      []string
+	}{
+		{"MIG_EXPORTER_POLL_TIMEOUT=soon", "", []string{"MIG_EXPORTER_POLL_TIMEOUT: --poll.timeout=soon: expected"}},
+		{"MIG_EXPORTER_WEB_STATE=yes", "", []string{"MIG_EXPORTER_WEB_STATE=yes: expected true or false"}},
+		{"MIG_EXPORTER_DRIVER=rocm", "check-config", []string{"MIG_EXPORTER_DRIVER", "nvml or sim"}},
+		{"MIG_EXPORTER_POLL_INTERVAL=1us", "", []string{"50ms", "--poll.interval is set by MIG_EXPORTER_POLL_INTERVAL"}},
+		{"DCGM_EXPORTER_INTERVAL=1", "", []string{"50ms", "--poll.interval is set by DCGM_EXPORTER_INTERVAL"}},
+		{"MIG_EXPORTER_CAPTURE_POLLS=few", "capture --output=-", []string{"MIG_EXPORTER_CAPTURE_POLLS"}},
+	} {
+		t.Run(tt.env, func(t *testing.T) {
+			name, value, _ := strings.Cut(tt.env, "=")
+			t.Setenv(name, value)
+			_, err := parse(strings.Fields(tt.args), os.LookupEnv)
+			for _, want := range tt.says {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%v; want %q in it", err, want)
+				}
+			}
+		})
+	}
+	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "1us")
+	_, err := parse([]string{"--poll.interval=2us"}, os.LookupEnv)
+	if err == nil || strings.Contains(err.Error(), "MIG_EXPORTER") {
+		t.Errorf("the command line has the value: %v", err)
+	}
+	if _, err := parse([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+		t.Errorf("the command line overrules a bad variable: %v", err)
+	}
+	t.Setenv("MIG_EXPORTER_VERSION", "1.2.3")
+	if _, err := parse([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+		t.Errorf("a variable that images have: %v", err)
+	}
+}
+
+// TestVariablesThatNoFlagHas: each is named with the nearest; those of a Kubernetes service are none.
+func TestVariablesThatNoFlagHas(t *testing.T) {
+	got := fmt.Sprint(unknownVariables([]string{
+		"MIG_EXPORTER_POL_INTERVAL=1s", "MIG_EXPORTER_POLL_INTERVAL=1s", "MIG_EXPORTER_KUBERNETES_NODENAME=n", "PATH=/bin",
+		"MIG_EXPORTER_COLLECTOR_ECC=false", "MIG_EXPORTER_CAPTURE_POLLS=3", "MIG_EXPORTER_WEB_PORT=1",
+		"MIG_EXPORTER_SERVICE_HOST=10.0.0.1", "MIG_EXPORTER_SERVICE_PORT=9401", "MIG_EXPORTER_SERVICE_PORT_METRICS=9401",
+		"MIG_EXPORTER_PORT=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP_ADDR=10.0.0.1",
+	}))
+	for _, want := range []string{
+		"MIG_EXPORTER_POL_INTERVAL nearest MIG_EXPORTER_POLL_INTERVAL", "MIG_EXPORTER_KUBERNETES_NODENAME nearest MIG_EXPORTER_KUBERNETES_NODE_NAME",
+		"MIG_EXPORTER_WEB_PORT",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s\nlacks %s", got, want)
+		}
+	}
+	if n := strings.Count(got, "nearest"); n != 3 {
+		t.Errorf("%d warnings, want 3: %s", n, got)
+	}
+}
+
+// TestIneffective: what has no effect beside the other flags is warned of by the name that it was given.
+func TestIneffective(t *testing.T) {
+	for _, tt := range []struct{ env, args, want string }{
+		{"MIG_EXPORTER_CONTROL_MODE=apply", "", "variable MIG_EXPORTER_CONTROL_MODE needs --control.enabled"},
+		{"MIG_EXPORTER_CONTROL_MODE=apply", "--control.enabled", ""},
+		{"", "--dcgm.counters=f.csv", "flag --dcgm.counters needs --metrics.names=dcgm or both"},
+		{"", "-f f.csv", "flag --dcgm.counters needs --metrics.names=dcgm or both"},
+		{"DCGM_EXPORTER_COLLECTORS=f.csv", "", "variable DCGM_EXPORTER_COLLECTORS needs --metrics.names=dcgm or both"},
+		{"", "--dcgm.counters=f.csv --metrics.names=both", ""},
+		{"", "--dcgm.counters.lenient --metrics.names=both", "flag --dcgm.counters.lenient needs --dcgm.counters=FILE"},
+		{"", "--sim.clock=step", "flag --sim.clock needs --driver=sim"},
+		{"MIG_EXPORTER_NVML_LIBRARY_PATH=/x", "--driver=sim --sim.scenario=s.yaml", "variable MIG_EXPORTER_NVML_LIBRARY_PATH needs --driver=nvml"},
+	} {
+		t.Run(tt.env+" "+tt.args, func(t *testing.T) {
+			if name, value, ok := strings.Cut(tt.env, "="); ok {
+				t.Setenv(name, value)
+			}
+			inv, err := parse(strings.Fields(tt.args), os.LookupEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(inv.Warnings); !strings.Contains(got, tt.want) || tt.want == "" && len(inv.Warnings) > 0 {
+				t.Errorf("warnings %s, want %q", got, tt.want)
+			}
+		})
+	}
+	t.Setenv("MIG_EXPORTER_POL_INTERVAL", "1s")
+	var out, errOut strings.Builder
+	if code := execute(t.Context(), []string{"check-config"}, &out, &errOut); code != exitOK || !strings.Contains(errOut.String(), "level=warn") ||
+		!strings.Contains(errOut.String(), "nearest=MIG_EXPORTER_POLL_INTERVAL") {
+		t.Errorf("exit code %d, log %s", code, errOut.String())
+	}
+}
