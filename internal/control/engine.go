@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/log"
@@ -26,6 +27,7 @@ const (
 // is safe for concurrent use.
 type Engine struct {
 	o        Options
+	named    atomic.Pointer[map[string][]api.LayoutRule] // the named layouts that are in force
 	plans    plans
 	active   activity
 	queue    chan *operation // one is accepted at a time
@@ -64,8 +66,13 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = log.NewNopLogger()
 	}
-	return &Engine{o: o, queue: make(chan *operation, 1), started: make(chan struct{}), recovering: true}, nil
+	e := &Engine{o: o, queue: make(chan *operation, 1), started: make(chan struct{}), recovering: true}
+	e.SetLayouts(o.Layouts)
+	return e, nil
 }
+
+// SetLayouts replaces the named layouts for the plans that follow. The caller does not modify them afterwards.
+func (e *Engine) SetLayouts(layouts map[string][]api.LayoutRule) { e.named.Store(&layouts) }
 
 // housekeeping is how often Run looks at the last Snapshot, and for operations that can be taken up again.
 const housekeeping = time.Second

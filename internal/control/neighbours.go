@@ -134,9 +134,9 @@ type Observer interface {
 type Options struct {
 	Hostname string
 	BootID   string
-	Apply    bool // --control.mode=apply
-	Restore  bool // --control.restore
-	Layouts  map[string][]api.LayoutRule
+	Apply    bool                        // --control.mode=apply
+	Restore  bool                        // --control.restore
+	Layouts  map[string][]api.LayoutRule // --control.layouts, until SetLayouts
 
 	Actuator    Actuator
 	Node        Node

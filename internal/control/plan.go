@@ -22,7 +22,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	case r.TakeOver && !by.Rights.TakeOver:
 		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
 	}
-	wanted, err := spec.Resolve(r.Spec, e.o.Layouts)
+	wanted, err := spec.Resolve(r.Spec, *e.named.Load())
 	if err != nil {
 		if own := (*api.Problem)(nil); errors.As(err, &own) {
 			return nil, own
@@ -145,9 +145,10 @@ func (e *Engine) Layouts(ctx context.Context) (*api.Layouts, error) {
 	if err != nil {
 		return nil, driverProblem(err)
 	}
-	for name, rules := range e.o.Layouts {
+	named := *e.named.Load()
+	for name, rules := range named {
 		l := api.Layout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
-		if wanted, err := spec.Resolve(api.Spec{Layout: name}, e.o.Layouts); err == nil {
+		if wanted, err := spec.Resolve(api.Spec{Layout: name}, named); err == nil {
 			l.Applies = applies(gpus, wanted)
 		}
 		list.Layouts = append(list.Layouts, l)

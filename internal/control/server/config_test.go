@@ -173,3 +173,42 @@ func TestBucketsAreBounded(t *testing.T) {
 		t.Errorf("%d buckets were looked at for %d keys", looks, 3*bucketsKept)
 	}
 }
+
+// TestReload: it says what changed, without secrets, and with a broken file who is admitted by nothing.
+func TestReload(t *testing.T) {
+	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
+	token := func(name, s, right string) string {
+		return "- {name: " + name + ", sha256: " + hashOf(s) + ", rights: [" + right + "]}\n"
+	}
+	path := writeConfig(t, newAuthority(t), tls+"tokens:\n"+token("ci", "1", "read")+token("old", "2", "read")+token("same", "3", "read"))
+	var r Reloader
+	if changes, err := r.Reload(path); len(changes) > 0 || err != nil {
+		t.Errorf("before it is served: %q, %v", changes, err)
+	}
+	f, err := newConfigFile(path, log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.set(f)
+	for _, s := range []struct{ text, changes, err string }{
+		{"", "", ""},
+		{tls + "kubernetes: true\ntokens:\n" + token("ci", "1", "plan") + token("fresh", "4", "read") + token("same", "3", "read"),
+			"kubernetes: true; token ci changed; token fresh added; token old removed", ""},
+		{tls + "tokens: [", "", "--control.config.file=" + path},
+		{tls + "kubernetes: true\ntokens:\n" + token("ci", "1", "plan") + token("fresh", "4", "read") + token("same", "3", "read"),
+			"the file is valid again", ""},
+	} {
+		if s.text != "" {
+			if err := os.WriteFile(path, []byte(s.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		changes, err := r.Reload(path)
+		if got := strings.Join(changes, "; "); got != s.changes || (err != nil) != (s.err != "") || err != nil && !strings.Contains(err.Error(), s.err) {
+			t.Errorf("changes %q, %v; want %q, %s", got, err, s.changes, s.err)
+		}
+		if _, now := f.current(); (now != nil) != (err != nil) {
+			t.Errorf("in force: %v", now)
+		}
+	}
+}

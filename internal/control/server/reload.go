@@ -1,10 +1,13 @@
 package server
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -63,16 +66,90 @@ func (f *configFile) current() (*loaded, error) {
 	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
 		return f.last, f.err
 	}
+	changes, err := f.read()
+	if err != nil {
+		_ = level.Error(f.logger).Log("msg", "Partition control lets nobody in by TCP until its configuration is mended", "err", err)
+	} else {
+		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration anew", "path", f.path, "changes", strings.Join(changes, ", "))
+	}
+	return f.last, f.err
+}
+
+// read reads the files and returns what differs from those that could be used last. It is called with mu held.
+func (f *configFile) read() ([]string, error) {
 	c, err := loadConfig(f.path)
 	f.files = c.files
 	if err != nil {
-		_ = level.Error(f.logger).Log("msg", "Partition control lets nobody in by TCP until its configuration is mended", "err", err)
 		f.err = fmt.Errorf("configuration: %w", err)
-		return f.last, f.err
+		return nil, err
 	}
-	_ = level.Info(f.logger).Log("msg", "Partition control read its configuration anew", "path", f.path)
+	changes := f.last.changesTo(c)
+	if f.err != nil {
+		changes = append(changes, "the file is valid again")
+	}
 	f.last, f.err = c, nil
-	return c, nil
+	return changes, nil
+}
+
+// Reloader makes a server read the file of --control.config.file again at once. Its zero value is ready for use. It is safe for
+// concurrent use.
+type Reloader struct {
+	mu   sync.Mutex
+	file *configFile // nil: no listener has needed it yet
+}
+
+// Reload reads the file and returns what changed. With an error no client is admitted over TCP until the file is valid: a
+// credential that was taken out of it must not go on to count. TLS keeps the last certificate.
+func (r *Reloader) Reload(path string) ([]string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file == nil {
+		return nil, CheckConfig(path)
+	}
+	r.file.mu.Lock()
+	defer r.file.mu.Unlock()
+	return r.file.read()
+}
+
+func (r *Reloader) set(file *configFile) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.file = file
+}
+
+// changesTo says in words what differs in a newer configuration, without secrets.
+func (c *loaded) changesTo(newer *loaded) []string {
+	var list []string
+	note := func(changed bool, what string) {
+		if changed {
+			list = append(list, what)
+		}
+	}
+	note(!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal), "tls certificate")
+	note(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
+	note(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
+	was, is := map[string]any{}, map[string]any{}
+	for to, from := range map[*map[string]any]*loaded{&was: c, &is: newer} {
+		for name, rights := range from.clients {
+			(*to)["client "+name] = rights
+		}
+		for _, t := range from.tokens {
+			(*to)["token "+t.name] = t
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		before, had := was[name]
+		note(!had, name+" added")
+		note(had && before != is[name], name+" changed")
+	}
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		_, has := is[name]
+		note(!has, name+" removed")
+	}
+	return list
 }
 
 // tls gives each connection the certificates of its time. Who comes without a certificate may have a token.

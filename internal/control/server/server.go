@@ -65,6 +65,8 @@ type Options struct {
 	// ListenAddress is host:port, served with TLS only, as ConfigFile says; port 0 takes a free one.
 	ListenAddress string
 	ConfigFile    string
+	// Reloader, if not nil, reads ConfigFile again on request; it is also read again once it has changed.
+	Reloader *Reloader
 	// Reviewer is needed where the configuration has kubernetes: true.
 	Reviewer Reviewer
 
@@ -231,6 +233,7 @@ func (s *server) openTCP(ctx context.Context) (entrance, error) {
 		listener: newConnPool(s.limits).listen(l),
 		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer})),
 	}
+	s.o.Reloader.set(config)
 	e.server.TLSConfig = config.tls()
 	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }
 	return e, nil
