@@ -97,7 +97,8 @@ func served(t *testing.T, r captureRun) []string {
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
-	if x.metrics, err = collector.New(collector.Options{DriverCalls: x.source.DriverCalls, Now: n.now}); err != nil {
+	metrics, err := collector.New(collector.Options{DriverCalls: x.source.DriverCalls, Now: n.now})
+	if x.metrics = serveMetrics(metrics); err != nil {
 		t.Fatal(err)
 	}
 	x.fresh, _ = freshRegistry()

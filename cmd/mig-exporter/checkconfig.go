@@ -23,7 +23,10 @@ func checkConfig(cfg *Config) error {
 	if cfg.Control.ConfigFile != "" {
 		errs = append(errs, server.CheckConfig(cfg.Control.ConfigFile))
 	}
-	_, err = newCollector(cfg, nil, nil, log.NewNopLogger())
+	counters, err := loadCounters(cfg, log.NewNopLogger())
+	if err == nil {
+		_, err = newCollector(cfg, counters, nil, nil)
+	}
 	return errors.Join(append(errs, err)...)
 }
 

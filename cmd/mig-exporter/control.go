@@ -31,6 +31,7 @@ const auditFile = "audit.jsonl"
 type controller struct {
 	engine  *control.Engine
 	server  server.Options
+	layouts map[string][]api.LayoutRule // those in force; the reloader's once it runs
 	metrics *collector.Control
 	status  *controlStatus
 	closers []func() error
@@ -76,6 +77,7 @@ func (c *controller) open(cfg *Config, x *exporter) error {
 		AllowGID:        cfg.Control.AllowGID,
 		ListenAddress:   cfg.Control.ListenAddress,
 		ConfigFile:      cfg.Control.ConfigFile,
+		Reloader:        &server.Reloader{},
 		Reviewer:        x.node.reviewer,
 		Node:            web.NewStateHandler(x.poller, c.logger),
 		Current:         x.poller.Current,
@@ -92,6 +94,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	if err != nil {
 		return control.Options{}, err
 	}
+	c.layouts = layouts
 	programs, err := cfg.Control.hooks()
 	if err != nil {
 		return control.Options{}, err

@@ -54,6 +54,8 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitOK
 	}
 	if inv.Command == commandCapture {
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // its terminal went away
+		defer stop()
 		err = runCapture(ctx, &inv.Config, logger, out)
 	} else {
 		err = run(ctx, &inv.Config, logger)

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/go-kit/log"
@@ -37,11 +39,15 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	for _, name := range withoutEquivalent(os.LookupEnv) {
 		level.Warn(logger).Log("msg", "A variable of dcgm-exporter is set that nothing here corresponds to", "variable", name)
 	}
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups) // after the driver was shut down: the signal kills then
 	x, err := assemble(cfg, logger)
 	if err != nil {
 		return err
 	}
 	defer x.close()
+	files := newReloader(cfg, x)
 	parts := []func(context.Context) error{x.poller.Run, func(ctx context.Context) error {
 		return web.Serve(ctx, web.ServerOptions{
 			Addresses:       cfg.Addresses,
@@ -49,7 +55,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 			SystemdSocket:   cfg.SystemdSocket,
 			ShutdownTimeout: shutdownTimeout,
 		}, x.handler, logger)
-	}}
+	}, func(ctx context.Context) error { return files.run(ctx, hangups) }}
 	if x.control != nil {
 		parts = append(parts, x.control.run)
 	}
@@ -58,14 +64,15 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 
 // exporter is the program without its command line and its sockets. Nothing in it runs by itself yet.
 type exporter struct {
-	node    *node
-	source  *nvmlsrc.Source
-	metrics *collector.Collector
-	fresh   *prometheus.Registry
-	poller  *poll.Poller
-	handler http.Handler
-	control *controller // nil where it is off
-	logger  log.Logger
+	node     *node
+	source   *nvmlsrc.Source
+	counters []collector.Counter // those in force; the reloader's once it runs
+	metrics  *servedMetrics
+	fresh    *prometheus.Registry
+	poller   *poll.Poller
+	handler  http.Handler
+	control  *controller // nil where it is off
+	logger   log.Logger
 }
 
 // assemble puts the parts together; its caller closes the result.
@@ -81,7 +88,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		}),
 		logger: logger,
 	}
-	if x.metrics, err = newCollector(cfg, x.source.DriverCalls, node.profilerCalls, logger); err != nil {
+	if err := x.openMetrics(cfg); err != nil {
 		x.close()
 		return nil, err
 	}
@@ -105,12 +112,22 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	return x, nil
 }
 
-// newCollector makes the collector that the configuration asks for.
-func newCollector(cfg *Config, driverCalls, profilerCalls func() uint64, logger log.Logger) (*collector.Collector, error) {
-	counters, err := loadCounters(cfg, logger)
+// openMetrics reads the counters file and makes the collector.
+func (x *exporter) openMetrics(cfg *Config) error {
+	counters, err := loadCounters(cfg, x.logger)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls)
+	if err != nil {
+		return err
+	}
+	x.counters, x.metrics = counters, serveMetrics(c)
+	return nil
+}
+
+// newCollector makes the collector that the configuration and the counters file ask for.
+func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profilerCalls func() uint64) (*collector.Collector, error) {
 	return collector.New(collector.Options{
 		PodLabels:       cfg.PodLabels,
 		PodLabelNames:   cfg.PodLabelNames,
