@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,10 @@ func TestWithoutADriver(t *testing.T) {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("%s is missing", want)
 		}
+	}
+	// The collectors have written all that there is: that there is no driver is the source's to say.
+	if strings.Count(metrics, "\nmig_exporter_collector_success{") == 0 || regexp.MustCompile(`(?m)^mig_exporter_collector_success\{.*\} 0$`).MatchString(metrics) {
+		t.Error("a collector without a driver has failed, or there is none")
 	}
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d after SIGTERM, want %d", code, exitOK)

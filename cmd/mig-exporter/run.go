@@ -72,6 +72,7 @@ type exporter struct {
 	poller   *poll.Poller
 	handler  http.Handler
 	control  *controller // nil where it is off
+	activity *activityNote
 	logger   log.Logger
 }
 
@@ -86,7 +87,8 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		source: nvmlsrc.New(node.library, nvmlsrc.Options{
 			Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
 		}),
-		logger: logger,
+		activity: newActivityNote(cfg, node, logger),
+		logger:   logger,
 	}
 	if err := x.openMetrics(cfg); err != nil {
 		x.close()
@@ -96,6 +98,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.fresh, pollSeconds = freshRegistry()
 	x.poller = poll.New(x.source, pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
+		x.activity.observe(s)
 		pollSeconds.Observe(took.Seconds())
 		if node.polled != nil {
 			node.polled()
@@ -144,12 +147,8 @@ func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profil
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
-	var notes func() []string
-	if x.control != nil {
-		notes = x.control.notes
-	}
 	return web.Options{
-		Notes:         notes,
+		Notes:         x.notes,
 		TelemetryPath: cfg.TelemetryPath,
 		MaxScrapes:    cfg.MaxScrapes,
 		FreshFor:      cfg.freshFor(),
@@ -164,6 +163,18 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Register:      x.fresh,
 		Extra:         x.node.handlers(x.poller),
 	}
+}
+
+// notes are what the readiness answer says besides the sources.
+func (x *exporter) notes() []string {
+	var list []string
+	if x.activity != nil {
+		list = x.activity.notes()
+	}
+	if x.control != nil {
+		list = append(list, x.control.notes()...)
+	}
+	return list
 }
 
 // hostNames lists the names under which this node may be asked for: its own, and those of the addresses that are listened on.

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// activityNote notes that GPUs have no activity because their driver does not measure it and DCGM is not asked. It is safe for
+// concurrent use.
+type activityNote struct {
+	remedy string // empty: nothing is to be noted
+	logger log.Logger
+
+	mu     sync.Mutex
+	logged bool
+	gpus   string // indexes of those without activity
+}
+
+// newActivityNote returns a note for a node: silent if activity is switched off, DCGM is asked or the node is a recording.
+func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
+	n := &activityNote{logger: logger}
+	replay := node.clock != nil && node.simulated == nil
+	switch {
+	case node.profiler != nil || cfg.Profiling == profilingOff || replay:
+	case cfg.Profiling == profilingGPM:
+		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.mode=remote --dcgm.address=HOST:PORT, or with --dcgm.mode=embedded; or accept it: --profiling.source=off"
+	default:
+		n.remedy = "ask DCGM: --dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded; or accept it: --profiling.source=off"
+	}
+	return n
+}
+
+// observe takes a Snapshot. The log has the first that has such GPUs.
+func (n *activityNote) observe(s *gpu.Snapshot) {
+	if n.remedy == "" {
+		return
+	}
+	var without []string
+	for i := range s.GPUs {
+		if withoutProfiling(&s.GPUs[i]) {
+			without = append(without, strconv.Itoa(s.GPUs[i].Index))
+		}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.gpus = strings.Join(without, ",")
+	if n.gpus == "" || n.logged {
+		return
+	}
+	n.logged = true
+	level.Warn(n.logger).Log("msg", "GPUs have no activity: their driver has no GPM, which needs Hopper or later, and DCGM is not asked",
+		"gpus", n.gpus, "remedy", n.remedy)
+}
+
+// withoutProfiling reports whether the driver answers for a GPU and does not measure its activity.
+func withoutProfiling(g *gpu.GPU) bool {
+	if !g.Up || g.ActivitySource != gpu.ActivityUnknown {
+		return false
+	}
+	for _, e := range g.Errors {
+		if e.Reading == gpu.ReadingActivity && !errors.Is(e.Err, gpu.ErrNotSupported) {
+			return false // it could not be asked
+		}
+	}
+	return true
+}
+
+// notes are lines of the readiness answer.
+func (n *activityNote) notes() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.gpus == "" {
+		return nil
+	}
+	return []string{fmt.Sprintf("no activity of GPUs %s: their driver has no GPM and DCGM is not asked; %s", n.gpus, n.remedy)}
+}

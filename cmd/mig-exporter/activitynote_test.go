@@ -1,0 +1,48 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNoActivityIsExplained: GPUs that only DCGM can profile, and nobody asks it: the log says so once, and /-/ready.
+func TestNoActivityIsExplained(t *testing.T) {
+	const mixed = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
+seed: 1
+gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
+`
+	for name, tt := range map[string]struct {
+		args []string
+		says string // empty: there is nothing to say
+	}{
+		"DCGM is off":      {nil, "--dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded"},
+		"GPM alone":        {[]string{"--profiling.source=gpm"}, "--profiling.source=auto with --dcgm.mode=remote"},
+		"DCGM is asked":    {[]string{"--dcgm.mode=embedded"}, ""},
+		"it is not wanted": {[]string{"--profiling.source=off"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := launch(t, append([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + write(t, "s.yaml", mixed)}, tt.args...)...)
+			for range 3 {
+				p.advance(time.Second)
+			}
+			ready := p.get("/-/ready")
+			if ready.status != http.StatusOK {
+				t.Errorf("/-/ready: %d %s", ready.status, ready.body)
+			}
+			p.stop()
+			lines, want := strings.Count(p.logText(), "GPUs have no activity"), 1
+			if tt.says == "" {
+				want = 0
+			}
+			if lines != want || strings.Contains(string(ready.body), "no activity") != (want == 1) {
+				t.Errorf("%d lines in the log, want %d, and as much in /-/ready:\n%s\n%s", lines, want, p.logText(), ready.body)
+			}
+			if want == 1 && (!strings.Contains(p.logText(), tt.says) || !strings.Contains(p.logText(), "gpus=1,2 ")) {
+				t.Errorf("the log does not have %q and which GPUs:\n%s", tt.says, p.logText())
+			}
+		})
+	}
+}
