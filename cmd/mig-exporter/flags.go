@@ -98,7 +98,8 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 
 func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-		"Flags and environment variables of dcgm-exporter are understood where they mean the same (docs/migration.md).")
+		"Flags and environment variables of dcgm-exporter are understood where they mean the same (docs/migration.md). "+
+		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop (docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
 	app.VersionFlag.NoEnvar() // images set MIG_EXPORTER_VERSION
@@ -135,7 +136,8 @@ func profilingFlags(app *kingpin.Application, cfg *Config) {
 func metricsFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) or both.",
 		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM, collector.NamesBoth)
-	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list.").
+	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
+		"Read again with SIGHUP.").
 		StringVar(&cfg.CountersFile)
 	app.Flag("dcgm.counters.lenient", "Start although lines of the counters file are wrong; they are logged and left out.").
 		BoolVar(&cfg.CountersLenient)

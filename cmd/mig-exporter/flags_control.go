@@ -46,10 +46,11 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"-1", &cfg.AllowGID)
 	app.Flag("control.listen-address", "Address on which partition control is served over TLS too; needs --control.config.file.").
 		StringVar(&cfg.ListenAddress)
-	app.Flag("control.config.file", "Certificates, tokens and rights of --control.listen-address (YAML).").StringVar(&cfg.ConfigFile)
+	app.Flag("control.config.file", "Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
+		"and with SIGHUP.").StringVar(&cfg.ConfigFile)
 	app.Flag("control.audience", "Audience that Kubernetes tokens must be for, so that one sent here is of no use at the API server; repeatable. "+
 		"By default the API server's own.").StringsVar(&cfg.Audiences)
-	app.Flag("control.layouts", "File of named layouts, in mig-parted's form.").StringVar(&cfg.LayoutsFile)
+	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").StringVar(&cfg.LayoutsFile)
 	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; it is made if it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
 	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, on GPUs without instances.").
