@@ -83,12 +83,10 @@ func badVariables(args []string, lookup lookupFunc) error {
 	return errors.Join(errs...)
 }
 
-var flagInText = regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`)
-
 // withVariables adds to an error about flags which variables of the environment set them.
 func withVariables(err error, args []string, lookup lookupFunc) error {
 	var set []string
-	for _, m := range flagInText.FindAllStringSubmatch(err.Error(), -1) {
+	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
 		variable := variableOf(m[1], args, lookup)
 		if text := fmt.Sprintf("--%s is set by %s", m[1], variable); variable != "" && !slices.Contains(set, text) {
 			set = append(set, text)
@@ -188,11 +186,11 @@ func unknownVariables(environ []string) []warning {
 }
 
 // serviceSuffix ends the names of the variables that the kubelet sets for a service, after the service's own name.
-var serviceSuffix = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
 
 // ofService reports whether the kubelet has set a variable, sorted among names, for a service such as "mig-exporter".
 func ofService(name string, names []string) bool {
-	at := serviceSuffix.FindStringIndex(name)
+	at := regexp.MustCompile(serviceSuffix).FindStringIndex(name)
 	if at == nil {
 		return false
 	}
