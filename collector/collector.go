@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -59,6 +60,11 @@ type Collector struct {
 	now           func() time.Time
 	success       *family
 	duration      *family
+
+	mu       sync.Mutex
+	root     labelSet // the labels of the last Snapshot
+	size     int      // number of metrics of the last Snapshot
+	rendered rendered
 }
 
 // enabledGroup is a group that is switched on, ready to collect.
@@ -115,63 +121,78 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 // served even when there is an error: it tells which metrics had to be left out, and is for the log. The families
 // share memory with each other and must not be modified.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
-	v := newView(s, c.pods)
-	runs := make([]run, len(c.groups))
-	for i := range c.groups {
-		runs[i] = c.run(&c.groups[i], v)
-	}
-	families, err := c.assemble(runs)
+	k := &sink{}
+	runs := c.collect(k, s)
+	families, err := gather(k.metrics)
 	if err == nil {
 		return families, joinErrors(runs)
 	}
 	// The registry left metrics out, such as one of two with equal labels: find out whose they are.
 	for i := range runs {
-		if _, err := gather(runs[i].metrics); err != nil {
+		if _, err := gather(k.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
 		}
 	}
-	families, err = c.assemble(runs)
+	k.metrics = k.metrics[:len(k.metrics)-2*len(runs)] // without the report
+	c.mu.Lock()
+	c.report(k, runs)
+	c.mu.Unlock()
+	families, err = gather(k.metrics)
 	return families, errors.Join(err, joinErrors(runs))
 }
 
 // run is what became of one group in one gathering.
 type run struct {
-	group   string
-	metrics metrics
-	took    time.Duration
-	err     error
+	group    string
+	from, to int // its metrics in the sink
+	took     time.Duration
+	err      error
+}
+
+// collect writes the metrics of all groups and the report on the groups to k.
+func (c *Collector) collect(k *sink, s *gpu.Snapshot) []run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.collectLocked(k, s)
+}
+
+// collectLocked is collect with c.mu held.
+func (c *Collector) collectLocked(k *sink, s *gpu.Snapshot) []run {
+	v := newView(s, &c.root, c.pods)
+	if k.metrics == nil {
+		k.metrics = make(metrics, 0, c.size)
+	}
+	runs := make([]run, len(c.groups))
+	for i := range c.groups {
+		runs[i] = c.run(&c.groups[i], k, v)
+	}
+	c.report(k, runs)
+	c.size = len(k.metrics)
+	c.root.sweep()
+	return runs
 }
 
 // run collects one group. What it had collected when it failed stays.
-func (c *Collector) run(g *enabledGroup, v *view) (r run) {
+func (c *Collector) run(g *enabledGroup, k *sink, v *view) (r run) {
 	begin := c.now()
-	k := &sink{}
-	r.group = g.name
+	r.group, r.from, k.err = g.name, len(k.metrics), nil
 	defer func() {
 		if p := recover(); p != nil {
 			k.err = errors.Join(k.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
-		r.metrics, r.err, r.took = k.metrics, k.err, c.now().Sub(begin)
+		r.to, r.err, r.took = len(k.metrics), k.err, c.now().Sub(begin)
 	}()
 	g.collect(k, v)
 	return r
 }
 
-// assemble puts the metrics of all groups and the report on the groups together.
-func (c *Collector) assemble(runs []run) ([]*dto.MetricFamily, error) {
-	k := &sink{}
-	n := 2 * len(runs)
+// report writes what became of the groups. The caller holds c.mu.
+func (c *Collector) report(k *sink, runs []run) {
 	for i := range runs {
-		n += len(runs[i].metrics)
-	}
-	k.metrics = make(metrics, 0, n)
-	for i := range runs {
-		k.metrics = append(k.metrics, runs[i].metrics...)
-		l := makeLabels("collector", runs[i].group)
+		l := c.root.extend("collector", runs[i].group)
 		k.flag(c.success, l, runs[i].err == nil)
 		k.add(c.duration, l, runs[i].took.Seconds())
 	}
-	return gather(k.metrics)
 }
 
 func joinErrors(runs []run) error {
@@ -186,15 +207,15 @@ func joinErrors(runs []run) error {
 
 // metrics is a prometheus.Collector of metrics that exist already. It describes nothing, which makes it an unchecked
 // one: a family's series differ in their labels where only some devices are held.
-type metrics []prometheus.Metric
+type metrics []series
 
 // Describe implements prometheus.Collector.
 func (metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (m metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, one := range m {
-		ch <- one
+	for i := range m {
+		ch <- &m[i]
 	}
 }
 

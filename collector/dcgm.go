@@ -185,7 +185,7 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	for _, row := range d.texts {
 		pairs = append(pairs, row.name, row.text(v.Snapshot, g))
 	}
-	return makeLabels(pairs...)
+	return v.root.extend(pairs...)
 }
 
 // dcgmBusID is in capitals, as NVML and DCGM write it.

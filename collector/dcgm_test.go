@@ -307,12 +307,12 @@ func TestDCGMSharesLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &sink{}
-	d.collect(k, newView(bare(dcgmNode().GPUs[0]), d.pods))
+	d.collect(k, newView(bare(dcgmNode().GPUs[0]), &labelSet{}, d.pods))
 	if len(k.metrics) != 2 {
 		t.Fatalf("%d metrics", len(k.metrics))
 	}
-	a, b := k.metrics[0].(*series), k.metrics[1].(*series)
-	if &a.labels[0] != &b.labels[0] {
+	a, b := k.metrics[0], k.metrics[1]
+	if a.labels != b.labels {
 		t.Error("two families of a GPU have labels of their own")
 	}
 }

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -60,8 +61,8 @@ func recentXIDs(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
 	if len(recent) == 0 {
 		emit(0, "window_size_in_ms", window)
 	}
-	for xid, n := range recent {
-		emit(n, "window_size_in_ms", window, "xid", formatUint(xid))
+	for _, xid := range slices.Sorted(maps.Keys(recent)) {
+		emit(recent[xid], "window_size_in_ms", window, "xid", formatUint(xid))
 	}
 }
 

@@ -71,7 +71,7 @@ func asFloat(n gpu.Opt[uint64]) gpu.Opt[float64] {
 
 func newDistribution(c *catalog) collectFunc {
 	readings := distributedReadings()
-	var boards, instances [distributedCount]*prometheus.Desc
+	var boards, instances [distributedCount]*family
 	for i := range readings {
 		r := &readings[i]
 		boards[i] = c.histogram(r.board, r.help, r.boardMIG)
@@ -226,30 +226,23 @@ func bucketOf(value float64, schema int32) int {
 }
 
 // write writes the histogram of one reading where there is one. d is nil where no histogram is of the labels' holder.
-func (d *distribution) write(k *sink, desc *prometheus.Desc, l labels, reading int, as *distributed) {
+func (d *distribution) write(k *sink, f *family, l labels, reading int, as *distributed) {
 	if d == nil || d.of[reading].count == 0 {
 		return
 	}
 	h := &d.of[reading]
-	m, err := prometheus.NewConstNativeHistogram(desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
-	if err != nil {
-		k.fail(err)
-		return
+	one := series{family: f, labels: l, value: h.sum, count: h.count}
+	if !k.text {
+		m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
+		var full dto.Metric
+		if err == nil {
+			err = m.Write(&full)
+		}
+		if err != nil {
+			k.fail(err)
+			return
+		}
+		one.buckets = full.Histogram
 	}
-	k.metrics = append(k.metrics, labelled{Metric: m, labels: l})
-}
-
-// labelled is a metric made without labels that is given those of its device.
-type labelled struct {
-	prometheus.Metric
-	labels labels
-}
-
-// Write implements prometheus.Metric.
-func (m labelled) Write(out *dto.Metric) error {
-	if err := m.Metric.Write(out); err != nil {
-		return err
-	}
-	out.Label = m.labels
-	return nil
+	k.metrics = append(k.metrics, one)
 }

@@ -22,7 +22,7 @@ func newExporter(c *catalog) collectFunc {
 		k.timestamp(at, nil, v.Time)
 		k.add(generation, nil, float64(v.Generation))
 		for _, s := range v.Sources {
-			l := makeLabels("source", s.Name)
+			l := v.root.extend("source", s.Name)
 			k.flag(up, l, s.Up)
 			k.flag(stale, l, s.Stale)
 			k.timestamp(success, l, s.LastSuccess)
@@ -30,13 +30,13 @@ func newExporter(c *catalog) collectFunc {
 		k.add(hung, nil, float64(v.HungCalls))
 		k.add(unmatched, nil, float64(len(v.Unmatched)))
 		if d, ok := v.Driver.Get(); ok {
-			k.add(driver, makeLabels("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
+			k.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}
 		if driverCalls != nil {
-			k.add(calls, makeLabels("source", gpu.SourceNVML), float64(driverCalls()))
+			k.add(calls, v.root.extend("source", gpu.SourceNVML), float64(driverCalls()))
 		}
 		if profilerCalls != nil {
-			k.add(calls, makeLabels("source", gpu.SourceDCGM), float64(profilerCalls()))
+			k.add(calls, v.root.extend("source", gpu.SourceDCGM), float64(profilerCalls()))
 		}
 	}
 }

@@ -32,8 +32,9 @@ type FamilyInfo struct {
 
 // family is a declared family.
 type family struct {
-	desc    *prometheus.Desc
-	counter bool
+	desc      *prometheus.Desc
+	counter   bool
+	histogram bool // a native one
 }
 
 // catalog records the families that groups declare and hands them what they need besides the Snapshot. Its zero value
@@ -78,8 +79,8 @@ func (c *catalog) family(name, help, mig string, labels ...string) *family {
 }
 
 // histogram declares a native histogram.
-func (c *catalog) histogram(name, help, mig string) *prometheus.Desc {
-	return c.declare("histogram", name, help, mig, nil)
+func (c *catalog) histogram(name, help, mig string) *family {
+	return &family{desc: c.declare("histogram", name, help, mig, nil), histogram: true}
 }
 
 func (c *catalog) declare(kind, name, help, mig string, labels []string) *prometheus.Desc {

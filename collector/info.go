@@ -30,13 +30,15 @@ func newInfo(c *catalog) collectFunc {
 				"serial", g.Serial, "vbios", g.VBIOS, "minor", decimal(g.Minor)), 1)
 			addOpt(k, gpuSMs, g.labels, g.SMs)
 		}
+		var text [16]byte
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			k.add(giInfo, gi.labels.extend("placement", placement(gi.Placement),
+			k.add(giInfo, gi.labels.extend("placement", string(appendPlacement(text[:0], gi.Placement)),
 				"compute_slices", decimal(gi.ComputeSlices), "memory_slices", decimal(gi.MemorySlices)), 1)
 			addOpt(k, giSMs, gi.labels, gi.SMs)
 		})
 		v.eachCompute(func(ci *computeView) {
-			k.add(ciInfo, ci.labels.extend("placement", placement(ci.Placement), "compute_profile", ci.Profile), 1)
+			k.add(ciInfo, ci.labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
+				"compute_profile", ci.Profile), 1)
 			addOpt(k, ciSMs, ci.labels, ci.SMs)
 		})
 	}
@@ -50,10 +52,11 @@ func decimal(o gpu.Opt[int]) string {
 	return ""
 }
 
-// placement is a placement as a label value, empty where it is absent.
-func placement(o gpu.Opt[gpu.Placement]) string {
-	if p, ok := o.Get(); ok {
-		return p.String()
+// appendPlacement appends a placement as Placement.String has it, nothing where it is absent.
+func appendPlacement(dst []byte, o gpu.Opt[gpu.Placement]) []byte {
+	p, ok := o.Get()
+	if !ok {
+		return dst
 	}
-	return ""
+	return strconv.AppendInt(append(strconv.AppendInt(dst, int64(p.Start), 10), ':'), int64(p.Size), 10)
 }

@@ -6,32 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
-
-// labels are sorted by name. They are shared between metrics and never modified once made.
-type labels []*dto.LabelPair
-
-// makeLabels returns labels of alternating names and values. See extend.
-func makeLabels(pairs ...string) labels { return labels(nil).extend(pairs...) }
-
-// extend returns the labels together with more, given as alternating names and values. An empty value leaves its label
-// out: to Prometheus both are the same. Bytes that are no UTF-8 become U+FFFD, for a label value must be UTF-8.
-func (l labels) extend(pairs ...string) labels {
-	all := make(labels, len(l), len(l)+len(pairs)/2)
-	copy(all, l)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] == "" {
-			continue
-		}
-		value := strings.ToValidUTF8(pairs[i+1], "\uFFFD")
-		all = append(all, &dto.LabelPair{Name: &pairs[i], Value: &value})
-	}
-	slices.SortFunc(all, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return all
-}
 
 // podLabels makes labels of the holders of devices.
 type podLabels struct {
@@ -80,10 +56,10 @@ func sanitise(name string) string {
 	}, name)
 }
 
-// infoPairs returns the labels of a holder's info series, as alternating names and values: its container, the chosen labels of
-// its pod and how it holds the device.
-func (p podLabels) infoPairs(h *gpu.Holder) []string {
-	pairs := append(containerPairs(h.Container), "workload", h.Workload, "resource", h.Resource, "sharing", string(h.Sharing),
+// infoPairs appends to pairs the labels of a holder's info series, as alternating names and values: its container, the chosen
+// labels of its pod and how it holds the device.
+func (p podLabels) infoPairs(pairs []string, h *gpu.Holder) []string {
+	pairs = append(append(pairs, containerPairs(h.Container)...), "workload", h.Workload, "resource", h.Resource, "sharing", string(h.Sharing),
 		"replica", h.Replica, "confirmed", strconv.FormatBool(confirmed(h)))
 	for _, a := range p.allowed {
 		i := slices.IndexFunc(h.Labels, func(l gpu.Label) bool { return l.Name == a.kubernetes })

@@ -68,7 +68,8 @@ func (p podLabels) info(k *sink, f *family, device labels, holders []gpu.Holder)
 		if h.Undescribed || h.Sharing == gpu.SharingExclusive && confirmed(h) && exclusive > 1 {
 			continue
 		}
-		k.add(f, device.extend(p.infoPairs(h)...), 1)
+		var pairs [16]string
+		k.add(f, device.extend(p.infoPairs(pairs[:0], h)...), 1)
 	}
 }
 

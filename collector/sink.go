@@ -17,6 +17,8 @@ import (
 type sink struct {
 	metrics metrics
 	err     error
+	// text says that the metrics are for text formats, which show no native buckets.
+	text bool
 }
 
 // add writes one value.
@@ -52,7 +54,7 @@ func (k *sink) put(f *family, l labels, value float64, since time.Time) {
 		k.fail(fmt.Errorf("%s: value %v", f.desc, value))
 		return
 	}
-	k.metrics = append(k.metrics, &series{family: f, labels: l, value: value, since: since})
+	k.metrics = append(k.metrics, series{family: f, labels: l, value: value, since: since})
 }
 
 // fail records that something had to be left out.
@@ -84,23 +86,31 @@ func countOpt(k *sink, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 type series struct {
 	family *family
 	labels labels
-	value  float64
+	value  float64   // of a histogram: the sum
 	since  time.Time // when a counter began; zero where nobody knows
+	// count and buckets are a histogram's. Without buckets it has its count and sum only, as in the text formats.
+	count   uint64
+	buckets *dto.Histogram
 }
 
 // Desc implements prometheus.Metric.
 func (s *series) Desc() *prometheus.Desc { return s.family.desc }
 
-// Write implements prometheus.Metric.
+// Write implements prometheus.Metric. The value that it writes is a pointer to that of the series.
 func (s *series) Write(out *dto.Metric) error {
-	out.Label = s.labels
-	if !s.family.counter {
+	out.Label = s.labels.list()
+	switch {
+	case s.family.histogram && s.buckets != nil:
+		out.Histogram = s.buckets
+	case s.family.histogram:
+		out.Histogram = &dto.Histogram{SampleCount: &s.count, SampleSum: &s.value}
+	case !s.family.counter:
 		out.Gauge = &dto.Gauge{Value: &s.value}
-		return nil
-	}
-	out.Counter = &dto.Counter{Value: &s.value}
-	if !s.since.IsZero() {
-		out.Counter.CreatedTimestamp = timestamppb.New(s.since)
+	default:
+		out.Counter = &dto.Counter{Value: &s.value}
+		if !s.since.IsZero() {
+			out.Counter.CreatedTimestamp = timestamppb.New(s.since)
+		}
 	}
 	return nil
 }

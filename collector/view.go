@@ -10,6 +10,7 @@ import (
 // view is a Snapshot with the labels of its devices, which are made once for all groups.
 type view struct {
 	*gpu.Snapshot
+	root labels // none: what all labels of the Snapshot extend
 	gpus []gpuView
 	lost []gpuView // GPUs that give no handle: nothing but their index and errors is known
 }
@@ -39,39 +40,51 @@ type computeView struct {
 	deviceLabels
 }
 
-func newView(s *gpu.Snapshot, pods podLabels) *view {
-	v := &view{Snapshot: s, gpus: make([]gpuView, 0, len(s.GPUs))}
+func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
+	v := &view{Snapshot: s, root: root, gpus: make([]gpuView, 0, len(s.GPUs))}
+	instances, computes := allocate(s)
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		plain := makeLabels("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
+		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
 		one := gpuView{
 			GPU: g, deviceLabels: withHolders(plain, g.Holders, pods).withJobs(g.Jobs, pods, s.Time),
-			instances: make([]instanceView, len(g.Instances)),
 		}
 		if g.UUID == "" {
 			v.lost = append(v.lost, one)
 			continue
 		}
+		one.instances, instances = instances[:len(g.Instances):len(g.Instances)], instances[len(g.Instances):]
 		for j := range g.Instances {
-			one.instances[j] = newInstanceView(plain, &g.Instances[j], pods, s.Time)
+			gi := &g.Instances[j]
+			one.instances[j].computes, computes = computes[:len(gi.Computes):len(gi.Computes)], computes[len(gi.Computes):]
+			one.instances[j].set(plain, gi, pods, s.Time)
 		}
 		v.gpus = append(v.gpus, one)
 	}
 	return v
 }
 
-func newInstanceView(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) instanceView {
-	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
-	v := instanceView{
-		GPUInstance: gi, deviceLabels: withHolders(plain, gi.Holders, pods).withJobs(gi.Jobs, pods, now),
-		computes: make([]computeView, len(gi.Computes)),
+// allocate returns as many views as the Snapshot has devices: one allocation of each kind, not one for each device.
+func allocate(s *gpu.Snapshot) ([]instanceView, []computeView) {
+	instances, computes := 0, 0
+	for i := range s.GPUs {
+		instances += len(s.GPUs[i].Instances)
+		for j := range s.GPUs[i].Instances {
+			computes += len(s.GPUs[i].Instances[j].Computes)
+		}
 	}
+	return make([]instanceView, instances), make([]computeView, computes)
+}
+
+// set fills in everything of a GPU instance; the view has room for its compute instances.
+func (v *instanceView) set(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
+	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
+	v.GPUInstance, v.deviceLabels = gi, withHolders(plain, gi.Holders, pods).withJobs(gi.Jobs, pods, now)
 	for k := range gi.Computes {
 		ci := &gi.Computes[k]
 		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
 		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: withHolders(own, ci.Holders, pods).withJobs(gi.Jobs, pods, now)}
 	}
-	return v
 }
 
 func withHolders(plain labels, holders []gpu.Holder, pods podLabels) deviceLabels {

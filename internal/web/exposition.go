@@ -19,15 +19,17 @@ type wire struct {
 	coding coding
 }
 
-// exposition is one Snapshot on the wire: gathered once, and encoded once in each form that was asked for. All methods
-// may be called at once; the first caller does the work and the others wait for it.
+// exposition is one Snapshot on the wire: gathered once at most, and encoded once in each form that was asked for. All
+// methods may be called at once; the first caller does the work and the others wait for it.
 type exposition struct {
 	pool   *buffers
 	report func(error)
+	render func(*bytes.Buffer, expfmt.Format) (bool, error)
 	gather func() ([]*dto.MetricFamily, error)
 
 	mu       sync.Mutex
 	openings map[wire]func() (opening, error)
+	reported bool // that something could not be gathered
 }
 
 // newExposition gathers nothing yet. What goes wrong later is told to report, once each.
@@ -35,16 +37,10 @@ func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report fu
 	return &exposition{
 		pool:   pool,
 		report: report,
+		render: func(dst *bytes.Buffer, format expfmt.Format) (bool, error) { return metrics.Render(dst, snap, format) },
 		// A Gather that panics does so for every scraper of the Snapshot: OnceValues keeps the panic. A half of the
 		// metrics that looks like all of them would be worse.
-		gather: sync.OnceValues(func() ([]*dto.MetricFamily, error) {
-			families, err := metrics.Gather(snap)
-			if err != nil {
-				err = fmt.Errorf("gather: %w", err)
-				report(err)
-			}
-			return families, err
-		}),
+		gather:   sync.OnceValues(func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) }),
 		openings: make(map[wire]func() (opening, error)),
 	}
 }
@@ -63,12 +59,20 @@ func (e *exposition) opening(w wire) (opening, error) {
 }
 
 func (e *exposition) encode(w wire) (opening, error) {
-	families, gatherErr := e.gather()
 	plain := e.pool.get()
 	defer e.pool.put(plain)
-	err := encodeFamilies(plain, w.format, families)
-	if err != nil {
-		e.report(err)
+	rendered, gatherErr := e.render(plain, w.format)
+	var err error
+	if !rendered {
+		var families []*dto.MetricFamily
+		families, gatherErr = e.gather()
+		if err = encodeFamilies(plain, w.format, families); err != nil {
+			e.report(err)
+		}
+	}
+	if gatherErr != nil {
+		gatherErr = fmt.Errorf("gather: %w", gatherErr)
+		e.reportGather(gatherErr)
 	}
 	open := opening{bytes: plain.Bytes(), size: uint32(plain.Len())}
 	if w.coding == codingGzip {
@@ -78,6 +82,17 @@ func (e *exposition) encode(w wire) (opening, error) {
 	}
 	open.bytes = bytes.Clone(open.bytes) // the buffers go back
 	return open, errors.Join(gatherErr, err)
+}
+
+// reportGather reports the first error of gathering: that of another form is the same.
+func (e *exposition) reportGather(err error) {
+	e.mu.Lock()
+	first := !e.reported
+	e.reported = true
+	e.mu.Unlock()
+	if first {
+		e.report(err)
+	}
 }
 
 // encodeFamilies appends families to dst. One that cannot be encoded is left out as a whole and is in the error.

@@ -3,6 +3,7 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/go-kit/log"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -21,10 +23,14 @@ type Snapshots interface {
 	Current() *gpu.Snapshot
 }
 
-// Metrics turns a Snapshot into metric families. It is asked once per Snapshot; the families are owned by the caller.
-// With an error it gives what could be gathered all the same.
+// Metrics turns a Snapshot into metrics. Its methods may be called from several goroutines at once. With an error they give
+// what could be gathered all the same.
 type Metrics interface {
+	// Gather returns the metric families. It is called once per Snapshot at most; the families are owned by the caller.
 	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
+	// Render appends to dst what an encoder of the format makes of the families, which is quicker, and reports true. Or it
+	// appends nothing and reports false: Gather and an encoder do it then.
+	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (bool, error)
 }
 
 // Options say what the handler serves. The zero value of a field is the default that its comment names.

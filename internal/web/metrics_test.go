@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/go-kit/log"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -39,6 +41,10 @@ func newRegistry(t testing.TB) *registry {
 	hist.Observe(3)
 	r.reg.MustRegister(r.current, hist, constant{created})
 	return r
+}
+
+func (r *registry) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format) (bool, error) {
+	return false, nil
 }
 
 func (r *registry) Gather(snap *gpu.Snapshot) ([]*dto.MetricFamily, error) {
@@ -126,6 +132,8 @@ func newSynthetic() synthetic {
 	}
 	return synthetic{reg}
 }
+
+func (synthetic) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format) (bool, error) { return false, nil }
 
 func (s synthetic) Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error) { return s.reg.Gather() }
 

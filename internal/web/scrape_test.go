@@ -278,6 +278,8 @@ type failing struct {
 	err      error
 }
 
+func (failing) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format) (bool, error) { return false, nil }
+
 func (f failing) Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error) { return f.families, f.err }
 
 func TestScrapePartial(t *testing.T) {
