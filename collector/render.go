@@ -53,6 +53,9 @@ type slot struct {
 // that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (ok bool, err error) {
 	openMetrics := strings.HasPrefix(string(format), expfmt.OpenMetricsType)
+	if strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0) {
+		return false, nil
+	}
 	if !openMetrics && !strings.HasPrefix(string(format), "text/plain") {
 		return false, nil
 	}

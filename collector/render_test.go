@@ -1,0 +1,230 @@
+package collector
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// encoded is what the library makes of a Snapshot.
+func encoded(t testing.TB, c *Collector, s *gpu.Snapshot, format expfmt.Format) (string, error) {
+	t.Helper()
+	families, err := c.Gather(s)
+	var out bytes.Buffer
+	encoder := expfmt.NewEncoder(&out, format)
+	for _, f := range families {
+		err = errors.Join(err, encoder.Encode(f))
+	}
+	return out.String(), err
+}
+
+var rendersIn = []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0}
+
+// expectRendered compares both ways, and returns the error of Render. The clock of c must stand still.
+func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
+	t.Helper()
+	var last error
+	for _, format := range rendersIn {
+		want, wantErr := encoded(t, c, s, format)
+		var got bytes.Buffer
+		ok, err := c.Render(&got, s, format)
+		if !ok {
+			t.Fatalf("%s: not rendered, %v", format, wantErr)
+		}
+		if fmt.Sprint(err) != fmt.Sprint(wantErr) {
+			t.Errorf("%s: error %v, want %v", format, err, wantErr)
+		}
+		if got.String() != want {
+			t.Fatalf("%s: got\n%s\nwant\n%s", format, got.String(), want)
+		}
+		last = err
+	}
+	return last
+}
+
+func renderOptions() Options {
+	opts := everything()
+	opts.Now, opts.PodLabelNames = epoch, []string{"app.kubernetes.io/name"}
+	return opts
+}
+
+// Layouts, holders, values and optional readings change at random; whole nodes come and go.
+func TestRenderUnderChurn(t *testing.T) {
+	for _, names := range []Names{NamesNative, NamesBoth} {
+		opts := renderOptions()
+		opts.Names = names
+		c := mustNew(t, opts)
+		r := rand.New(rand.NewPCG(1, 2))
+		values := []float64{0, math.Copysign(0, -1), 1, -1, 2, 0.1, 1e6, 1e21, 123456789, 1.5e-9, math.MaxFloat64, 5e-324}
+		for i := range 60 {
+			s := richNode(r.IntN(4), 1+r.IntN(3))
+			s.Generation = uint64(i)
+			for g := range s.GPUs {
+				one := &s.GPUs[g]
+				one.Readings.PowerWatts = gpu.Some(values[r.IntN(len(values))])
+				one.Readings.TemperatureCelsius = gpu.Some(values[r.IntN(len(values))])
+				if r.IntN(4) == 0 {
+					one.Totals.XIDErrors = append(one.Totals.XIDErrors, gpu.XIDCount{XID: 79, Counter: begun(2), Last: epoch()})
+				}
+				if r.IntN(4) == 0 {
+					one.Jobs = nil
+				}
+				for j := range one.Instances {
+					if r.IntN(3) == 0 {
+						one.Instances[j].Holders = []gpu.Holder{exclusive(`odd "\` + "\n\xff#" + fmt.Sprint(i))}
+					}
+				}
+			}
+			c.Observe(s)
+			if err := expectRendered(t, c, s); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A group that fails or panics leaves out what it could not write, and says so, in both ways.
+func TestRenderWithFailures(t *testing.T) {
+	c := mustNew(t, renderOptions())
+	s := richNode(2, 2)
+	if err := expectRendered(t, c, s); err != nil {
+		t.Error(err)
+	}
+	invalid := richNode(2, 2)
+	invalid.GPUs[1].Readings.PowerWatts = gpu.Some(math.NaN())
+	if err := expectRendered(t, c, invalid); err == nil {
+		t.Error("no error with a value that cannot be served")
+	}
+	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*sink, *view) { panic("bad") }})
+	var out bytes.Buffer
+	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
+		t.Errorf("after a panic: rendered %v, %v", ok, err)
+	}
+}
+
+// What the registry refuses is not rendered: Gather tells whose it is.
+func TestRenderRefuses(t *testing.T) {
+	c := mustNew(t, renderOptions())
+	good, twice := richNode(2, 2), richNode(2, 2)
+	twice.GPUs[1].UUID, twice.GPUs[1].Index = twice.GPUs[0].UUID, twice.GPUs[0].Index
+	for range 2 {
+		for _, format := range rendersIn {
+			var out bytes.Buffer
+			if ok, _ := c.Render(&out, twice, format); ok || out.Len() != 0 {
+				t.Errorf("%s: duplicate series were rendered", format)
+			}
+		}
+		if _, err := c.Gather(twice); err == nil {
+			t.Error("no error about duplicate series")
+		}
+		if err := expectRendered(t, c, good); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, format := range []expfmt.Format{expfmt.FmtProtoDelim, expfmt.FmtProtoText, expfmt.FmtProtoCompact, expfmt.FmtOpenMetrics_2_0_0} {
+		if ok, err := c.Render(&bytes.Buffer{}, good, format); ok || err != nil {
+			t.Errorf("%s: rendered %v, %v", format, ok, err)
+		}
+	}
+	if err := expectRendered(t, c, node()); err != nil {
+		t.Errorf("empty Snapshot: %v", err)
+	}
+	if err := expectRendered(t, mustNew(t, Options{Now: epoch, Disabled: only("")}), node()); err != nil {
+		t.Errorf("no collectors: %v", err)
+	}
+}
+
+// While the series are the same a Snapshot costs few allocations, whatever their number, and what a Collector keeps does
+// not grow with the labels that it has seen.
+func TestRenderKeepsLittle(t *testing.T) {
+	c := mustNew(t, Options{})
+	var out bytes.Buffer
+	snaps := []*gpu.Snapshot{richNode(9, 7), richNode(9, 7)}
+	next := 0
+	render := func() {
+		out.Reset()
+		next++
+		if ok, err := c.Render(&out, snaps[next%2], expfmt.FmtText); !ok || err != nil {
+			t.Fatalf("rendered %v, %v", ok, err)
+		}
+	}
+	render()
+	if allocations := testing.AllocsPerRun(10, render); allocations > 100 {
+		t.Errorf("%v allocations", allocations)
+	}
+	count := func() int { return sets(&c.root) }
+	before := count()
+	for i := range 50 {
+		s := richNode(9, 7)
+		s.GPUs[1].Instances[0].Holders = []gpu.Holder{exclusive(fmt.Sprint("churn-", i))}
+		snaps[0], snaps[1] = s, s
+		render()
+	}
+	if after := count(); after > before+10 {
+		t.Errorf("%d sets of labels, then %d", before, after)
+	}
+	if n := len(c.rendered.templates); n != 1 {
+		t.Errorf("%d templates", n)
+	}
+}
+
+func sets(l labels) int {
+	n := 1
+	for _, child := range l.children {
+		n += sets(child)
+	}
+	return n
+}
+
+// Several scrapers ask for several Snapshots in several formats at once.
+func TestRenderConcurrently(t *testing.T) {
+	opts := renderOptions()
+	c := mustNew(t, opts)
+	snaps := []*gpu.Snapshot{richNode(2, 2), richNode(2, 3), richNode(3, 1)}
+	want := map[*gpu.Snapshot]map[expfmt.Format]string{}
+	for _, s := range snaps {
+		want[s] = map[expfmt.Format]string{}
+		for _, format := range rendersIn {
+			want[s][format], _ = encoded(t, c, s, format)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for round := range 10 {
+				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%2]
+				var out bytes.Buffer
+				if ok, err := c.Render(&out, s, format); !ok || err != nil || out.String() != want[s][format] {
+					t.Errorf("rendered %v, %v, or other text than alone", ok, err)
+				}
+				if got, err := encoded(t, c, s, format); err != nil || got != want[s][format] {
+					t.Errorf("%v, or encoded other text than alone", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// BenchmarkRender is the text of a new Snapshot whose series are those of the last one.
+func BenchmarkRender(b *testing.B) {
+	c := mustNew(b, everything())
+	snaps := []*gpu.Snapshot{richNode(9, 7), richNode(9, 7)}
+	var out bytes.Buffer
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		out.Reset()
+		if ok, err := c.Render(&out, snaps[i%2], expfmt.FmtText); !ok || err != nil {
+			b.Fatal(ok, err)
+		}
+	}
+}
