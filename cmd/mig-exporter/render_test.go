@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's registry and encoders: in
+// every scenario and golden, at every poll, in all text formats that are negotiated.
+func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
+	cases := slices.Clone(goldens)
+	cases = append(cases, goldens[0], goldens[0])
+	cases[len(cases)-1].name, cases[len(cases)-1].scenario, cases[len(cases)-1].args = "h100-56", "h100-56", []string{"--collector.process"}
+	cases[len(cases)-2].name, cases[len(cases)-2].args = "both", []string{"--dcgm.mode=embedded", "--metrics.names=both", "--kubernetes.labels=off"}
+	for _, g := range cases {
+		t.Run(g.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{
+				"--driver=sim", "--sim.clock=step", "--sim.scenario=../../testdata/scenarios/" + g.scenario + ".yaml",
+			}, g.args...)
+			inv, err := parse(args, os.LookupEnv)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := assemble(&inv.Config, log.NewNopLogger())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- x.poller.Run(ctx) }()
+			defer func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				x.close()
+			}()
+			for _, by := range slices.Concat(goldenSteps, g.steps, []time.Duration{time.Second, time.Second, time.Minute}) {
+				if err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(by) }); err != nil {
+					t.Fatal(err)
+				}
+				compareRendered(t, x, []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0})
+			}
+			compareRendered(t, x, textFormats())
+		})
+	}
+}
+
+// compareRendered compares the current Snapshot of x in some formats.
+func compareRendered(t *testing.T, x *exporter, formats []expfmt.Format) {
+	t.Helper()
+	snap := x.poller.Current()
+	families, err := x.metrics.Gather(snap)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, format := range formats {
+		var got, want bytes.Buffer
+		if ok, err := x.metrics.Render(&got, snap, format); !ok || err != nil {
+			t.Fatalf("%s: rendered %v, %v", format, ok, err)
+		}
+		encoder := expfmt.NewEncoder(&want, format)
+		for _, f := range families {
+			if err := encoder.Encode(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if a, b := withoutDurations(want.String()), withoutDurations(got.String()); a != b {
+			t.Fatalf("generation %d, %s (- encoded, + rendered):\n%s", snap.Generation, format, firstDifferences(a, b, 10))
+		}
+	}
+}
+
+func textFormats() []expfmt.Format {
+	var list []expfmt.Format
+	for _, format := range []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1} {
+		list = append(list, format)
+		for _, scheme := range []model.EscapingScheme{
+			model.NoEscaping, model.UnderscoreEscaping, model.DotsEscaping, model.ValueEncodingEscaping,
+		} {
+			list = append(list, format.WithEscapingScheme(scheme))
+		}
+	}
+	return list
+}
+
+// withoutDurations drops the values of mig_exporter_collector_duration_seconds, which differ between two collections.
+func withoutDurations(text string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "mig_exporter_collector_duration_seconds{") {
+			line = line[:strings.LastIndexByte(line, ' ')] + "\n"
+		}
+		kept.WriteString(line)
+	}
+	return kept.String()
+}
