@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -31,6 +33,11 @@ func serveMetrics(c *collector.Collector) *servedMetrics {
 // Gather implements web.Metrics.
 func (m *servedMetrics) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	return m.current.Load().Gather(s)
+}
+
+// Render implements web.Metrics.
+func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (bool, error) {
+	return m.current.Load().Render(dst, s, format)
 }
 
 // Observe takes a Snapshot that is about to be published.

@@ -53,7 +53,7 @@ func baseRooms() []room {
 		{
 			dir:       "collector",
 			internals: []string{"internal/gpu", "internal/mig"},
-			libraries: []string{clientGolang, clientModel, protobuf}, // protobuf: client_model's timestamps
+			libraries: []string{clientGolang, clientModel, common, protobuf}, // protobuf: client_model's timestamps
 		},
 		{
 			dir:       "internal/web",
