@@ -39,7 +39,10 @@ type Options struct {
 	// ProfilerCalls is the same of DCGM; nil where it is not asked.
 	ProfilerCalls func() uint64
 	Now           func() time.Time // for durations; nil means time.Now
-	Names         Names            // under which metrics are served; empty means NamesNative
+	// Former is a Collector of the same labels that this one replaces, nil for none: histograms and windows go on. It must not
+	// observe any more.
+	Former *Collector
+	Names  Names // under which metrics are served; empty means NamesNative
 
 	// About dcgm-exporter's names:
 
@@ -91,6 +94,9 @@ func New(opts Options) (*Collector, error) {
 		opts.Now = time.Now
 	}
 	c := &Collector{pods: pods, distributions: newDistributions(pods), now: opts.Now}
+	if opts.Former != nil {
+		c.distributions = opts.Former.distributions
+	}
 	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, distributions: c.distributions, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
@@ -102,6 +108,9 @@ func New(opts Options) (*Collector, error) {
 	if asDCGM {
 		if c.dcgm, err = newDCGM(opts, pods); err != nil {
 			return nil, err
+		}
+		if former := opts.Former; former != nil && former.dcgm != nil {
+			c.dcgm.counts.goOn(former.dcgm.counts)
 		}
 		c.groups = append(c.groups, enabledGroup{name: string(NamesDCGM), collect: c.dcgm.collect})
 	}

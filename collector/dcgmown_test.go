@@ -125,6 +125,34 @@ func TestDCGMXIDWindow(t *testing.T) {
 	d.expect(none)
 }
 
+// TestDCGMXIDWindowGoesOn: a collector that replaces another counts on, and no XID of before comes anew.
+func TestDCGMXIDWindowGoesOn(t *testing.T) {
+	const field = "DCGM_EXP_XID_ERRORS_COUNT"
+	opts := func(former *Collector, fields ...string) Options {
+		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: epoch, Counters: rows(fields...), Disabled: map[string]bool{groupExporter: true}, Former: former}
+	}
+	for name, before := range map[string]struct {
+		field string
+		want  int
+	}{"a collector with windows": {field, 1}, "one without": {"DCGM_FI_DEV_GPU_TEMP", 0}} {
+		d := newDCGMClock(t, Options{XIDWindow: time.Minute}, before.field)
+		d.publish(0)
+		d.xid(31, 500, -time.Hour)
+		d.publish(time.Second)
+		d.xid(31, 501, 10*time.Second)
+		d.publish(11 * time.Second)
+		d.c = mustNew(t, opts(d.c, field))
+		d.publish(12 * time.Second)
+		want := fmt.Sprintf("# TYPE %s gauge\n%s{UUID=\"GPU-0\",device=\"nvidia0\",gpu=\"0\",window_size_in_ms=\"60000\"", field, field)
+		if before.want > 0 {
+			want += `,xid="31"`
+		}
+		if got := text(t, d.c, d.s); got != want+fmt.Sprintf("} %d\n", before.want) {
+			t.Errorf("after %s: %s", name, got)
+		}
+	}
+}
+
 func TestDCGMClockEvents(t *testing.T) {
 	d := newDCGMClock(t, Options{ClockEventsWindow: time.Minute}, "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")
 	show := func(after time.Duration, events gpu.ClockEvents) {

@@ -11,6 +11,7 @@ import (
 // dcgmCounts remembers what dcgm-exporter counts over a window of time. It is fed by observe with every Snapshot.
 type dcgmCounts struct {
 	xidWindow, clockWindow time.Duration
+	seed                   bool // the first Snapshot is one of a program that has run for a while
 	wanted                 bool // whether any row needs it
 
 	mu   sync.Mutex
@@ -29,6 +30,13 @@ func newDCGMCounts(opts Options, rows []dcgmRow) *dcgmCounts {
 	return c
 }
 
+// goOn takes over the histories of the counts that it replaces, which are not modified any more.
+func (c *dcgmCounts) goOn(former *dcgmCounts) {
+	former.mu.Lock()
+	defer former.mu.Unlock()
+	c.gpus, c.seed = former.gpus, !former.wanted
+}
+
 // of is the history of a GPU, empty for one that was not observed.
 func (c *dcgmCounts) of(uuid gpu.UUID) *dcgmHistory {
 	c.mu.Lock()
@@ -45,11 +53,15 @@ func (c *dcgmCounts) observe(s *gpu.Snapshot) {
 		return
 	}
 	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
+	xidsSince := s.Time.Add(-c.xidWindow)
+	if c.seed {
+		xidsSince, c.seed = s.Time, false // what came before nobody has counted
+	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		n := &dcgmHistory{seen: make(map[uint64]float64, len(g.Totals.XIDErrors))}
 		h := c.of(g.UUID)
-		n.takeXIDs(h, g, s.Time.Add(-c.xidWindow))
+		n.takeXIDs(h, g, xidsSince)
 		n.takeClocks(h, g, s.Time.Add(-c.clockWindow))
 		next[g.UUID] = n
 	}

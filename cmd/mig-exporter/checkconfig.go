@@ -25,7 +25,7 @@ func checkConfig(cfg *Config) error {
 	}
 	counters, err := loadCounters(cfg, log.NewNopLogger())
 	if err == nil {
-		_, err = newCollector(cfg, counters, nil, nil)
+		_, err = newCollector(cfg, counters, nil, nil, nil)
 	}
 	return errors.Join(append(errs, err)...)
 }

@@ -54,8 +54,11 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		return exitOK
 	}
 	if inv.Command == commandCapture {
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // its terminal went away
-		defer stop()
+		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // its terminal went away
+			defer stop()
+			ctx = hangup
+		}
 		err = runCapture(ctx, &inv.Config, logger, out)
 	} else {
 		err = run(ctx, &inv.Config, logger)

@@ -117,8 +117,7 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 }
 
-// reloadCounters puts the counters file in force with the next poll, so that no Snapshot is served by two collectors. A new
-// collector counts from the last Snapshot on: histograms and windows begin anew.
+// reloadCounters puts the counters file in force before the next poll. Histograms and windows go on.
 func (x *exporter) reloadCounters(ctx context.Context, cfg *Config) ([]string, error) {
 	counters, err := loadCounters(cfg, x.logger)
 	if err != nil {
@@ -128,21 +127,18 @@ func (x *exporter) reloadCounters(ctx context.Context, cfg *Config) ([]string, e
 	if len(changes) == 0 {
 		return nil, nil
 	}
-	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls)
+	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls, x.metrics.current.Load())
 	if err != nil {
 		return nil, err
 	}
-	err = x.poller.Poll(ctx, func() error {
-		if s := x.poller.Current(); s != nil {
-			c.Observe(s)
-		}
+	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
 		x.metrics.current.Store(c)
+		x.counters = counters
 		return nil
 	})
-	if err != nil {
+	if err != nil && x.metrics.current.Load() != c {
 		return nil, fmt.Errorf("poll: %w", err)
 	}
-	x.counters = counters
 	return changes, nil
 }
 

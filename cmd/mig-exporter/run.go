@@ -121,7 +121,7 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls)
+	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls, nil)
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (x *exporter) openMetrics(cfg *Config) error {
 }
 
 // newCollector makes the collector that the configuration and the counters file ask for.
-func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profilerCalls func() uint64) (*collector.Collector, error) {
+func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profilerCalls func() uint64, former *collector.Collector) (*collector.Collector, error) {
 	return collector.New(collector.Options{
 		PodLabels:       cfg.PodLabels,
 		PodLabelNames:   cfg.PodLabelNames,
@@ -139,6 +139,7 @@ func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profil
 		DriverCalls:     driverCalls,
 		ProfilerCalls:   profilerCalls,
 		Now:             time.Now,
+		Former:          former,
 		Names:           cfg.Names,
 		Counters:        counters,
 		RepeatGPUFields: cfg.RepeatGPUFields,

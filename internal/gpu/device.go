@@ -65,7 +65,7 @@ func NewDevices(gpus []GPU) *Devices {
 	for g := range gpus {
 		d.uuid[gpus[g].UUID] = g
 		if m, ok := gpus[g].Minor.Get(); ok {
-			if other, taken := d.minor[m]; !taken || !gpus[other].Up {
+			if other, taken := d.minor[m]; !taken || gpus[g].Up && !gpus[other].Up {
 				d.minor[m] = g
 			}
 		}

@@ -42,7 +42,8 @@ func New(path string, logger log.Logger) *Folder {
 }
 
 // Jobs reads all files. Files with other names are not read. A file that cannot be used is left out, and logged once for each
-// reason. An error means that the jobs are not known: gpu.ErrNotFound if the folder does not exist.
+// reason; then the error wraps gpu.ErrUnavailable, and the jobs of the other files are returned. With nil jobs none are known: the
+// error wraps gpu.ErrNotFound if the folder does not exist.
 func (f *Folder) Jobs() (gpu.Jobs, error) {
 	entries, err := os.ReadDir(f.path)
 	switch {
@@ -73,6 +74,9 @@ func (f *Folder) Jobs() (gpu.Jobs, error) {
 		}
 	}
 	f.report(faulty)
+	if len(faulty) > 0 {
+		return jobs, fmt.Errorf("job mapping: the jobs of %d devices are not known: %w", len(faulty), gpu.ErrUnavailable)
+	}
 	return jobs, nil
 }
 

@@ -226,7 +226,12 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	if len(a.Jobs) != 0 || len(a.Instances[0].Jobs) != 2 || len(a.Instances[1].Jobs) != 0 || len(b.Jobs) != 1 {
 		t.Errorf("jobs %v, %v, %v, %v", a.Jobs, a.Instances[0].Jobs, a.Instances[1].Jobs, b.Jobs)
 	}
-	jobs.err = errors.New("stale file handle")
+	jobs.err = errors.New("one file cannot be read")
+	s = h.step(time.Second)
+	if b, state := find(t, s, uuidB), s.Sources[len(s.Sources)-1]; len(b.Jobs) != 1 || state.Up {
+		t.Errorf("jobs %v of a mapping that can be read in part, source %+v", b.Jobs, state)
+	}
+	jobs.jobs, jobs.err = nil, errors.New("stale file handle")
 	s = h.step(time.Second)
 	if b := find(t, s, uuidB); len(b.Jobs) != 0 {
 		t.Errorf("jobs %v of a mapping that cannot be read", b.Jobs)

@@ -21,16 +21,16 @@ func (s *jobState) start(now time.Time, jobs Jobs) {
 }
 
 // finish takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
-// the work of one job to another.
+// the work of one job to another. An answer with an error may have the jobs of some devices.
 func (s *jobState) finish(now time.Time, expired <-chan struct{}, timeout time.Duration) {
 	if !s.fresh {
 		expired = nil
 	}
 	switch r, ok := s.list.take(expired); {
 	case ok:
-		s.err, s.last = r.err, nil
+		s.err, s.last = r.err, r.value
 		if r.err == nil {
-			s.last, s.success = r.value, r.started
+			s.success = r.started
 		}
 	case s.list.hung(now, timeout):
 		s.err, s.last = gpu.ErrTimeout, nil
