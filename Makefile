@@ -104,8 +104,8 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 
 .PHONY: test-growth
 test-growth: toolchain
-	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes"
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run TestNothingGrows ./cmd/mig-exporter
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes; rendered text and holders over whole scenarios"
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run 'TestNothingGrows|TestRenderIs|TestNoHeldDevice' ./cmd/mig-exporter
 
 .PHONY: test-docs
 test-docs: toolchain
