@@ -55,7 +55,7 @@ func (c *dcgmCounts) observe(s *gpu.Snapshot) {
 	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
 	xidsSince := s.Time.Add(-c.xidWindow)
 	if c.seed {
-		xidsSince, c.seed = s.Time, false // what came before nobody has counted
+		xidsSince, c.seed = s.Time, false // earlier XIDs were not counted
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]

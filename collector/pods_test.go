@@ -199,10 +199,7 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 			Totals:  gpu.Totals{LayoutChanges: gpu.Counter{Value: 7, Since: began}},
 			Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "n", Pod: "p", Name: "c"}, Sharing: gpu.SharingExclusive, Since: tt.since}},
 		}}}
-		c, err := New(Options{Now: epoch})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mustNew(t, Options{Now: epoch})
 		families, err := c.Gather(s)
 		if err != nil {
 			t.Fatal(err)
@@ -226,10 +223,7 @@ func TestXIDsAndReadErrorsNameNoPod(t *testing.T) {
 	g.Holders = []gpu.Holder{exclusive("train")}
 	g.Totals.XIDs, g.Totals.XIDErrors = begun(1), []gpu.XIDCount{{XID: 43, Counter: begun(1), Last: epoch()}}
 	g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: begun(0)}}
-	c, err := New(Options{Now: epoch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mustNew(t, Options{Now: epoch})
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
@@ -255,10 +249,7 @@ func TestGPUWithoutAHandle(t *testing.T) {
 	s := &gpu.Snapshot{Time: epoch(), GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 3}, Totals: gpu.Totals{
 		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: gpu.Counter{Value: 2}}},
 	}}}}
-	c, err := New(Options{Now: epoch})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mustNew(t, Options{Now: epoch})
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestNoActivityIsExplained: GPUs that only DCGM can profile, and nobody asks it: the log says so once, and /-/ready.
+// TestNoActivityIsExplained: the log and /-/ready name GPUs that only DCGM can profile, once, if DCGM is not asked.
 func TestNoActivityIsExplained(t *testing.T) {
 	const mixed = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

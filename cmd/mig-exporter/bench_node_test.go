@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"regexp"
@@ -10,8 +9,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -36,25 +33,8 @@ var (
 // benchNode starts the bench's node with a number of GPUs on a stepped clock, and its loop.
 func benchNode(tb testing.TB, gpus int) *exporter {
 	tb.Helper()
-	inv, err := parse([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scaledScenario(tb, gpus)}, os.LookupEnv)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	x, err := assemble(&inv.Config, log.NewNopLogger())
-	if err != nil {
-		tb.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- x.poller.Run(ctx) }()
-	tb.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			tb.Error(err)
-		}
-		x.close()
-	})
-	for range 3 { // what is asked once has been asked, and the pods are there
+	x := runInProcess(tb, "--sim.scenario="+scaledScenario(tb, gpus))
+	for range 2 { // what is asked once has been asked, and the pods are there
 		pollOnce(tb, x)
 	}
 	return x
@@ -85,15 +65,6 @@ func scaledScenario(tb testing.TB, gpus int) string {
 		tb.Fatal(err)
 	}
 	return path
-}
-
-// pollOnce moves the clock by a second and polls.
-func pollOnce(tb testing.TB, x *exporter) {
-	tb.Helper()
-	err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(time.Second) })
-	if err != nil {
-		tb.Fatal(err)
-	}
 }
 
 // TestBenchNode holds the bench to what it is said to be.

@@ -87,7 +87,7 @@ func (c *controlled) operations() (ids, states []string) {
 	return ids, states
 }
 
-const recutScenario = `version: 1
+const repartitionScenario = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
 gpus:
@@ -116,7 +116,7 @@ func TestControlIsOffByDefault(t *testing.T) {
 
 // The metrics listener changes nothing, also while partition control is on.
 func TestControlIsNotOnTheMetricsListener(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario))
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario))
 	for _, path := range []string{"/api/v1/operations", "/api/v1/plans", "/api/v1/gpus/0/mig-mode"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut} {
 			if r := c.request(method, path, nil); r.status != http.StatusNotFound {
@@ -128,7 +128,7 @@ func TestControlIsNotOnTheMetricsListener(t *testing.T) {
 
 // TestRecut: series, pods and activity follow an operation in the next poll.
 func TestRecut(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario), "--dcgm.mode=embedded")
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.mode=embedded")
 	for range 6 {
 		c.advance(time.Second)
 	}
@@ -167,7 +167,7 @@ func TestRecut(t *testing.T) {
 }
 
 func TestRollback(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario))
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario))
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	c.must(0, "apply", "--yes", "--gpus", "1", "--devices", "1g.10gb=3")
 	before := len(c.scrape().of("nvidia_mig_gpu_instance_allocated", `gpu="1"`))
@@ -184,7 +184,7 @@ func TestRollback(t *testing.T) {
 
 // A plan is void when the node has changed since.
 func TestStalePlan(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario+
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario+
 		"faults: [{at: 5s, gpu: 1, kind: external-reconfigure, layout: [\"1g.10gb@0\"]}]\n"))
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	var plan struct{ ID, Hash string }
@@ -203,7 +203,7 @@ func TestStalePlan(t *testing.T) {
 
 // Without --control.mode=apply there are plans, and nothing else.
 func TestPlanMode(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario), planOnly)
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), planOnly)
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	if out := c.must(1, "apply", "--yes", "--gpus", "1", "--devices", "7g.80gb=1"); !strings.Contains(out, "--control.mode=apply") {
 		t.Errorf("migctl does not say why:\n%s", out)
@@ -213,7 +213,7 @@ func TestPlanMode(t *testing.T) {
 }
 
 func TestMIGMode(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario), "--dcgm.mode=embedded")
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.mode=embedded")
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	c.must(0, "mode", "on", "--yes", "3")
 	c.scrape().expect(t, "Hopper, at once", 1, "nvidia_gpu_mig_enabled", `gpu="3"`)

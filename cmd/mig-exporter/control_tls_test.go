@@ -63,9 +63,9 @@ func TestControlOverTLS(t *testing.T) {
 	if err := os.Chmod(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := controlNode(t, write(t, "s.yaml", recutScenario), "--control.listen-address=127.0.0.1:0", "--control.config.file="+file)
-	address := regexp.MustCompile(`Partition control is listening" address=(127\.0\.0\.1:\d+)`)
-	c.waitFor(`Partition control is listening" address=127.0.0.1:`)
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.listen-address=127.0.0.1:0", "--control.config.file="+file)
+	address := regexp.MustCompile(`Partition control is listening" component=control address=(127\.0\.0\.1:\d+)`)
+	c.waitFor(`Partition control is listening" component=control address=127.0.0.1:`)
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	as := func(name string, args ...string) []string {
 		path := filepath.Join(dir, name)
@@ -99,7 +99,7 @@ func TestControlOverTLS(t *testing.T) {
 
 // Named layouts of the node's own file.
 func TestNamedLayouts(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", recutScenario), "--control.layouts=../../testdata/mig-configs/field.yaml")
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.layouts=../../testdata/mig-configs/field.yaml")
 	if out := c.must(0, "layouts"); !strings.Contains(out, "all-balanced") {
 		t.Errorf("layouts:\n%s", out)
 	}

@@ -155,7 +155,7 @@ func tryPlan(t *testing.T, x *exporter, held []sim.Holding) int {
 }
 
 // TestARestartedKubeletEndsNoPod: the kubelet restarts while the API server is away. Its list lacks pods for minutes; nothing that
-// they hold is told to be free, no plan destroys it, and an operator's word settles it.
+// they hold is told to be free, no plan destroys it, and an operator's confirmation settles it.
 func TestARestartedKubeletEndsNoPod(t *testing.T) {
 	x := controlledNode(t, `
 version: 1
@@ -209,20 +209,6 @@ faults:
 	}
 }
 
-// advanceBy moves the node's clock and polls.
-func advanceBy(t *testing.T, x *exporter, by time.Duration) {
-	t.Helper()
-	if err := x.poller.Poll(t.Context(), func() error {
-		if err := x.node.clock.Advance(by); err != nil {
-			return err
-		}
-		x.node.clock.Settle(t.Context())
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // controlledNode starts a node with partition control, as run does, and polls it once. Operations wait until control is ready.
 func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 	t.Helper()
@@ -235,5 +221,6 @@ func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 	if err := os.WriteFile(scenario, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return startControlled(t, dir, append([]string{"--sim.scenario=" + scenario}, flags...))
+	return runInProcess(t, append([]string{"--sim.scenario=" + scenario, "--control.enabled", "--control.mode=apply",
+		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")}, flags...)...)
 }

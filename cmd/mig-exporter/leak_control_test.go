@@ -1,17 +1,12 @@
 package main
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -32,35 +27,6 @@ gpus:
   - {model: A100-40GB, mig: true, layout: ["3g.20gb@4", "2g.10gb@0"]}
   - {model: A100-40GB, mig: true, layout: ["7g.40gb@0"]}
 `
-
-// startControlled runs a simulated node with partition control, whose files are in dir.
-func startControlled(t *testing.T, dir string, flags []string) *exporter {
-	t.Helper()
-	inv, err := parse(append([]string{"--driver=sim", "--sim.clock=step", "--control.enabled", "--control.mode=apply",
-		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")}, flags...), os.LookupEnv)
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, err := assemble(&inv.Config, log.NewNopLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 2)
-	go func() { ended <- x.poller.Run(ctx) }()
-	pollOnce(t, x)
-	go func() { ended <- x.control.run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		for range 2 {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-		x.close()
-	})
-	return x
-}
 
 // changeLayout makes one layout change and waits for its end.
 func changeLayout(t *testing.T, x *exporter, devices map[string]api.DeviceRequest) {

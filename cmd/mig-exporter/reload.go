@@ -76,7 +76,7 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 	}
 	if cfg.Control.ConfigFile != "" {
 		r.files = append(r.files, reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
-			broken: "A file cannot be used; TLS keeps its certificate, but partition control admits nobody by TCP until the file is valid",
+			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until the file is valid",
 			reload: func(context.Context) ([]string, error) {
 				return x.control.server.Reloader.Reload(cfg.Control.ConfigFile)
 			}})

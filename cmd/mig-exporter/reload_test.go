@@ -116,7 +116,7 @@ func TestHangUpReadsControlsFiles(t *testing.T) {
 	}
 	layouts, file := write(t, "layouts.yaml", layout("day")), filepath.Join(dir, "control.yml")
 	rewrite(t, file, config("one"))
-	c := controlNode(t, write(t, "s.yaml", recutScenario), "--control.layouts="+layouts,
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.layouts="+layouts,
 		"--control.listen-address=127.0.0.1:0", "--control.config.file="+file)
 	lists := func(name string) bool { return strings.Contains(c.must(0, "layouts"), name) }
 	if !lists("day") {
@@ -143,7 +143,7 @@ func TestHangUpReadsControlsFiles(t *testing.T) {
 	rewrite(t, file, "tokens: [\n")
 	said = c.hangUp(last)
 	for _, want := range []string{"what was read before stays in force\" flag=--control.layouts file=" + layouts, "expected v1",
-		"admits nobody by TCP", file} {
+		"refuses all TCP clients", file} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the log lacks %s:\n%s", want, said)
 		}

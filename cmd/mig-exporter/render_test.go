@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-kit/log"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 )
@@ -27,31 +24,9 @@ func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
 	for _, g := range cases {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			args := append([]string{
-				"--driver=sim", "--sim.clock=step", "--sim.scenario=../../testdata/scenarios/" + g.scenario + ".yaml",
-			}, g.args...)
-			inv, err := parse(args, os.LookupEnv)
-			if err != nil {
-				t.Fatal(err)
-			}
-			x, err := assemble(&inv.Config, log.NewNopLogger())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- x.poller.Run(ctx) }()
-			defer func() {
-				cancel()
-				if err := <-ended; err != nil {
-					t.Error(err)
-				}
-				x.close()
-			}()
+			x := runInProcess(t, append([]string{"--sim.scenario=../../testdata/scenarios/" + g.scenario + ".yaml"}, g.args...)...)
 			for _, by := range slices.Concat(goldenSteps, g.steps, []time.Duration{time.Second, time.Second, time.Minute}) {
-				if err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(by) }); err != nil {
-					t.Fatal(err)
-				}
+				advanceBy(t, x, by)
 				compareRendered(t, x, []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0})
 			}
 			compareRendered(t, x, textFormats())

@@ -24,7 +24,7 @@ func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
 		t.Fatalf("started %+v", started)
 	}
 	var body api.OperationRequest
-	if err := json.Unmarshal([]byte(started[0].body), &body); err != nil || body.Plan != recut().ID || body.Hash != recut().Hash {
+	if err := json.Unmarshal([]byte(started[0].body), &body); err != nil || body.Plan != repartition().ID || body.Hash != repartition().Hash {
 		t.Errorf("body %s", started[0].body)
 	}
 }

@@ -68,7 +68,7 @@ func TestNoForceWhereThereIsNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			routes := applied()
 			routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
-			routes["GET /plans/p"] = answer(recut())
+			routes["GET /plans/p"] = answer(repartition())
 			routes["GET /operations/op"] = answer(api.Operation{ID: "op", State: api.Succeeded})
 			routes["POST /operations/op/rollback"], routes["POST /operations"] = c.answer, c.answer
 			routes["PUT /gpus/GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a/mig-mode"] = c.answer
@@ -114,7 +114,7 @@ func (q *onQuestion) Write(b []byte) (int, error) {
 func TestApplyWithoutATerminalSaysHowToApprove(t *testing.T) {
 	_, address := serve(t, applied())
 	got := runner{}.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
-	if !strings.Contains(flat(got.out), "migctl apply --yes --plan "+recut().ID+" --hash \\ "+recut().Hash) {
+	if !strings.Contains(flat(got.out), "migctl apply --yes --plan "+repartition().ID+" --hash \\ "+repartition().Hash) {
 		t.Error(got.out)
 	}
 }

@@ -128,7 +128,7 @@ func writeDevice(p *page, d *freeDevice) {
 	}
 }
 
-// device finds a device by an operator's word, with all that is within it and, of a compute instance, what its GPU instance is
+// device finds a device by the name that an operator gives, with all that is within it and, of a compute instance, what its GPU instance is
 // held by as a whole.
 func (n *nodeState) device(word string) (freeDevice, bool) {
 	for i := range n.GPUs {

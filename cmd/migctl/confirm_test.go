@@ -134,7 +134,7 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 			t.Errorf("%s: says %q: %s", name, tt.not, got.err)
 		}
 	}
-	plan := recut()
+	plan := repartition()
 	for i := range plan.GPUs[0].Before {
 		plan.GPUs[0].Before[i].Holders = []api.Hold{hold}
 	}

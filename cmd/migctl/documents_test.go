@@ -25,7 +25,7 @@ func holds() []api.Hold {
 }
 
 // recut is a plan that destroys a busy instance, keeps one whose compute instances it replaces, and creates two.
-func recut() *api.Plan {
+func repartition() *api.Plan {
 	whole := func(uuid gpu.MIGUUID, slices int, fate api.Fate, holders ...api.Hold) []api.Compute {
 		return []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate, Holders: holders}}
 	}
@@ -65,7 +65,7 @@ func recut() *api.Plan {
 
 // nothingToDo is the plan for a layout that stands already.
 func nothingToDo() *api.Plan {
-	p := recut()
+	p := repartition()
 	g := &p.GPUs[0]
 	g.Before[0].Fate, g.Before[0].Compute[0].Fate, g.Before[1].Compute[0].Fate = api.Keep, api.Keep, api.Keep
 	g.After, p.Steps, p.Forced, p.Owners, p.Warnings = g.Before, nil, nil, nil, nil
@@ -78,7 +78,7 @@ func operation(state api.OperationState) *api.Operation {
 	op := &api.Operation{
 		APIVersion: api.Version, ID: "op-20260304-1", Verb: api.VerbApply, Plan: "plan-7c31e0", By: "root (uid 0)", State: state, Started: began,
 	}
-	for _, s := range recut().Steps {
+	for _, s := range repartition().Steps {
 		op.Steps = append(op.Steps, api.OperationStep{Step: s, State: "pending"})
 	}
 	op.Steps[0].UUID, op.Steps[0].Compute = trainer, gpu.Some(at(0, 3))
@@ -157,8 +157,8 @@ func news() []api.Event {
 // applied are the routes of a change that succeeds.
 func applied() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"POST /plans":                             answer(recut()),
-		"GET /plans/plan-7c31e0":                  answer(recut()),
+		"POST /plans":                             answer(repartition()),
+		"GET /plans/plan-7c31e0":                  answer(repartition()),
 		"POST /operations":                        answer(operation(api.Pending)),
 		"GET /operations":                         answer(api.Operations{APIVersion: api.Version, Operations: []api.Operation{*operation(api.Running), *operation(api.Degraded)}}),
 		"GET /operations/op-20260304-1":           answer(operation(api.Succeeded)),

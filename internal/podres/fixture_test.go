@@ -64,7 +64,7 @@ func (g *testLedger) list(pods ...*podresources.PodResources) gpu.Assignments {
 	return g.assignments(nil, g.now)
 }
 
-// confirm gives the ledger an operator's word in the present epoch.
+// confirm records an operator's confirmation in the present epoch.
 func (g *testLedger) confirm(devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool {
 	return g.confirmFree(g.epoch, devices, unconfirmed, g.now)
 }

@@ -16,7 +16,7 @@ const pollGap = time.Second
 // quiet is for how long no new pod may have appeared in the list before it is settled.
 const quiet = 2 * time.Second
 
-// freeFor is for how long an operator's word counts that a device is free.
+// freeFor is how long an operator's confirmation that a device is free counts.
 const freeFor = 10 * time.Minute
 
 // maxMissing bounds the missing holdings that are remembered, against a kubelet that lists other devices every time.

@@ -227,8 +227,8 @@ func TestUnreadableIDsMakeTheListIncomplete(t *testing.T) {
 	}
 }
 
-// TestAnOperatorsWordLastsUntilTheKubeletBegins anew.
-func TestAnOperatorsWordLastsUntilTheKubeletBegins(t *testing.T) {
+// TestAConfirmationLastsUntilTheKubeletRestarts, or until it is too old.
+func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.list(holder("a", gpuA))
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
@@ -243,7 +243,7 @@ func TestAnOperatorsWordLastsUntilTheKubeletBegins(t *testing.T) {
 		t.Errorf("a listed holder is a fact, but %q", got)
 	}
 	if got := text(g.list().List); got != "a?" {
-		t.Errorf("the word was about another time, but %q", got)
+		t.Errorf("the confirmation was about another time, but %q", got)
 	}
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
 	g.now = g.now.Add(freeFor)

@@ -30,7 +30,7 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	}
 }
 
-// The kubelet lists the pod again between the census and the operator's word: the word must not hide a fact.
+// The kubelet lists the pod again between the check and the confirmation, which must not hide a fact.
 func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.settle(t, holder("a", gpuA))
@@ -45,8 +45,8 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	}
 }
 
-// The kubelet begins anew between the census and the operator's word: the word is about the former one.
-func TestAnOperatorsWordIsOfAnEpoch(t *testing.T) {
+// The kubelet restarts between the check and the confirmation: the confirmation is about the former one.
+func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.list(holder("a", gpuA))
 	census := g.list()
@@ -73,7 +73,7 @@ func TestALiveProcessOverrulesAnOperator(t *testing.T) {
 	}
 }
 
-// An operator's word on a device of the checkpoint stays when the API server says that the pod runs.
+// The API server says that a pod runs whose device an operator has confirmed to be free.
 func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}}
 	g := newTestLedger(t, c)
@@ -86,7 +86,7 @@ func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 }
 
 // With an id of no known form the list is incomplete as long as that pod runs, and confirm-free lasts for one list.
-func TestAnOperatorsWordBesideUnreadableIDs(t *testing.T) {
+func TestAConfirmationBesideUnreadableIDs(t *testing.T) {
 	g := newTestLedger(t, nil)
 	strange := holder("strange", "some-vendor-id")
 	g.list(strange, witness())
@@ -96,7 +96,7 @@ func TestAnOperatorsWordBesideUnreadableIDs(t *testing.T) {
 	}
 	g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, nil)
 	if got := g.list(strange, witness()); got.Incomplete != "" && len(got.Free) == 0 {
-		t.Errorf("still incomplete (%s), and the operator's word is forgotten", got.Incomplete)
+		t.Errorf("still incomplete (%s), and the confirmation is forgotten", got.Incomplete)
 	}
 }
 
@@ -180,30 +180,33 @@ func TestReplicasWithoutAWitness(t *testing.T) {
 	}
 }
 
-// hungKubelet is a socket that accepts and never answers.
-func hungKubelet(t *testing.T) string {
-	t.Helper()
-	release := make(chan struct{})
-	socket := serve(t, "kubelet.sock", func() []byte { <-release; return nil })
-	t.Cleanup(func() { close(release) })
-	return socket
-}
-
-// The poll loop asks for the checkpoint's state in every cycle, after its grace period: it waits for the kubelet's call all the same.
+// TestCheckpointStateDoesNotWait: the poll loop asks for it in every cycle, and must not wait for a call that the kubelet does not
+// answer.
 func TestCheckpointStateDoesNotWait(t *testing.T) {
-	c := New(Options{Socket: hungKubelet(t), Checkpoint: testCheckpoint(t).path, Now: time.Now, Logger: log.NewNopLogger()})
+	asked, release := make(chan struct{}), make(chan struct{})
+	socket := serve(t, "kubelet.sock", func() []byte {
+		close(asked)
+		<-release
+		return nil
+	})
+	t.Cleanup(func() { close(release) })
+	c := New(Options{Socket: socket, Checkpoint: testCheckpoint(t).path, Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	done := make(chan struct{})
-	go func() { defer close(done); _, _ = c.List(ctx) }()
-	time.Sleep(200 * time.Millisecond)
-	began := time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = c.List(ctx)
+	}()
+	<-asked
 	c.CheckpointState()
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("CheckpointState took %s", took)
+	select {
+	case <-ended:
+		t.Error("it has waited for the end of the call")
+	default:
 	}
-	<-done
+	cancel()
+	<-ended
 }
 
 // A caller whose time was spent waiting for another's call blames the kubelet: the next one is not made.
@@ -222,7 +225,7 @@ func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 	}
 }
 
-// One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet begins anew: an unsettled list is not the second.
+// One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet restarts: an unsettled list is not the second.
 func TestTwoListsAreBothSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.settle(t, holder("a", gpuA), holder("b", gpuB))
@@ -255,7 +258,7 @@ func TestAReservationOfTheFormerPod(t *testing.T) {
 	}
 }
 
-// TestAnOrdinaryClaimOverrulesAnOperator: the word was given while it was not known whether the claim is for administrative access.
+// TestAnOrdinaryClaimOverrulesAnOperator: a confirmation was given while it was not known whether the claim is for administrative access.
 func TestAnOrdinaryClaimOverrulesAnOperator(t *testing.T) {
 	c := &fakeCluster{err: gpu.ErrUnavailable}
 	g := newTestLedger(t, c)
@@ -263,7 +266,7 @@ func TestAnOrdinaryClaimOverrulesAnOperator(t *testing.T) {
 	p.Containers[0].DynamicResources = claim("ns", "gpu", claimed(draDriver, "gpu-0"))
 	g.confirm(nil, g.settle(t, p).List)
 	if got := text(g.list(p, witness()).List); got != "" {
-		t.Errorf("the operator's word does not count: %q", got)
+		t.Errorf("the confirmation does not count: %q", got)
 	}
 	c.err = nil
 	for range 2 {

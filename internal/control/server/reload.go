@@ -68,7 +68,7 @@ func (f *configFile) current() (*loaded, error) {
 	}
 	changes, err := f.read()
 	if err != nil {
-		_ = level.Error(f.logger).Log("msg", "Partition control lets nobody in by TCP until its configuration is mended", "err", err)
+		_ = level.Error(f.logger).Log("msg", "Partition control refuses all TCP clients until its configuration is valid", "err", err)
 	} else {
 		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration anew", "path", f.path, "changes", strings.Join(changes, ", "))
 	}

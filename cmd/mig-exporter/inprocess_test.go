@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+)
+
+// runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test ends with
+// what the loop and partition control return.
+func runInProcess(tb testing.TB, flags ...string) *exporter {
+	tb.Helper()
+	inv, err := parse(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	x, err := assemble(&inv.Config, log.NewNopLogger())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	parts := []func(context.Context) error{x.poller.Run}
+	if x.control != nil {
+		parts = append(parts, x.control.run)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- sideBySide(ctx, parts) }()
+	tb.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			tb.Error(err)
+		}
+		x.close()
+	})
+	pollOnce(tb, x)
+	return x
+}
+
+// pollOnce moves the clock by a second and polls.
+func pollOnce(tb testing.TB, x *exporter) {
+	tb.Helper()
+	advanceBy(tb, x, time.Second)
+}
+
+// advanceBy moves the clock and polls.
+func advanceBy(tb testing.TB, x *exporter, by time.Duration) {
+	tb.Helper()
+	if err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(by) }); err != nil {
+		tb.Fatal(err)
+	}
+}
