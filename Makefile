@@ -128,6 +128,7 @@ golden: toolchain ## rewrite testdata/golden with what the program serves now
 
 .PHONY: docs
 docs: toolchain ## rewrite the generated documentation
+	go test -count=1 -run TestDocsSeries ./cmd/mig-exporter -update
 	go test -count=1 -run TestDocs ./collector -update
 	go test -count=1 -run TestDocs ./internal/nvmlsrc -update
 

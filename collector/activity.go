@@ -6,39 +6,54 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// The ratios that a group serves, by their index in gpu.Activity.All.
+func basicRatios() []int { return []int{0, 1, 2, 3, 7} } // graphics engine, SM, occupancy, tensor, DRAM
+func pipeRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, FP16
+
 func newActivity(c *catalog) collectFunc {
-	board := newActivityFamilies(c, "nvidia_gpu_", "the GPU", activityMeaning{
-		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs, over the SMs " +
-			"of the largest profile. Absent where one of them does not tell.",
-		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory slices, " +
-			"over the memory slices of the largest profile. Absent where one of them does not tell.",
-	})
-	instance := newActivityFamilies(c, "nvidia_mig_gpu_instance_", "the GPU instance", activityMeaning{
-		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the board's.",
-		dram: "Relative to the GPU instance: 1 is the bandwidth of its own memory slices, not the board's.",
-	})
-	compute := newActivityFamilies(c, "nvidia_mig_compute_instance_", "the compute instance", activityMeaning{
-		sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance.",
-	})
+	write := newRatios(c, basicRatios())
 	source := c.family("nvidia_gpu_activity_source",
 		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent where nobody tells any.",
 		"rollup is true where the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
 	anomalies := c.family("nvidia_gpu_activity_anomalies_total",
-		"Activity ratios that cannot be, by kind: above_one, which were passed on, and garbled, which were no numbers and are absent.",
-		"Those of its instances are counted here too.", "kind")
+		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
+		"Those of its instances are counted here too.")
 	return func(k *sink, v *view) {
+		write(k, v)
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			board.write(k, g.labels, &g.Activity)
 			if g.ActivitySource != gpu.ActivityUnknown && tellsActivity(g.GPU) {
 				l := g.labels.extend("source", string(g.ActivitySource), "rollup", strconv.FormatBool(g.ActivityRollup))
 				k.add(source, l, 1)
 			}
-			anomaly(k, anomalies, g, "above_one", g.Totals.ActivityAboveOne)
-			anomaly(k, anomalies, g, "garbled", g.Totals.ActivityGarbled)
+			countOpt(k, anomalies, g.labels, g.Totals.ActivityAnomalies)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { instance.write(k, gi.labels, &gi.Activity) })
-		v.eachCompute(func(ci *computeView) { compute.write(k, ci.labels, &ci.Activity) })
+	}
+}
+
+func newPipes(c *catalog) collectFunc { return collectFunc(newRatios(c, pipeRatios())) }
+
+// newRatios declares some of the ratios at every level and returns what writes them.
+func newRatios(c *catalog, which []int) func(*sink, *view) {
+	const above = ", over the SMs of the largest profile. Absent where one of them does not tell."
+	board := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
+		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs" + above,
+		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory slices, " +
+			"over the memory slices of the largest profile. Absent where one of them does not tell.",
+	})
+	instance := newActivityFamilies(c, which, "nvidia_mig_gpu_instance_", "the GPU instance", activityMeaning{
+		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the board's.",
+		dram: "Relative to the GPU instance: 1 is the bandwidth of its own memory slices, not the board's.",
+	})
+	compute := newActivityFamilies(c, which, "nvidia_mig_compute_instance_", "the compute instance", activityMeaning{
+		sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
+	})
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			board.write(k, v.gpus[i].use, &v.gpus[i].Activity)
+		}
+		v.eachInstance(func(_ *gpuView, gi *instanceView) { instance.write(k, gi.use, &gi.Activity) })
+		v.eachPart(func(ci *computeView) { compute.write(k, ci.use, &ci.Activity) })
 	}
 }
 
@@ -64,37 +79,35 @@ func hasRatio(a *gpu.Activity) bool {
 	return false
 }
 
-func anomaly(k *sink, f *family, g *gpuView, kind string, count gpu.Opt[gpu.Counter]) {
-	if c, ok := count.Get(); ok {
-		k.count(f, g.labels.extend("kind", kind), c, g.heldSince)
-	}
-}
-
 // activityMeaning is what the ratios mean under MIG: of the SMs, and of the memory; empty where there is none of it.
 type activityMeaning struct{ sm, dram string }
 
 // activityFamilies are the same for a GPU, a GPU instance and a compute instance.
 type activityFamilies struct {
-	// of are the families in the order of gpu.Activity's fields; nil for a ratio that the device does not have.
+	// of are the families in the order of gpu.Activity's fields; nil for a ratio that the device does not have or that another
+	// group serves.
 	of [8]*family
 }
 
-func newActivityFamilies(c *catalog, prefix, of string, mig activityMeaning) activityFamilies {
-	name := func(what string) string { return prefix + what + "_ratio" }
-	pipe := func(what, says string) *family {
-		return c.family(name(what+"_activity"), "Part of the cycles in which the "+says+" of "+of+" were active, 0-1.", mig.sm)
+func newActivityFamilies(c *catalog, which []int, prefix, of string, mig activityMeaning) activityFamilies {
+	pipe := func(says string) string {
+		return "Part of the cycles in which the " + says + " of " + of + " were active, 0-1."
 	}
-	f := activityFamilies{of: [8]*family{
-		c.family(name("graphics_engine_activity"),
-			"Part of the time in which the graphics or compute engine of "+of+" was active, 0-1.", mig.sm),
-		c.family(name("sm_activity"),
-			"Part of the time in which an SM of "+of+" had at least one warp, mean over its SMs, 0-1.", mig.sm),
-		c.family(name("sm_occupancy"),
-			"Warps that were resident on the SMs of "+of+", of those possible, mean over its SMs, 0-1.", mig.sm),
-		pipe("tensor", "tensor pipes"), pipe("fp64", "FP64 pipes"), pipe("fp32", "FP32 pipes"), pipe("fp16", "FP16 pipes"),
-	}}
-	if mig.dram != "" {
-		f.of[7] = c.family(name("dram_activity"), "Part of the cycles in which the device memory of "+of+" moved data, 0-1.", mig.dram)
+	texts := [8]struct{ name, help, mig string }{
+		{"graphics_engine_activity", "Part of the time in which the graphics or compute engine of " + of + " was active, 0-1.", mig.sm},
+		{"sm_activity", "Part of the time in which an SM of " + of + " had at least one warp, mean over its SMs, 0-1.", mig.sm},
+		{"sm_occupancy", "Warps that were resident on the SMs of " + of + ", of those possible, mean over its SMs, 0-1.", mig.sm},
+		{"tensor_activity", pipe("tensor pipes"), mig.sm},
+		{"fp64_activity", pipe("FP64 pipes"), mig.sm},
+		{"fp32_activity", pipe("FP32 pipes"), mig.sm},
+		{"fp16_activity", pipe("FP16 pipes"), mig.sm},
+		{"dram_activity", "Part of the cycles in which the device memory of " + of + " moved data, 0-1.", mig.dram},
+	}
+	var f activityFamilies
+	for _, i := range which {
+		if texts[i].mig != "" {
+			f.of[i] = c.family(prefix+texts[i].name+"_ratio", texts[i].help, texts[i].mig)
+		}
 	}
 	return f
 }

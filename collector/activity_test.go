@@ -9,17 +9,16 @@ import (
 
 func activityCases() []groupCase {
 	return []groupCase{
-		{"activity", func(g *gpu.GPU) {
+		{"activity pipes", func(g *gpu.GPU) {
 			g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.845), Tensor: gpu.Some(0.0), DRAM: gpu.Some(0.5)}
 			g.ActivitySource, g.ActivityRollup = gpu.ActivityGPM, true
-			g.Totals.ActivityAboveOne, g.Totals.ActivityGarbled = gpu.Some(begun(2)), gpu.Some(begun(0))
+			g.Totals.ActivityAnomalies = gpu.Some(begun(2))
 			gi := &g.Instances[0]
 			gi.Activity = gpu.Activity{
 				SM: gpu.Some(1.0211), SMOccupancy: gpu.Some(0.6), FP64: gpu.Some(0.1), FP32: gpu.Some(0.2), FP16: gpu.Some(0.3), DRAM: gpu.Some(0.7)}
 			gi.Computes[0].Activity = gpu.Activity{SM: gpu.Some(0.25)}
 		}, `# TYPE nvidia_gpu_activity_anomalies_total counter
-			nvidia_gpu_activity_anomalies_total{gpu="2",kind="above_one",uuid="GPU-2"} 2
-			nvidia_gpu_activity_anomalies_total{gpu="2",kind="garbled",uuid="GPU-2"} 0
+			nvidia_gpu_activity_anomalies_total{gpu="2",uuid="GPU-2"} 2
 			# TYPE nvidia_gpu_activity_source gauge
 			nvidia_gpu_activity_source{gpu="2",rollup="true",source="gpm",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_dram_activity_ratio gauge

@@ -8,8 +8,6 @@ func newCapacity(c *catalog) collectFunc {
 		"Memory is stranded where no profile that could still be placed covers it; compute slices are where they are beyond what the "+
 			"best completion of the layout could use.",
 		"kind", "state")
-	most := c.family("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
-		"Also told while MIG is off, where the driver lists its profiles.", "mig_profile")
 	available := c.family("nvidia_gpu_mig_profile_instances_available",
 		"GPU instances of the profile that could be created now.",
 		"0 while MIG is off. Given what is placed; profiles compete for the same slices, so do not add them up.", "mig_profile")
@@ -25,9 +23,20 @@ func newCapacity(c *catalog) collectFunc {
 				addSlices(k, slices, g.labels.extend("kind", "memory"), capacity.Memory)
 			}
 			for _, p := range capacity.Profiles {
-				l := g.labels.extend("mig_profile", p.Name)
-				k.add(most, l, float64(p.Max))
-				k.add(available, l, float64(p.Available))
+				k.add(available, g.labels.extend("mig_profile", p.Name), float64(p.Available))
+			}
+		}
+	}
+}
+
+func newProfileMax(c *catalog) collectFunc {
+	most := c.family("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
+		"Also told while MIG is off, where the driver lists its profiles.", "mig_profile")
+	return func(k *sink, v *view) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			for _, p := range g.Capacity.Or(gpu.Capacity{}).Profiles {
+				k.add(most, g.labels.extend("mig_profile", p.Name), float64(p.Max))
 			}
 		}
 	}

@@ -5,10 +5,9 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newClocks(c *catalog) collectFunc {
 	const wide = "GPU-wide: all instances run at the same clocks."
 	hertz := c.family("nvidia_gpu_clock_hertz", "Current clock of a domain: sm, memory, graphics or video.", wide, "domain")
-	active := c.family("nvidia_gpu_clock_event_active",
-		"1 while clocks are held down for the reason, else 0, at the moment of the reading.", wide, "reason")
 	seconds := c.family("nvidia_gpu_clock_event_seconds_total",
-		"Time for which clocks were held down for the reason, by readings of nvidia_gpu_clock_event_active.", wide, "reason")
+		"Time for which clocks were held down for a reason that slows the GPU; its rate is the part of the time. By the reasons at each reading.",
+		wide, "reason")
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -22,12 +21,19 @@ func newClocks(c *catalog) collectFunc {
 				}
 			}
 			for _, e := range g.Totals.ClockEvents {
-				l := g.labels.extend("reason", e.Reason)
-				if g.Readings.ClockEvents.Present() { // the time goes on to count over a reading that failed
-					k.flag(active, l, e.Active)
+				if throttles(e.Reason) {
+					k.count(seconds, g.labels.extend("reason", e.Reason), e.Seconds)
 				}
-				k.count(seconds, l, e.Seconds, g.heldSince)
 			}
 		}
 	}
+}
+
+// throttles reports whether a clock event slows the GPU down against its load. An idle GPU and clocks that somebody has set do not.
+func throttles(reason string) bool {
+	switch reason {
+	case "gpu_idle", "applications_clocks_setting", "display_clock_setting":
+		return false
+	}
+	return true
 }

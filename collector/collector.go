@@ -20,17 +20,18 @@ type PodLabelMode string
 
 // The modes.
 const (
-	PodLabelsSeries PodLabelMode = "series" // on every series of the device, and as info families
-	PodLabelsInfo   PodLabelMode = "info"   // as info families only: bounds cardinality and churn
-	PodLabelsOff    PodLabelMode = "off"    // nowhere
+	PodLabelsContainer PodLabelMode = "container" // as info families and on families of containers
+	PodLabelsSeries    PodLabelMode = "series"    // also on the families of how a device is used
+	PodLabelsInfo      PodLabelMode = "info"      // as info families alone
+	PodLabelsOff       PodLabelMode = "off"       // nowhere
 )
 
 // Options are what a Collector is made with.
 type Options struct {
-	PodLabels PodLabelMode // empty means PodLabelsSeries
+	PodLabels PodLabelMode // empty means PodLabelsContainer
 	// PodLabelNames are the Kubernetes labels of a pod that its info series carry, as label_<name>.
 	PodLabelNames []string
-	// Jobs says that a scheduler's mapping of devices to batch jobs is read: series and info families tell hpc_job.
+	// Jobs says that a scheduler's mapping of devices to batch jobs is read: info families and those of containers tell hpc_job.
 	Jobs bool
 	// Disabled says of collectors whether they are switched off; those that it does not name are on unless they are opt-in.
 	Disabled map[string]bool
@@ -93,7 +94,7 @@ func New(opts Options) (*Collector, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	c := &Collector{pods: pods, distributions: newDistributions(pods), now: opts.Now}
+	c := &Collector{pods: pods, distributions: newDistributions(), now: opts.Now}
 	if opts.Former != nil {
 		c.distributions = opts.Former.distributions
 	}

@@ -56,10 +56,12 @@ func TestLint(t *testing.T) {
 
 // What is documented is what is served: every declared family has a series here, with its type and within its labels.
 func TestFamiliesAreWhatIsServed(t *testing.T) {
-	opts := everything()
-	opts.PodLabels = PodLabelsInfo
-	c := mustNew(t, opts)
+	c := mustNew(t, everything())
 	s := richNode(3, 2)
+	split := richInstance(2, 6)
+	split.Computes = append(split.Computes, split.Computes[0])
+	split.Computes[1].ID++
+	s.GPUs[2].Instances = append(s.GPUs[2].Instances, split)
 	c.Observe(s)
 	families, err := c.Gather(s)
 	if err != nil {
@@ -99,7 +101,7 @@ func TestNewRefuses(t *testing.T) {
 		opts Options
 		want string
 	}{
-		{Options{PodLabels: "all"}, `pod labels "all": expected series, info or off`},
+		{Options{PodLabels: "all"}, `pod labels "all": expected container, series, info or off`},
 		{Options{PodLabelNames: []string{"a.b", "a/b"}}, `pod label "a/b": "a.b" is shown as label_a_b already`},
 		{Options{PodLabelNames: []string{""}}, `pod label "": expected the name of a Kubernetes label`},
 		{Options{Disabled: map[string]bool{"gpu": true}}, `collector "gpu": unknown, expected one of [info up memory`},
@@ -124,7 +126,13 @@ func TestDisabled(t *testing.T) {
 			t.Errorf("%s is served though its collector is off", f.GetName())
 		}
 	}
-	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(groupNames())-3; got != want {
+	optIn := 0
+	for _, g := range Groups() {
+		if g.OptIn {
+			optIn++
+		}
+	}
+	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(groupNames())-optIn-2; got != want {
 		t.Errorf("%d collectors report, want %d", got, want)
 	}
 }
@@ -222,13 +230,13 @@ func TestCreatedTimestamps(t *testing.T) {
 
 func TestManyDevices(t *testing.T) {
 	const gpus, instances = 2501, 4 // with the compute instances more than 20,000 devices
-	c := mustNew(t, Options{Disabled: only("up")})
+	c := mustNew(t, Options{Disabled: only("up", "info")})
 	families, err := c.Gather(richNode(gpus, instances))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{
-		"nvidia_gpu_up": gpus, "nvidia_mig_gpu_instance_up": (gpus - 1) * instances, "nvidia_mig_compute_instance_up": (gpus - 1) * instances,
+		"nvidia_gpu_up": gpus, "nvidia_mig_gpu_instance_up": (gpus - 1) * instances, "nvidia_mig_compute_instance_info": (gpus - 1) * instances,
 	} {
 		if got := len(metricsOf(families, name)); got != want {
 			t.Errorf("%s has %d series, want %d", name, got, want)

@@ -200,7 +200,7 @@ func (d *dcgmGroup) parts(base labels, g *gpu.GPU) []dcgmDevice {
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.device(plain, gi.Holders, gi.Jobs)
 		part.memory = &gi.Memory
-		if !divided(gi) {
+		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)
 			continue
@@ -216,23 +216,12 @@ func (d *dcgmGroup) parts(base labels, g *gpu.GPU) []dcgmDevice {
 	return parts
 }
 
-// divided tells whether a GPU instance has compute instances that are parts of it. One that is all of it would say the same
-// again.
-func divided(gi *gpu.GPUInstance) bool {
-	if len(gi.Computes) != 1 {
-		return len(gi.Computes) > 1
-	}
-	of, ofOK := gi.ComputeSlices.Get()
-	part, partOK := gi.Computes[0].ComputeSlices.Get()
-	return ofOK && partOK && part < of
-}
-
 // device adds who holds a device to its labels. As dcgm-exporter does, it tells the batch job whatever is told of pods;
 // where there are several it tells none, for clones of a series would count it several times. Unlike dcgm-exporter, it adds no
 // labels of the pod: when the API server answers late, the series without them would end and others with them begin.
 func (d *dcgmGroup) device(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
 	var pairs []string
-	if h := d.pods.onSeries(holders); h != nil {
+	if h := nameable(holders); h != nil && d.pods.namesContainers() {
 		pairs = containerPairs(h.Container)
 	}
 	if len(jobs) == 1 {

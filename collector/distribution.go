@@ -2,7 +2,6 @@ package collector
 
 import (
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,8 +33,9 @@ const eightBuckets = 3
 const distributedCount = 3
 
 func distributedReadings() [distributedCount]distributed {
-	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Text formats show its sum and count only."
-	const anew = "; begins anew with the instance and, where pods are on the series, with its holder."
+	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is the bound of a " +
+		"bucket, up to 9 % above the highest reading. Not in text formats."
+	const anew = "; begins anew with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001
 	return [distributedCount]distributed{
@@ -79,11 +79,14 @@ func newDistribution(c *catalog) collectFunc {
 	}
 	store := c.distributions
 	return func(k *sink, v *view) {
+		if k.text {
+			return
+		}
 		store.mu.Lock()
 		defer store.mu.Unlock()
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			d := store.gpus[g.UUID].under(store.holder(g.Holders, g.Jobs))
+			d := store.gpus[g.UUID]
 			for r := range readings {
 				if readings[r].ofBoard(g.GPU).Present() {
 					d.write(k, boards[r], g.labels, r, &readings[r])
@@ -91,7 +94,7 @@ func newDistribution(c *catalog) collectFunc {
 			}
 		}
 		v.eachInstance(func(g *gpuView, gi *instanceView) {
-			d := store.instances[g.Key(gi.GPUInstance)].under(store.holder(gi.Holders, gi.Jobs))
+			d := store.instances[g.Key(gi.GPUInstance)]
 			for r := range readings {
 				if readings[r].ofInstance(gi.GPUInstance).Present() {
 					d.write(k, instances[r], gi.labels, r, &readings[r])
@@ -103,7 +106,6 @@ func newDistribution(c *catalog) collectFunc {
 
 // distributions are the histograms of all devices of the last Snapshot that was observed.
 type distributions struct {
-	pods     podLabels
 	readings [distributedCount]distributed
 
 	mu        sync.Mutex
@@ -111,20 +113,10 @@ type distributions struct {
 	instances map[gpu.InstanceKey]*distribution
 }
 
-func newDistributions(pods podLabels) *distributions {
+func newDistributions() *distributions {
 	return &distributions{
-		pods: pods, readings: distributedReadings(),
-		gpus: map[gpu.UUID]*distribution{}, instances: map[gpu.InstanceKey]*distribution{},
+		readings: distributedReadings(), gpus: map[gpu.UUID]*distribution{}, instances: map[gpu.InstanceKey]*distribution{},
 	}
-}
-
-// holder names the holder that the device's series carry: another one means other series and new histograms.
-func (d *distributions) holder(holders []gpu.Holder, jobs []string) string {
-	var pairs []string
-	if h := d.pods.onSeries(holders); h != nil {
-		pairs = containerPairs(h.Container)
-	}
-	return strings.Join(append(pairs, d.pods.jobOnSeries(jobs)...), "\xff")
 }
 
 // observe takes the readings of every device that was read since the last Snapshot; what is gone is forgotten.
@@ -135,7 +127,7 @@ func (d *distributions) observe(s *gpu.Snapshot) {
 	instances := make(map[gpu.InstanceKey]*distribution, len(d.instances))
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		one := d.gpus[g.UUID].next(d.holder(g.Holders, g.Jobs), s.Time)
+		one := d.gpus[g.UUID].orNew(s.Time)
 		gpus[g.UUID] = one
 		if one.fresh(g.LastRead) {
 			for r := range d.readings {
@@ -145,7 +137,7 @@ func (d *distributions) observe(s *gpu.Snapshot) {
 		for j := range g.Instances {
 			gi := &g.Instances[j]
 			key := g.Key(gi)
-			one := d.instances[key].next(d.holder(gi.Holders, gi.Jobs), s.Time)
+			one := d.instances[key].orNew(s.Time)
 			instances[key] = one
 			if one.fresh(gi.LastRead) {
 				for r := range d.readings {
@@ -157,9 +149,8 @@ func (d *distributions) observe(s *gpu.Snapshot) {
 	d.gpus, d.instances = gpus, instances
 }
 
-// distribution is the histograms of one device under one holder.
+// distribution is the histograms of one device.
 type distribution struct {
-	holder   string
 	since    time.Time
 	lastRead time.Time
 	of       [distributedCount]histogram
@@ -172,22 +163,10 @@ type histogram struct {
 	buckets     map[int]int64 // made with the first value above the zero threshold
 }
 
-// next returns the distribution itself, or a new one where there is none for this holder.
-func (d *distribution) next(holder string, now time.Time) *distribution {
-	if same := d.under(holder); same != nil {
-		return same
-	}
-	fresh := &distribution{holder: holder, since: now}
-	if d != nil {
-		fresh.lastRead = d.lastRead
-	}
-	return fresh
-}
-
-// under returns the distribution where it is one of this holder, else nil.
-func (d *distribution) under(holder string) *distribution {
-	if d == nil || d.holder != holder {
-		return nil
+// orNew returns the distribution, or a new one for nil.
+func (d *distribution) orNew(now time.Time) *distribution {
+	if d == nil {
+		return &distribution{since: now}
 	}
 	return d
 }
@@ -225,24 +204,20 @@ func bucketOf(value float64, schema int32) int {
 	return int(math.Ceil(math.Log2(value) * float64(int(1)<<schema)))
 }
 
-// write writes the histogram of one reading where there is one. d is nil where no histogram is of the labels' holder.
+// write writes the histogram of one reading where there is one.
 func (d *distribution) write(k *sink, f *family, l labels, reading int, as *distributed) {
 	if d == nil || d.of[reading].count == 0 {
 		return
 	}
 	h := &d.of[reading]
-	one := series{family: f, labels: l, value: h.sum, count: h.count}
-	if !k.text {
-		m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
-		var full dto.Metric
-		if err == nil {
-			err = m.Write(&full)
-		}
-		if err != nil {
-			k.fail(err)
-			return
-		}
-		one.buckets = full.Histogram
+	m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
+	var full dto.Metric
+	if err == nil {
+		err = m.Write(&full)
 	}
-	k.metrics = append(k.metrics, one)
+	if err != nil {
+		k.fail(err)
+		return
+	}
+	k.metrics = append(k.metrics, series{family: f, labels: l, histogram: full.Histogram})
 }

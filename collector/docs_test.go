@@ -48,8 +48,12 @@ func TestDocs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	series, err := os.ReadFile(filepath.Join("testdata", "series.md")) // cmd/mig-exporter counts them
+	if err != nil {
+		t.Fatal(err)
+	}
 	var want bytes.Buffer
-	if err := page.Execute(&want, map[string]any{"Levels": docsLevels(), "Groups": Groups()}); err != nil {
+	if err := page.Execute(&want, map[string]any{"Levels": docsLevels(), "Groups": Groups(), "Series": string(series)}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join("..", "docs", "metrics.md")

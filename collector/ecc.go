@@ -1,11 +1,20 @@
 package collector
 
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// eccTotal is the location that includes the others.
+const eccTotal = "total"
+
 func newECC(c *catalog) collectFunc {
 	const board = "Of the whole board."
 	const withheld = "Of the whole board; the driver gives none while it has instances."
 	errs := c.family("nvidia_gpu_ecc_errors_total",
 		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: of the board's "+
-			"life) and location. The location total includes the others.",
+			"life) and location; total where the driver tells no location.",
 		"Of the whole board; the driver gives no volatile counts.", "severity", "lifetime", "location")
 	rows := c.family("nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
@@ -19,6 +28,9 @@ func newECC(c *catalog) collectFunc {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			for _, e := range g.Readings.ECC {
+				if e.Location == eccTotal && hasLocations(g.Readings.ECC, e) {
+					continue
+				}
 				k.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
 			}
 			if r, ok := g.Readings.RemappedRows.Get(); ok {
@@ -32,4 +44,11 @@ func newECC(c *catalog) collectFunc {
 			}
 		}
 	}
+}
+
+// hasLocations reports whether the errors of a total are counted by location, too.
+func hasLocations(counts []gpu.ECCCount, total gpu.ECCCount) bool {
+	return slices.ContainsFunc(counts, func(e gpu.ECCCount) bool {
+		return e.Location != eccTotal && e.Severity == total.Severity && e.Lifetime == total.Lifetime
+	})
 }

@@ -32,9 +32,8 @@ type FamilyInfo struct {
 
 // family is a declared family.
 type family struct {
-	desc      *prometheus.Desc
-	counter   bool
-	histogram bool // a native one
+	desc    *prometheus.Desc
+	counter bool
 }
 
 // catalog records the families that groups declare and hands them what they need besides the Snapshot. Its zero value
@@ -48,6 +47,9 @@ type catalog struct {
 	distributions *distributions
 	pods          podLabels
 }
+
+// splitOnly says of families when a compute instance has them.
+const splitOnly = "Only where the GPU instance is split; elsewhere its own says the same."
 
 // levels maps the beginning of a name to the level and its labels.
 func levels() []struct {
@@ -80,7 +82,7 @@ func (c *catalog) family(name, help, mig string, labels ...string) *family {
 
 // histogram declares a native histogram.
 func (c *catalog) histogram(name, help, mig string) *family {
-	return &family{desc: c.declare("histogram", name, help, mig, nil), histogram: true}
+	return &family{desc: c.declare("histogram", name, help, mig, nil)}
 }
 
 func (c *catalog) declare(kind, name, help, mig string, labels []string) *prometheus.Desc {

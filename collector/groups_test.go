@@ -2,6 +2,7 @@ package collector
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -64,7 +65,7 @@ func identityCases() []groupCase {
 
 func readingCases() []groupCase {
 	return []groupCase{
-		{"memory", func(g *gpu.GPU) {
+		{"memory memory_details", func(g *gpu.GPU) {
 			g.Readings.Memory = gpu.Memory{Total: gpu.Some[uint64](40), Used: gpu.Some[uint64](0)}
 			g.Instances[0].Memory = gpu.Memory{Free: gpu.Some[uint64](19), Reserved: gpu.Some[uint64](1)}
 		}, `# TYPE nvidia_gpu_memory_total_bytes gauge
@@ -119,11 +120,7 @@ func boardCases() []groupCase {
 			g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0x4))
 			g.Totals.ClockEvents = []gpu.ReasonSeconds{
 				{Reason: "gpu_idle", Seconds: begun(0)}, {Reason: "sw_power_cap", Active: true, Seconds: begun(12.5)}}
-		}, `# TYPE nvidia_gpu_clock_event_active gauge
-			nvidia_gpu_clock_event_active{gpu="2",reason="gpu_idle",uuid="GPU-2"} 0
-			nvidia_gpu_clock_event_active{gpu="2",reason="sw_power_cap",uuid="GPU-2"} 1
-			# TYPE nvidia_gpu_clock_event_seconds_total counter
-			nvidia_gpu_clock_event_seconds_total{gpu="2",reason="gpu_idle",uuid="GPU-2"} 0
+		}, `# TYPE nvidia_gpu_clock_event_seconds_total counter
 			nvidia_gpu_clock_event_seconds_total{gpu="2",reason="sw_power_cap",uuid="GPU-2"} 12.5
 			# TYPE nvidia_gpu_clock_hertz gauge
 			nvidia_gpu_clock_hertz{domain="sm",gpu="2",uuid="GPU-2"} 1.41e+09
@@ -185,7 +182,7 @@ func errorCases() []groupCase {
 			nvidia_mig_gpu_instance_xid_errors_total{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2",xid="79"} 1
 			# TYPE nvidia_mig_gpu_instance_xid_last_timestamp_seconds gauge
 			nvidia_mig_gpu_instance_xid_last_timestamp_seconds{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2",xid="79"} 1.75e+09`},
-		{"processes", func(g *gpu.GPU) {
+		{"processes instance_processes", func(g *gpu.GPU) {
 			g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 1}, {PID: 1, Graphics: true}, {PID: 2}})
 			g.Instances[0].Processes, g.Instances[0].Computes[1].Processes = gpu.Some(2), gpu.Some(0)
 		}, `# TYPE nvidia_gpu_processes gauge
@@ -207,7 +204,7 @@ func layoutCases() []groupCase {
 			nvidia_gpu_mig_layout_changes_total{gpu="2",uuid="GPU-2"} 4
 			# TYPE nvidia_gpu_mig_pending gauge
 			nvidia_gpu_mig_pending{gpu="2",uuid="GPU-2"} 0`},
-		{"capacity", func(g *gpu.GPU) {
+		{"capacity profile_max", func(g *gpu.GPU) {
 			g.Capacity = gpu.Some(gpu.Capacity{
 				Compute:  gpu.SliceCount{Used: 3, Free: 3, Stranded: 1},
 				Memory:   gpu.SliceCount{Used: 4, Free: 4},
@@ -234,7 +231,7 @@ func TestGroups(t *testing.T) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()
 			test.fill(&g)
-			expect(t, text(t, mustNew(t, fixedOptions(test.group)), node(g)), test.want)
+			expect(t, text(t, mustNew(t, fixedOptions(strings.Fields(test.group)...)), node(g)), test.want)
 		})
 	}
 }

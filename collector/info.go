@@ -22,7 +22,7 @@ func newInfo(c *catalog) collectFunc {
 			"while mig_profile stays that of its GPU instance.",
 		"placement", "compute_profile")
 	ciSMs := c.family("nvidia_mig_compute_instance_sms", "Streaming multiprocessors of the compute instance.",
-		"A part of those of its GPU instance.")
+		"A part of those of its GPU instance. "+splitOnly)
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -39,8 +39,8 @@ func newInfo(c *catalog) collectFunc {
 		v.eachCompute(func(ci *computeView) {
 			k.add(ciInfo, ci.labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
 				"compute_profile", ci.Profile), 1)
-			addOpt(k, ciSMs, ci.labels, ci.SMs)
 		})
+		v.eachPart(func(ci *computeView) { addOpt(k, ciSMs, ci.labels, ci.SMs) })
 	}
 }
 

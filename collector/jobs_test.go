@@ -17,23 +17,24 @@ func jobNode() *gpu.Snapshot {
 	return node(whole, shared, cut)
 }
 
+// TestJobsOnSeries: in mode series the families of use name the job of a device that has one alone.
 func TestJobsOnSeries(t *testing.T) {
-	const timestamps = `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
-		nvidia_gpu_last_read_timestamp_seconds{gpu="1",uuid="GPU-1"} 1.75e+09
-		nvidia_gpu_last_read_timestamp_seconds{gpu="2",uuid="GPU-2"} 1.75e+09
-		nvidia_gpu_last_read_timestamp_seconds{gpu="0",hpc_job="41",uuid="GPU-0"} 1.75e+09
-		`
-	opts := fixedOptions("up")
-	opts.Jobs = true
-	expect(t, text(t, mustNew(t, opts), jobNode()), timestamps+`# TYPE nvidia_gpu_up gauge
-		nvidia_gpu_up{gpu="1",uuid="GPU-1"} 1
-		nvidia_gpu_up{gpu="2",uuid="GPU-2"} 1
-		nvidia_gpu_up{gpu="0",hpc_job="41",uuid="GPU-0"} 1
-		# TYPE nvidia_mig_compute_instance_up gauge
-		nvidia_mig_compute_instance_up{compute_instance="0",gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",mig_uuid="MIG-a",uuid="GPU-2"} 1
-		# TYPE nvidia_mig_gpu_instance_up gauge
-		nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="2",mig_profile="3g.20gb",uuid="GPU-2"} 0
-		nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",uuid="GPU-2"} 1`)
+	s := jobNode()
+	for i := range s.GPUs {
+		s.GPUs[i].Readings.Memory.Used = gpu.Some(uint64(i))
+	}
+	for i := range s.GPUs[2].Instances {
+		s.GPUs[2].Instances[i].Memory.Used = gpu.Some(uint64(10 + i))
+	}
+	opts := fixedOptions("memory")
+	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
+	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_memory_used_bytes gauge
+		nvidia_gpu_memory_used_bytes{gpu="1",uuid="GPU-1"} 1
+		nvidia_gpu_memory_used_bytes{gpu="2",uuid="GPU-2"} 2
+		nvidia_gpu_memory_used_bytes{gpu="0",hpc_job="41",uuid="GPU-0"} 0
+		# TYPE nvidia_mig_gpu_instance_memory_used_bytes gauge
+		nvidia_mig_gpu_instance_memory_used_bytes{gpu="2",gpu_instance="2",mig_profile="3g.20gb",uuid="GPU-2"} 11
+		nvidia_mig_gpu_instance_memory_used_bytes{gpu="2",gpu_instance="1",hpc_job="44",mig_profile="3g.20gb",uuid="GPU-2"} 10`)
 }
 
 func TestJobInfo(t *testing.T) {
@@ -60,8 +61,8 @@ func TestJobInfo(t *testing.T) {
 
 // Only where they are asked for, and only in the mode that puts holders on series.
 func TestJobsNotOnSeries(t *testing.T) {
-	for _, opts := range []Options{{Jobs: true, PodLabels: PodLabelsInfo}, {Jobs: true, PodLabels: PodLabelsOff}, {}} {
-		opts.Disabled = only("up")
+	for _, opts := range []Options{{Jobs: true}, {Jobs: true, PodLabels: PodLabelsInfo}, {Jobs: true, PodLabels: PodLabelsOff}, {PodLabels: PodLabelsSeries}} {
+		opts.Disabled = only("memory")
 		families, err := mustNew(t, opts).Gather(jobNode())
 		if err != nil {
 			t.Fatal(err)
@@ -76,19 +77,19 @@ func TestJobsNotOnSeries(t *testing.T) {
 	}
 }
 
-// Beside a pod, and at the same place: the job and its pod both stand on the device's series. Nobody tells when the job
+// TestJobBesideAPod: with mode series the job and its pod both stand on the device's series of use. Nobody tells when the job
 // began, so a counter that is older tells no beginning under its label.
 func TestJobBesideAPod(t *testing.T) {
-	s := jobNode()
-	s.GPUs = s.GPUs[:1]
-	s.GPUs[0].Holders = []gpu.Holder{exclusive("slurmd")}
-	opts := fixedOptions("mig")
-	opts.Jobs = true
-	families, err := mustNew(t, opts).Gather(s)
+	g := migGPU()
+	gi := &g.Instances[0]
+	gi.Holders, gi.Jobs, gi.EnergyJoules = []gpu.Holder{exclusive("slurmd")}, []string{"41"}, gpu.Some(begun(3))
+	opts := fixedOptions("power")
+	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
+	families, err := mustNew(t, opts).Gather(node(g))
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := metricsOf(families, "nvidia_gpu_mig_layout_changes_total")
+	list := metricsOf(families, "nvidia_mig_gpu_instance_energy_estimate_joules_total")
 	if len(list) != 1 || labelOf(list[0], "pod") != "slurmd" || labelOf(list[0], "hpc_job") != "41" {
 		t.Fatalf("got %v, want pod slurmd and job 41", list)
 	}

@@ -24,10 +24,10 @@ type allowedLabel struct {
 func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 	switch mode {
 	case "":
-		mode = PodLabelsSeries
-	case PodLabelsSeries, PodLabelsInfo, PodLabelsOff:
+		mode = PodLabelsContainer
+	case PodLabelsContainer, PodLabelsSeries, PodLabelsInfo, PodLabelsOff:
 	default:
-		return podLabels{}, fmt.Errorf("pod labels %q: expected series, info or off", mode)
+		return podLabels{}, fmt.Errorf("pod labels %q: expected container, series, info or off", mode)
 	}
 	p := podLabels{mode: mode}
 	taken := map[string]string{}
@@ -77,23 +77,17 @@ func containerPairs(c gpu.Container) []string {
 // confirmed reports whether it is known that the container holds the device.
 func confirmed(h *gpu.Holder) bool { return h.Unconfirmed == "" }
 
-// onSeries returns the holder that the series of a device name, nil for none. It is the only holder of the device, or the
-// only confirmed one beside unconfirmed ones, and has the device to itself. The series carry its container and nothing else
+// namesContainers reports whether containers have series of their own.
+func (p podLabels) namesContainers() bool {
+	return p.mode == PodLabelsContainer || p.mode == PodLabelsSeries
+}
+
+// nameable returns the holder that series of a device can name, nil for none. It is the only holder of the device, or the
+// only confirmed one beside unconfirmed ones, and has the device to itself. Series carry its container and nothing else
 // of it: what becomes known later, or changes, would end them and begin others.
-func (p podLabels) onSeries(holders []gpu.Holder) *gpu.Holder {
-	if p.mode != PodLabelsSeries {
-		return nil
-	}
+func nameable(holders []gpu.Holder) *gpu.Holder {
 	if one := gpu.ExclusiveHolder(holders); one != nil && !one.Undescribed {
 		return one
 	}
 	return nil
-}
-
-// jobOnSeries returns what the series of a device carry of the batch jobs on it: the job where there is exactly one.
-func (p podLabels) jobOnSeries(jobs []string) []string {
-	if !p.jobs || p.mode != PodLabelsSeries || len(jobs) != 1 {
-		return nil
-	}
-	return []string{"hpc_job", jobs[0]}
 }

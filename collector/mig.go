@@ -14,7 +14,7 @@ func newMIG(c *catalog) collectFunc {
 			flagOpt(k, enabled, g.labels, g.MIG.Enabled)
 			flagOpt(k, pending, g.labels, g.MIG.Pending)
 			if !g.Totals.LayoutChanges.Since.IsZero() {
-				k.count(changes, g.labels, g.Totals.LayoutChanges, g.heldSince)
+				k.count(changes, g.labels, g.Totals.LayoutChanges)
 			}
 		}
 	}

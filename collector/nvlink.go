@@ -11,8 +11,8 @@ func newNVLink(c *catalog) collectFunc {
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			countOpt(k, receive, &g.deviceLabels, g.Totals.NVLinkReceive)
-			countOpt(k, transmit, &g.deviceLabels, g.Totals.NVLinkTransmit)
+			countOpt(k, receive, g.labels, g.Totals.NVLinkReceive)
+			countOpt(k, transmit, g.labels, g.Totals.NVLinkTransmit)
 			for _, e := range g.Readings.NVLink.Errors {
 				k.add(errs, g.labels.extend("kind", e.Kind), float64(e.Count))
 			}

@@ -12,8 +12,8 @@ func newPCIe(c *catalog) collectFunc {
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			countOpt(k, receive, &g.deviceLabels, g.Totals.PCIeReceive)
-			countOpt(k, transmit, &g.deviceLabels, g.Totals.PCIeTransmit)
+			countOpt(k, receive, g.labels, g.Totals.PCIeReceive)
+			countOpt(k, transmit, g.labels, g.Totals.PCIeTransmit)
 			addOpt(k, replays, g.labels, g.Readings.PCIe.Replays)
 			addOpt(k, width, g.labels, g.Readings.PCIe.LinkWidth)
 			addOpt(k, generation, g.labels, g.Readings.PCIe.LinkGeneration)

@@ -16,34 +16,29 @@ func newPods(c *catalog) collectFunc {
 	giPod := c.family("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
 		"Absent where pods have parts of it. "+shared, of...)
-	ciPod := c.family("nvidia_mig_compute_instance_pod_info",
-		"A container that was given the compute instance, with the value 1.", "A MIG device. "+shared, of...)
+	ciPod := c.family("nvidia_mig_compute_instance_pod_info", "A container that was given the compute instance, with the value 1.",
+		"A MIG device. "+splitOnly+" "+shared, of...)
 	gpuAllocated := c.family("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; "+unknown,
 		"1 also when a container holds any device of it.")
 	giAllocated := c.family("nvidia_mig_gpu_instance_allocated",
 		"1 when a container holds the GPU instance, else 0; "+unknown,
 		"1 also when a container holds any compute instance of it.")
 	ciAllocated := c.family("nvidia_mig_compute_instance_allocated",
-		"1 when a container holds the compute instance, else 0; "+unknown, "A MIG device.")
-	used := c.family("nvidia_gpu_container_memory_used_bytes",
-		"Framebuffer memory that the processes of a container use on a device that it shares with others.",
-		"gpu_instance and compute_instance say which device, where it is a MIG device.",
-		"gpu_instance", "compute_instance", "namespace", "pod", "container")
+		"1 when a container holds the compute instance, else 0; "+unknown, "A MIG device. "+splitOnly)
 	pods := c.pods
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			flagOpt(k, gpuAllocated, g.labels, g.Allocated)
-			pods.info(k, gpuPod, g.plain, g.Holders)
-			pods.memory(k, used, g)
+			pods.info(k, gpuPod, g.labels, g.Holders)
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
 			flagOpt(k, giAllocated, gi.labels, gi.Allocated)
-			pods.info(k, giPod, gi.plain, gi.Holders)
+			pods.info(k, giPod, gi.labels, gi.Holders)
 		})
-		v.eachCompute(func(ci *computeView) {
+		v.eachPart(func(ci *computeView) {
 			flagOpt(k, ciAllocated, ci.labels, ci.Allocated)
-			pods.info(k, ciPod, ci.plain, ci.Holders)
+			pods.info(k, ciPod, ci.labels, ci.Holders)
 		})
 	}
 }
@@ -70,23 +65,5 @@ func (p podLabels) info(k *sink, f *family, device labels, holders []gpu.Holder)
 		}
 		var pairs [16]string
 		k.add(f, device.extend(p.infoPairs(pairs[:0], h)...), 1)
-	}
-}
-
-// memory writes the memory of the containers that share the GPU or devices of it.
-func (p podLabels) memory(k *sink, f *family, g *gpuView) {
-	if p.mode == PodLabelsOff {
-		return
-	}
-	for i := range g.Containers {
-		m := &g.Containers[i]
-		pairs := containerPairs(m.Container)
-		if id, ok := m.Instance.Get(); ok {
-			pairs = append(pairs, "gpu_instance", formatUint(id))
-		}
-		if id, ok := m.Compute.Get(); ok {
-			pairs = append(pairs, "compute_instance", formatUint(id))
-		}
-		k.add(f, g.plain.extend(pairs...), float64(m.UsedBytes))
 	}
 }

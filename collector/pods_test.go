@@ -15,23 +15,14 @@ func heldGPUs() *gpu.Snapshot {
 	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
 	whole.Holders = []gpu.Holder{exclusive("whole")}
 	shared.Holders = []gpu.Holder{replica("one", "0"), replica("two", "1")}
-	shared.Containers = []gpu.ContainerMemory{
-		{Container: shared.Holders[0].Container, UsedBytes: 11}, {Container: shared.Holders[1].Container, UsedBytes: 12}}
 	cut.Instances[0].Computes[0].Holders = []gpu.Holder{exclusive("left")}
 	cut.Instances[0].Computes[1].Holders = []gpu.Holder{exclusive("right")}
 	cut.Allocated, cut.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
 	cut.Instances[0].Computes[0].Allocated, cut.Instances[0].Computes[1].Allocated = gpu.Some(true), gpu.Some(true)
-	cut.Containers = []gpu.ContainerMemory{{
-		Container: gpu.Container{Namespace: "ml", Pod: "left", Name: "main"},
-		Instance:  gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0)), UsedBytes: 13}}
 	return node(whole, shared, cut)
 }
 
-const heldInfo = `# TYPE nvidia_gpu_container_memory_used_bytes gauge
-	nvidia_gpu_container_memory_used_bytes{container="main",gpu="1",namespace="ml",pod="one",uuid="GPU-1"} 11
-	nvidia_gpu_container_memory_used_bytes{container="main",gpu="1",namespace="ml",pod="two",uuid="GPU-1"} 12
-	nvidia_gpu_container_memory_used_bytes{compute_instance="0",container="main",gpu="2",gpu_instance="1",namespace="ml",pod="left",uuid="GPU-2"} 13
-	# TYPE nvidia_gpu_pod_info gauge
+const heldInfo = `# TYPE nvidia_gpu_pod_info gauge
 	nvidia_gpu_pod_info{confirmed="true",container="main",gpu="0",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1
 	nvidia_gpu_pod_info{confirmed="true",container="main",gpu="1",namespace="ml",pod="one",replica="0",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
 	nvidia_gpu_pod_info{confirmed="true",container="main",gpu="1",namespace="ml",pod="two",replica="1",resource="nvidia.com/gpu",sharing="time-slicing",uuid="GPU-1"} 1
@@ -60,10 +51,8 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 		mode PodLabelMode
 		want string
 	}{
-		{PodLabelsSeries, gpuAllocated + heldInfo + `# TYPE nvidia_mig_compute_instance_allocated gauge
-			nvidia_mig_compute_instance_allocated{compute_instance="0",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",uuid="GPU-2"} 1
-			nvidia_mig_compute_instance_allocated{compute_instance="1",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",uuid="GPU-2"} 1
-			` + heldComputes},
+		{PodLabelsContainer, gpuAllocated + heldInfo + bareAllocated + heldComputes},
+		{PodLabelsSeries, gpuAllocated + heldInfo + bareAllocated + heldComputes},
 		{PodLabelsInfo, gpuAllocated + heldInfo + bareAllocated + heldComputes},
 		{PodLabelsOff, gpuAllocated + bareAllocated + strings.TrimSpace(heldComputes[strings.Index(heldComputes, "# TYPE nvidia_mig_gpu"):])},
 	} {
@@ -75,29 +64,34 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 	}
 }
 
-// The holder stands on the series of the device that was given away, and on no other's.
+// TestHolderOnSeries: a holder is on no series that says what its device is. Mode series adds it to what says how the device that
+// was given away is used, and to nothing else.
 func TestHolderOnSeries(t *testing.T) {
 	s := heldGPUs()
-	expect(t, text(t, mustNew(t, fixedOptions("up")), s), `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
-		nvidia_gpu_last_read_timestamp_seconds{gpu="1",uuid="GPU-1"} 1.75e+09
-		nvidia_gpu_last_read_timestamp_seconds{gpu="2",uuid="GPU-2"} 1.75e+09
-		nvidia_gpu_last_read_timestamp_seconds{container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"} 1.75e+09
-		# TYPE nvidia_gpu_up gauge
-		nvidia_gpu_up{gpu="1",uuid="GPU-1"} 1
-		nvidia_gpu_up{gpu="2",uuid="GPU-2"} 1
-		nvidia_gpu_up{container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"} 1
-		# TYPE nvidia_mig_compute_instance_up gauge
-		nvidia_mig_compute_instance_up{compute_instance="0",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-a",namespace="ml",pod="left",uuid="GPU-2"} 1
-		nvidia_mig_compute_instance_up{compute_instance="1",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",mig_uuid="MIG-b",namespace="ml",pod="right",uuid="GPU-2"} 0
-		# TYPE nvidia_mig_gpu_instance_up gauge
-		nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 1`)
-
+	whole, gi := &s.GPUs[0], &s.GPUs[2].Instances[0]
+	whole.Readings.PowerWatts, whole.Readings.PowerLimitWatts = gpu.Some(100.0), gpu.Some(300.0)
+	gi.PowerWatts, gi.Computes[0].PowerWatts = gpu.Some(20.0), gpu.Some(9.0)
 	same := exclusive("both")
 	same.Name = "" // two containers of one pod
-	s.GPUs[2].Instances[0].Holders = []gpu.Holder{same}
-	if got := text(t, mustNew(t, fixedOptions("up")), s); !strings.Contains(got,
-		`nvidia_mig_gpu_instance_up{gpu="2",gpu_instance="1",mig_profile="3g.20gb",namespace="ml",pod="both",uuid="GPU-2"} 1`) {
-		t.Errorf("the pod of the whole GPU instance is not on its series:\n%s", got)
+	gi.Holders = []gpu.Holder{same}
+	for mode, labels := range map[PodLabelMode][2]string{
+		PodLabelsContainer: {`gpu="0",uuid="GPU-0"`, `gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"`},
+		PodLabelsSeries: {`container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"`,
+			`gpu="2",gpu_instance="1",mig_profile="3g.20gb",namespace="ml",pod="both",uuid="GPU-2"`},
+	} {
+		opts := fixedOptions("power")
+		opts.PodLabels = mode
+		expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_power_limit_watts gauge
+			nvidia_gpu_power_limit_watts{gpu="0",uuid="GPU-0"} 300
+			# TYPE nvidia_gpu_power_watts gauge
+			nvidia_gpu_power_watts{`+labels[0]+`} 100
+			# TYPE nvidia_mig_gpu_instance_power_estimate_watts gauge
+			nvidia_mig_gpu_instance_power_estimate_watts{`+labels[1]+`} 20`)
+		opts = fixedOptions("up")
+		opts.PodLabels = mode
+		if got := text(t, mustNew(t, opts), s); strings.Contains(got, "pod=") {
+			t.Errorf("%s: a pod is on what says whether devices answer:\n%s", mode, got)
+		}
 	}
 }
 
@@ -109,7 +103,7 @@ func TestChosenPodLabels(t *testing.T) {
 	opts := fixedOptions("pods")
 	opts.PodLabelNames = []string{"app.kubernetes.io/name", "team"}
 	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_allocated gauge
-		nvidia_gpu_allocated{container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"} 1
+		nvidia_gpu_allocated{gpu="0",uuid="GPU-0"} 1
 		# TYPE nvidia_gpu_pod_info gauge
 		nvidia_gpu_pod_info{confirmed="true",container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1`)
 }
@@ -141,8 +135,10 @@ func TestUnconfirmedHolders(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := node(plainGPU(0))
-			s.GPUs[0].Holders, s.GPUs[0].Allocated = test.holders, gpu.Some(true)
-			families, err := mustNew(t, fixedOptions("pods")).Gather(s)
+			s.GPUs[0].Holders, s.GPUs[0].Readings.PowerWatts = test.holders, gpu.Some(1.0)
+			opts := fixedOptions("pods", "power")
+			opts.PodLabels = PodLabelsSeries
+			families, err := mustNew(t, opts).Gather(s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -154,7 +150,7 @@ func TestUnconfirmedHolders(t *testing.T) {
 			if got := strings.Join(info, " "); got != test.info {
 				t.Errorf("info series %q, want %q", got, test.info)
 			}
-			if got := labelOf(metricsOf(families, "nvidia_gpu_allocated")[0], "pod"); got != test.series {
+			if got := labelOf(metricsOf(families, "nvidia_gpu_power_watts")[0], "pod"); got != test.series {
 				t.Errorf("the series name the pod %q, want %q", got, test.series)
 			}
 		})
@@ -182,65 +178,31 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 	}
 }
 
-// TestCountersGoOnWithoutABeginningForTheNextHolder: a counter of a device goes on when its pod changes, but is told no
-// beginning under the new pod's labels, which would lay all that came before to it.
+// TestCountersGoOnWithoutABeginningForTheNextHolder: with mode series a counter of a device's use goes on when its pod changes, but
+// is told no beginning under the new pod's labels, which would lay all that came before to it.
 func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
-	began := epoch()
 	for _, tt := range []struct {
 		name  string
 		since time.Time
 		want  bool
 	}{
-		{"holds it since the counter began", began, true},
-		{"came later", began.Add(time.Second), false},
+		{"holds it since the counter began", begun(7).Since, true},
+		{"came later", begun(7).Since.Add(time.Second), false},
 	} {
-		s := &gpu.Snapshot{Time: began, GPUs: []gpu.GPU{{
-			Facts:   gpu.Facts{UUID: "GPU-a"},
-			Totals:  gpu.Totals{LayoutChanges: gpu.Counter{Value: 7, Since: began}},
-			Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "n", Pod: "p", Name: "c"}, Sharing: gpu.SharingExclusive, Since: tt.since}},
-		}}}
-		c := mustNew(t, Options{Now: epoch})
-		families, err := c.Gather(s)
+		g := migGPU()
+		holder := exclusive("p")
+		holder.Since = tt.since
+		g.Instances[0].Holders, g.Instances[0].EnergyJoules = []gpu.Holder{holder}, gpu.Some(begun(7))
+		opts := fixedOptions("power")
+		opts.PodLabels = PodLabelsSeries
+		families, err := mustNew(t, opts).Gather(node(g))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, f := range families {
-			if f.GetName() != "nvidia_gpu_mig_layout_changes_total" {
-				continue
-			}
-			m := f.Metric[0].GetCounter()
-			if m.GetValue() != 7 || (m.CreatedTimestamp != nil) != tt.want {
-				t.Errorf("%s: %v", tt.name, m)
-			}
+		m := metricsOf(families, "nvidia_mig_gpu_instance_energy_estimate_joules_total")[0].GetCounter()
+		if m.GetValue() != 7 || (m.CreatedTimestamp != nil) != tt.want {
+			t.Errorf("%s: %v", tt.name, m)
 		}
-	}
-}
-
-// TestXIDsAndReadErrorsNameNoPod: a pod that ends would end the series that count what ended it.
-func TestXIDsAndReadErrorsNameNoPod(t *testing.T) {
-	s := node(plainGPU(0))
-	g := &s.GPUs[0]
-	g.Holders = []gpu.Holder{exclusive("train")}
-	g.Totals.XIDs, g.Totals.XIDErrors = begun(1), []gpu.XIDCount{{XID: 43, Counter: begun(1), Last: epoch()}}
-	g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: begun(0)}}
-	c := mustNew(t, Options{Now: epoch})
-	families, err := c.Gather(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{
-		"nvidia_gpu_xids_total", "nvidia_gpu_xid_errors_total", "nvidia_gpu_xid_last_timestamp_seconds", "nvidia_gpu_read_errors_total",
-	} {
-		list := metricsOf(families, name)
-		if len(list) != 1 || labelOf(list[0], "pod") != "" {
-			t.Errorf("%s is %v, want one series without a pod", name, list)
-		}
-		if f := list[0].GetCounter(); f != nil && f.CreatedTimestamp == nil {
-			t.Errorf("%s does not tell when it began", name)
-		}
-	}
-	if list := metricsOf(families, "nvidia_gpu_up"); len(list) != 1 || labelOf(list[0], "pod") != "train" {
-		t.Errorf("nvidia_gpu_up is %v, want the pod on it", list)
 	}
 }
 

@@ -22,19 +22,19 @@ func newPower(c *catalog) collectFunc {
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			addOpt(k, watts, g.labels, g.Readings.PowerWatts)
+			addOpt(k, watts, g.use, g.Readings.PowerWatts)
 			addOpt(k, limit, g.labels, g.Readings.PowerLimitWatts)
-			addOpt(k, joules, g.labels, g.Readings.EnergyJoules)
+			addOpt(k, joules, g.use, g.Readings.EnergyJoules)
 			addOpt(k, idle, g.labels, g.Power.IdleWatts)
 			addOpt(k, unallocated, g.labels, g.Power.UnallocatedWatts)
-			countOpt(k, unallocatedJoules, &g.deviceLabels, g.Totals.EnergyUnallocatedJoules)
+			countOpt(k, unallocatedJoules, g.labels, g.Totals.EnergyUnallocatedJoules)
 			if g.Power.Method != "" {
 				k.add(method, g.labels.extend("method", string(g.Power.Method)), 1)
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			addOpt(k, giWatts, gi.labels, gi.PowerWatts)
-			countOpt(k, giJoules, &gi.deviceLabels, gi.EnergyJoules)
+			addOpt(k, giWatts, gi.use, gi.PowerWatts)
+			countUse(k, giJoules, &gi.deviceLabels, gi.EnergyJoules)
 		})
 	}
 }

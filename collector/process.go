@@ -25,7 +25,7 @@ func newProcess(c *catalog) collectFunc {
 			shown := gpu.LargestFirst(list)[:min(len(list), gpu.MaxProcesses)]
 			k.add(omitted, g.labels, float64(len(list)-len(shown)))
 			for j := range shown {
-				l := g.plain.extend(pods.processPairs(&shown[j])...)
+				l := g.labels.extend(pods.processPairs(&shown[j])...)
 				addOpt(k, used, l, shown[j].MemoryBytes)
 				addOpt(k, busy, l, shown[j].SM)
 			}

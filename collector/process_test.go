@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -87,8 +88,8 @@ func TestProcessIsOptIn(t *testing.T) {
 		}
 	}
 	for _, g := range Groups() {
-		if g.OptIn != (g.Name == "process") {
-			t.Errorf("%s: opt-in is %v", g.Name, g.OptIn)
+		if said := strings.Contains(g.Help, "off unless asked for"); g.OptIn != said {
+			t.Errorf("%s: opt-in is %v, its help says %v", g.Name, g.OptIn, said)
 		}
 	}
 }

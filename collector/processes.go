@@ -5,10 +5,6 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newProcesses(c *catalog) collectFunc {
 	board := c.family("nvidia_gpu_processes", "Processes with a context on the GPU.",
 		"Those of all its instances; absent without the right to see them.")
-	instance := c.family("nvidia_mig_gpu_instance_processes", "Processes with a context on the GPU instance.",
-		"A part of the GPU's.")
-	compute := c.family("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
-		"A part of its GPU instance's.")
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -16,8 +12,17 @@ func newProcesses(c *catalog) collectFunc {
 				k.add(board, g.labels, float64(distinct(list)))
 			}
 		}
+	}
+}
+
+func newInstanceProcesses(c *catalog) collectFunc {
+	instance := c.family("nvidia_mig_gpu_instance_processes", "Processes with a context on the GPU instance.",
+		"A part of the GPU's.")
+	compute := c.family("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
+		"A part of its GPU instance's. "+splitOnly)
+	return func(k *sink, v *view) {
 		v.eachInstance(func(_ *gpuView, gi *instanceView) { addOpt(k, instance, gi.labels, gi.Processes) })
-		v.eachCompute(func(ci *computeView) { addOpt(k, compute, ci.labels, ci.Processes) })
+		v.eachPart(func(ci *computeView) { addOpt(k, compute, ci.labels, ci.Processes) })
 	}
 }
 

@@ -45,7 +45,6 @@ type textTemplate struct {
 type slot struct {
 	end    int // of the text before it, which begins at the end of the slot before
 	series int // index in rendered.metrics
-	count  bool
 }
 
 // Render appends the metrics of a Snapshot to dst, byte for byte as Gather and an encoder of the expfmt package give them but
@@ -133,7 +132,7 @@ func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool) *textTemp
 // add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
 // which series a value is of. It reports whether there is a value for each line.
 func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int) bool {
-	metrics, of := family.GetMetric(), 0 // of: how many lines of the first metric there were
+	metrics := family.GetMetric()
 	for line := range bytes.Lines(text) {
 		if line[0] == '#' {
 			t.text = append(t.text, line...)
@@ -142,34 +141,25 @@ func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*flo
 		if len(metrics) == 0 {
 			return false
 		}
-		value, lines := valueOf(metrics[0])
-		i, ok := index[value]
+		i, ok := index[valueOf(metrics[0])]
 		at := bytes.LastIndexByte(line, ' ') + 1
 		if !ok || at == 0 {
 			return false
 		}
 		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: i, count: lines > 1 && of != 1})
+		t.slots = append(t.slots, slot{end: len(t.text), series: i})
 		t.text = append(t.text, '\n')
-		if of++; of == lines {
-			metrics, of = metrics[1:], 0
-		}
+		metrics = metrics[1:]
 	}
 	return len(metrics) == 0
 }
 
-// valueOf returns where the value of a metric is, and how many lines of text it has: a native histogram has its count as
-// a bucket, its sum, and its count.
-func valueOf(m *dto.Metric) (value *float64, lines int) {
-	switch {
-	case m.Gauge != nil:
-		return m.Gauge.Value, 1
-	case m.Counter != nil:
-		return m.Counter.Value, 1
-	case m.Histogram != nil:
-		return m.Histogram.SampleSum, 3
+// valueOf returns where the value of a metric is.
+func valueOf(m *dto.Metric) *float64 {
+	if m.Gauge != nil {
+		return m.Gauge.Value
 	}
-	return nil, 0
+	return m.GetCounter().Value
 }
 
 // fill appends the text to dst with the values of the metrics in it.
@@ -180,16 +170,7 @@ func (t *textTemplate) fill(dst *bytes.Buffer, m metrics) {
 		at := &t.slots[i]
 		dst.Write(t.text[begin:at.end])
 		begin = at.end
-		number := dst.AvailableBuffer()
-		switch of := &m[at.series]; {
-		case !at.count:
-			number = appendFloat(number, of.value, t.openMetrics)
-		case t.openMetrics:
-			number = strconv.AppendUint(number, of.count, 10)
-		default:
-			number = appendFloat(number, float64(of.count), false)
-		}
-		dst.Write(number)
+		dst.Write(appendFloat(dst.AvailableBuffer(), m[at.series].value, t.openMetrics))
 	}
 	dst.Write(t.text[begin:])
 }

@@ -17,7 +17,7 @@ import (
 type sink struct {
 	metrics metrics
 	err     error
-	// text says that the metrics are for text formats, which show no native buckets.
+	// text says that the metrics are for text formats, which have no native histograms.
 	text bool
 }
 
@@ -33,14 +33,8 @@ func (k *sink) flag(f *family, l labels, set bool) {
 	k.add(f, l, value)
 }
 
-// count writes a counter with the time at which it began. Where the labels name a holder who got the device later than
-// that, the counter has no beginning under these labels: told one, Prometheus would lay all of it to that holder.
-func (k *sink) count(f *family, l labels, c gpu.Counter, heldSince time.Time) {
-	if c.Since.Before(heldSince) {
-		c.Since = time.Time{}
-	}
-	k.put(f, l, c.Value, c.Since)
-}
+// count writes a counter with the time at which it began.
+func (k *sink) count(f *family, l labels, c gpu.Counter) { k.put(f, l, c.Value, c.Since) }
 
 // timestamp writes a time in seconds since the epoch; the zero time is none.
 func (k *sink) timestamp(f *family, l labels, t time.Time) {
@@ -75,22 +69,31 @@ func flagOpt(k *sink, f *family, l labels, value gpu.Opt[bool]) {
 }
 
 // countOpt writes a counter where it is present.
-func countOpt(k *sink, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
+func countOpt(k *sink, f *family, l labels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
-		k.count(f, d.labels, c, d.heldSince)
+		k.count(f, l, c)
+	}
+}
+
+// countUse writes a counter of use where it is present. Where the labels name a holder who got the device after it began, it has
+// no beginning under these labels: told one, Prometheus would lay all of it to that holder.
+func countUse(k *sink, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
+	if c, ok := value.Get(); ok {
+		if c.Since.Before(d.heldSince) {
+			c.Since = time.Time{}
+		}
+		k.count(f, d.use, c)
 	}
 }
 
 // series is a prometheus.Metric that, unlike the library's own constant ones, shares its label pairs with the other
 // metrics of its device: making them anew for every metric is most of the cost of a gathering.
 type series struct {
-	family *family
-	labels labels
-	value  float64   // of a histogram: the sum
-	since  time.Time // when a counter began; zero where nobody knows
-	// count and buckets are a histogram's. Without buckets it has its count and sum only, as in the text formats.
-	count   uint64
-	buckets *dto.Histogram
+	family    *family
+	labels    labels
+	value     float64
+	since     time.Time      // when a counter began; zero where nobody knows
+	histogram *dto.Histogram // set for a histogram alone
 }
 
 // Desc implements prometheus.Metric.
@@ -100,10 +103,8 @@ func (s *series) Desc() *prometheus.Desc { return s.family.desc }
 func (s *series) Write(out *dto.Metric) error {
 	out.Label = s.labels.list()
 	switch {
-	case s.family.histogram && s.buckets != nil:
-		out.Histogram = s.buckets
-	case s.family.histogram:
-		out.Histogram = &dto.Histogram{SampleCount: &s.count, SampleSum: &s.value}
+	case s.histogram != nil:
+		out.Histogram = s.histogram
 	case !s.family.counter:
 		out.Gauge = &dto.Gauge{Value: &s.value}
 	default:

@@ -3,6 +3,7 @@ package collector
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,23 +45,32 @@ func replica(pod, n string) gpu.Holder {
 	return h
 }
 
-// only disables every group but one.
-func only(group string) map[string]bool {
+// only disables every group but some.
+func only(groups ...string) map[string]bool {
 	disabled := map[string]bool{}
 	for _, name := range groupNames() {
-		disabled[name] = name != group
+		disabled[name] = !slices.Contains(groups, name)
+	}
+	return disabled
+}
+
+// everyGroup switches everything on.
+func everyGroup() map[string]bool {
+	disabled := map[string]bool{}
+	for _, name := range groupNames() {
+		disabled[name] = false
 	}
 	return disabled
 }
 
 // everything are Options with all that can be switched on.
 func everything() Options {
-	return Options{Jobs: true, Disabled: map[string]bool{"process": false}, DriverCalls: func() uint64 { return 1 }}
+	return Options{Jobs: true, Disabled: everyGroup(), DriverCalls: func() uint64 { return 1 }}
 }
 
 // fixedOptions are Options with a clock that stands still.
-func fixedOptions(group string) Options {
-	return Options{Disabled: only(group), Now: epoch}
+func fixedOptions(groups ...string) Options {
+	return Options{Disabled: only(groups...), Now: epoch}
 }
 
 func mustNew(t testing.TB, opts Options) *Collector {
@@ -125,11 +135,17 @@ func richNode(count, instances int) *gpu.Snapshot {
 			g.MIG = gpu.MIGState{Enabled: gpu.Some(false), Pending: gpu.Some(false)}
 			g.Readings.Utilization, g.Readings.MemoryCopy = gpu.Some(0.5), gpu.Some(0.25)
 			g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")}
-			g.Containers = []gpu.ContainerMemory{{Container: g.Holders[0].Container, UsedBytes: 1 << 30}}
+			g.Containers = []gpu.ContainerUse{
+				{Container: g.Holders[0].Container, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some[uint64](1 << 30)}}
 			g.Power.UnallocatedWatts, g.Power.Method = gpu.None[float64](), gpu.PowerNotApplicable
 		} else {
 			for j := range instances {
-				g.Instances = append(g.Instances, richInstance(i, j))
+				gi := richInstance(i, j)
+				g.Instances = append(g.Instances, gi)
+				g.Containers = append(g.Containers, gpu.ContainerUse{
+					Container: gi.Holders[0].Container, Instance: gpu.Some(gi.ID), Compute: gpu.Some(gi.Computes[0].ID), Sharing: gpu.SharingExclusive,
+					MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts, EnergyJoules: gpu.Some(begun(50)),
+				})
 			}
 		}
 		s.GPUs = append(s.GPUs, g)
@@ -173,8 +189,8 @@ func richGPU(i int) gpu.GPU {
 		XIDs: begun(1), XIDErrors: []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
 		ReadErrors:  []gpu.ErrorCount{{Reading: gpu.ReadingECC, Reason: gpu.ReasonTimeout, Counter: begun(1)}},
 		PCIeReceive: traffic, PCIeTransmit: traffic, NVLinkReceive: traffic, NVLinkTransmit: traffic,
-		ActivityAboveOne: gpu.Some(begun(2)), ActivityGarbled: gpu.Some(begun(0)),
-		LayoutChanges: begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
+		ActivityAnomalies: gpu.Some(begun(2)),
+		LayoutChanges:     begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
 	}
 	g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0))
 	for _, r := range gpu.ClockEventReasons() {

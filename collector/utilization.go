@@ -9,8 +9,8 @@ func newUtilization(c *catalog) collectFunc {
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			addOpt(k, busy, g.labels, g.Readings.Utilization)
-			addOpt(k, copying, g.labels, g.Readings.MemoryCopy)
+			addOpt(k, busy, g.use, g.Readings.Utilization)
+			addOpt(k, copying, g.use, g.Readings.MemoryCopy)
 		}
 	}
 }

@@ -17,9 +17,9 @@ type view struct {
 
 // deviceLabels are the labels of one device.
 type deviceLabels struct {
-	labels labels // of its series, with its holder where that is shown there
-	plain  labels // without any holder
-	// heldSince is when the holder that the labels name got the device; zero where they name none.
+	labels labels // of what the device is and does: they stay for as long as it stands
+	use    labels // of how it is used: with its holder where that is shown there too
+	// heldSince is when the holder that use names got the device; zero if it names none.
 	heldSince time.Time
 }
 
@@ -47,7 +47,7 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 		g := &s.GPUs[i]
 		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
 		one := gpuView{
-			GPU: g, deviceLabels: withHolders(plain, g.Holders, pods).withJobs(g.Jobs, pods, s.Time),
+			GPU: g, deviceLabels: pods.ofDevice(plain, g.Holders, g.Jobs, s.Time),
 		}
 		if g.UUID == "" {
 			v.lost = append(v.lost, one)
@@ -79,26 +79,26 @@ func allocate(s *gpu.Snapshot) ([]instanceView, []computeView) {
 // set fills in everything of a GPU instance; the view has room for its compute instances.
 func (v *instanceView) set(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
 	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
-	v.GPUInstance, v.deviceLabels = gi, withHolders(plain, gi.Holders, pods).withJobs(gi.Jobs, pods, now)
+	v.GPUInstance, v.deviceLabels = gi, pods.ofDevice(plain, gi.Holders, gi.Jobs, now)
 	for k := range gi.Computes {
 		ci := &gi.Computes[k]
 		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
-		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: withHolders(own, ci.Holders, pods).withJobs(gi.Jobs, pods, now)}
+		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: pods.ofDevice(own, ci.Holders, gi.Jobs, now)}
 	}
 }
 
-func withHolders(plain labels, holders []gpu.Holder, pods podLabels) deviceLabels {
-	d := deviceLabels{labels: plain, plain: plain}
-	if h := pods.onSeries(holders); h != nil {
-		d.labels, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
+// ofDevice returns the labels of a device. The families of use name its holder and its batch job, if it has one alone, where
+// that was asked for. Nobody tells when a job began: it counts as one that begins now.
+func (p podLabels) ofDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
+	d := deviceLabels{labels: plain, use: plain}
+	if p.mode != PodLabelsSeries {
+		return d
 	}
-	return d
-}
-
-// withJobs adds the batch job on the device. Nobody tells when it began: it counts as one that begins now.
-func (d deviceLabels) withJobs(jobs []string, pods podLabels, now time.Time) deviceLabels {
-	if pairs := pods.jobOnSeries(jobs); len(pairs) > 0 {
-		d.labels, d.heldSince = d.labels.extend(pairs...), now
+	if h := nameable(holders); h != nil {
+		d.use, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
+	}
+	if p.jobs && len(jobs) == 1 {
+		d.use, d.heldSince = d.use.extend("hpc_job", jobs[0]), now
 	}
 	return d
 }
@@ -115,6 +115,18 @@ func (v *view) eachInstance(f func(*gpuView, *instanceView)) {
 // eachCompute calls f for every compute instance of the node.
 func (v *view) eachCompute(f func(*computeView)) {
 	v.eachInstance(func(_ *gpuView, gi *instanceView) {
+		for k := range gi.computes {
+			f(&gi.computes[k])
+		}
+	})
+}
+
+// eachPart calls f for every compute instance that is a part of its GPU instance. Another one does what its GPU instance does.
+func (v *view) eachPart(f func(*computeView)) {
+	v.eachInstance(func(_ *gpuView, gi *instanceView) {
+		if !gi.IsSplit() {
+			return
+		}
 		for k := range gi.computes {
 			f(&gi.computes[k])
 		}

@@ -1,40 +1,36 @@
 package collector
 
-import "time"
-
-// newXID writes XIDs without their devices' holders: an XID that ends its pod would end the series that counts it, and be lost to
-// increase().
 func newXID(c *catalog) collectFunc {
 	all := c.family("nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver does not report them. Without labels of pods.",
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver does not report them.",
 		"Those of its instances are counted here too.")
 	byXID := c.family("nvidia_gpu_xid_errors_total",
-		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the timestamp. Without labels of pods.",
+		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the timestamp.",
 		"Those of its instances are counted here too.", "xid")
-	last := c.family("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time. Without labels of pods.",
+	last := c.family("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
 		"Those of its instances count too.", "xid")
 	giByXID := c.family("nvidia_mig_gpu_instance_xid_errors_total",
-		"XID errors by XID that the driver laid on the GPU instance. Without labels of pods.",
+		"XID errors by XID that the driver laid on the GPU instance.",
 		"A part of the GPU's: never add them up. XIDs of the board as a whole name no instance.", "xid")
 	giLast := c.family("nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
-		"When the driver last laid the XID on the GPU instance, as Unix time. Without labels of pods.",
+		"When the driver last laid the XID on the GPU instance, as Unix time.",
 		"XIDs of the board as a whole name no instance.", "xid")
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			if !g.Totals.XIDs.Since.IsZero() { // nobody listens for its XIDs: it was never read, or they are not reported
-				k.count(all, g.plain, g.Totals.XIDs, time.Time{})
+				k.count(all, g.labels, g.Totals.XIDs)
 			}
 			for _, x := range g.Totals.XIDErrors {
-				l := g.plain.extend("xid", formatUint(x.XID))
-				k.count(byXID, l, x.Counter, time.Time{})
+				l := g.labels.extend("xid", formatUint(x.XID))
+				k.count(byXID, l, x.Counter)
 				k.timestamp(last, l, x.Last)
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
 			for _, x := range gi.XIDErrors {
-				l := gi.plain.extend("xid", formatUint(x.XID))
-				k.count(giByXID, l, x.Counter, time.Time{})
+				l := gi.labels.extend("xid", formatUint(x.XID))
+				k.count(giByXID, l, x.Counter)
 				k.timestamp(giLast, l, x.Last)
 			}
 		})

@@ -32,7 +32,7 @@ func aliases() []alias {
 		{name: "address", short: "a", env: "DCGM_EXPORTER_LISTEN", flag: "web.listen-address", translate: as("web.listen-address")},
 		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval", translate: milliseconds},
 		{name: "kubernetes", short: "k", env: "DCGM_EXPORTER_KUBERNETES", flag: "kubernetes.labels", switches: true,
-			translate: oneOf("kubernetes.labels", "series", "off")},
+			translate: oneOf("kubernetes.labels", "container", "off")},
 		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
 			translate: func(value string) ([]string, error) {
 				return []string{"--dcgm.mode=remote", "--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil

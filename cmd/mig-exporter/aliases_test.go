@@ -23,7 +23,7 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 	for _, tt := range []struct{ args, env, want string }{
 		{args: "-f counters.csv -a :9400 -c 30000", want: "--dcgm.counters=counters.csv --web.listen-address=:9400 --poll.interval=30s"},
 		{args: "--collectors=c.csv -collectors d.csv -f=e.csv", want: "--dcgm.counters=c.csv --dcgm.counters=d.csv --dcgm.counters=e.csv"},
-		{args: "-k", want: "--kubernetes.labels=series"},
+		{args: "-k", want: "--kubernetes.labels=container"},
 		{args: "-k=false", want: "--kubernetes.labels=off"},
 		{args: "-r localhost:5555", want: "--dcgm.mode=remote --dcgm.address=localhost:5555"},
 		{args: "-n --debug", want: "--dcgm.hostname-label=off --log.level=debug"},
@@ -33,7 +33,7 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{args: "--log-format text --hpc-job-mapping-dir /run/jobs", want: "--log.format=logfmt --hpc.job-mapping-dir=/run/jobs"},
 		{args: "serve --poll.interval=2s --output - -- -k", want: "serve --poll.interval=2s --output - -- -k"},
 		{env: "DCGM_EXPORTER_LISTEN=:9400 DCGM_EXPORTER_KUBERNETES=true DCGM_EXPORTER_INTERVAL=",
-			want: "--web.listen-address=:9400 --kubernetes.labels=series"},
+			want: "--web.listen-address=:9400 --kubernetes.labels=container"},
 		{args: "--web.listen-address=:1", env: "DCGM_EXPORTER_LISTEN=:9400", want: "--web.listen-address=:1"},
 		{args: "-a :1", env: "DCGM_EXPORTER_LISTEN=:9400", want: "--web.listen-address=:1"},
 		{args: "--no-web.pprof", env: "DCGM_EXPORTER_ENABLE_PPROF=true", want: "--no-web.pprof"},

@@ -171,9 +171,9 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("kubernetes.checkpoint", "The checkpoint of the kubelet's device manager, a second source of who holds a device "+
 		"while the kubelet does not list its pods, and for init containers. Only root can read it; an empty path turns it off.").
 		Default(podres.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
-	enumFlag(app, "kubernetes.labels", "Where pods are named: series (on the series of what they hold, and in the "+
-		"info families), info (in the info families only), off.", collector.PodLabelsSeries, &cfg.PodLabels,
-		collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
+	enumFlag(app, "kubernetes.labels", "Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
+		"memory, activity, power and energy of what they hold), info (in the info families only), off.", collector.PodLabelsContainer, &cfg.PodLabels,
+		collector.PodLabelsContainer, collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
 	durationFlag(app, "kubernetes.stale-after", "Time for which what the kubelet said last still counts after it has stopped answering.",
 		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name that stands for NVIDIA devices beside nvidia.com/gpu, "+

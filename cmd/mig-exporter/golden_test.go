@@ -29,6 +29,7 @@ var goldens = []struct {
 	{name: "dgx-a100-mixed", scenario: "dgx-a100-mixed"},
 	// After an XID, an instance that was killed for lack of memory, and a re-cut by somebody else.
 	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed", steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
+	{name: "dgx-a100-mixed.series", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=series", "--dcgm.mode=embedded"}},
 	{name: "dgx-a100-mixed.info", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=info"}},
 	// Activity by DCGM, under native names and under dcgm-exporter's.
 	{name: "dgx-a100-mixed.activity", scenario: "dgx-a100-mixed", args: []string{"--dcgm.mode=embedded"}},

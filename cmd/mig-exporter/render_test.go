@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 )
@@ -49,6 +50,9 @@ func compareRendered(t *testing.T, x *exporter, formats []expfmt.Format) {
 		}
 		encoder := expfmt.NewEncoder(&want, format)
 		for _, f := range families {
+			if f.GetType() == dto.MetricType_HISTOGRAM { // a native one, which text does not have
+				continue
+			}
 			if err := encoder.Encode(f); err != nil {
 				t.Fatal(err)
 			}

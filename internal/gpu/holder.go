@@ -79,13 +79,21 @@ func ExclusiveHolder(holders []Holder) *Holder {
 	return one
 }
 
-// ContainerMemory is the memory of one container's processes on a GPU that it shares. Instance and Compute are
-// present where what it shares is a MIG device.
-type ContainerMemory struct {
+// ContainerUse is what one container uses of one device that was given to it: a GPU, a GPU instance without a compute
+// instance, or a compute instance. On bare nodes it can be a batch job instead, of which Container is zero.
+type ContainerUse struct {
 	Container
-	Instance  Opt[InstanceID]
-	Compute   Opt[ComputeID]
-	UsedBytes uint64
+	Job      string          // the batch job; empty where none is known, or several are
+	Instance Opt[InstanceID] // present if the device is a part of the GPU
+	Compute  Opt[ComputeID]  // present if it is a compute instance
+	Sharing  Sharing
+	// MemoryUsed is in bytes: all that is used of a device that is held exclusively, that of the processes on it where it is a
+	// part of a split GPU instance, and that of the container's processes on a device that is shared.
+	MemoryUsed Opt[uint64]
+	// PowerWatts and EnergyJoules are the device's, estimated if it is a part of a GPU; absent for a shared device.
+	// EnergyJoules begins at 0 with the holding.
+	PowerWatts   Opt[float64]
+	EnergyJoules Opt[Counter]
 }
 
 // Assignment is one device, or one part of it, given to one container.

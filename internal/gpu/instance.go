@@ -47,9 +47,22 @@ type ComputeInstance struct {
 	Up            bool
 	Errors        []ReadError
 	Activity      Activity // never DRAM
-	Processes     Opt[int]
-	Allocated     Opt[bool]
-	Holders       []Holder
+	// PowerWatts is an estimate, made where the GPU instance is split.
+	PowerWatts Opt[float64]
+	Processes  Opt[int]
+	Allocated  Opt[bool]
+	Holders    []Holder
+}
+
+// IsSplit reports whether the compute instances are parts of the GPU instance. One that is all of it has nothing to tell that
+// the GPU instance does not.
+func (i *GPUInstance) IsSplit() bool {
+	if len(i.Computes) != 1 {
+		return len(i.Computes) > 1
+	}
+	of, ofOK := i.ComputeSlices.Get()
+	part, partOK := i.Computes[0].ComputeSlices.Get()
+	return ofOK && partOK && part < of
 }
 
 // Key identifies the instance over time.

@@ -94,8 +94,8 @@ type GPU struct {
 	Holders   []Holder // who holds the whole GPU
 	// Allocated is set when a container holds the GPU or any device of it; absent when nobody can tell.
 	Allocated Opt[bool]
-	// Containers are the containers that share the GPU or a MIG device of it, with their own memory.
-	Containers []ContainerMemory
+	// Containers are what containers and batch jobs use of the GPU and of its devices, the GPU first, then by instance.
+	Containers []ContainerUse
 }
 
 // MIGState is a GPU's MIG mode: absent where the GPU has none.
@@ -141,10 +141,10 @@ type Totals struct {
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes
 	NVLinkReceive, NVLinkTransmit Opt[Counter]
 	LayoutChanges                 Counter // zero for a GPU that has no MIG
-	// What the profiling counters said that cannot be: values above 1, which are passed on, and such as are no numbers,
-	// which are not. Absent where nothing was ever profiled.
-	ActivityAboveOne, ActivityGarbled Opt[Counter]
-	EnergyUnallocatedJoules           Opt[Counter]
+	// ActivityAnomalies counts what the profiling counters said that cannot be: values above 1, which are passed on, and such
+	// as are no numbers, which are not. Absent where nothing was ever profiled.
+	ActivityAnomalies       Opt[Counter]
+	EnergyUnallocatedJoules Opt[Counter]
 }
 
 // PowerMethod names the rule by which active power was shared among instances.

@@ -57,8 +57,12 @@ func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
 			above += countAboveOne(&gi.Computes[c].Activity)
 		}
 	}
-	grow(&t.totals.ActivityAboveOne, float64(above), at)
-	grow(&t.totals.ActivityGarbled, float64(g.GarbledActivity), at)
+	counter, begun := t.totals.ActivityAnomalies.Get()
+	if !begun {
+		counter.Since = at
+	}
+	counter.Value += float64(above + g.GarbledActivity)
+	t.totals.ActivityAnomalies = gpu.Some(counter)
 }
 
 // rounding is what a ratio of 1 may be off by after a source has divided.
@@ -72,16 +76,6 @@ func countAboveOne(a *gpu.Activity) int {
 		}
 	}
 	return n
-}
-
-// grow adds to a counter, which begins with the first call.
-func grow(c *gpu.Opt[gpu.Counter], by float64, at time.Time) {
-	counter, begun := c.Get()
-	if !begun {
-		counter.Since = at
-	}
-	counter.Value += by
-	*c = gpu.Some(counter)
 }
 
 // rollUp makes a MIG GPU's activity out of its instances': by their SMs, and that of the memory by their memory slices,

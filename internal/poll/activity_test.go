@@ -78,14 +78,13 @@ func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
 		t.Errorf("an activity of 1.2 was made %v", got)
 	}
-	above, garbled := tr.totals.ActivityAboveOne.Or(gpu.Counter{}), tr.totals.ActivityGarbled.Or(gpu.Counter{})
-	if above.Value != 2 || garbled.Value != 3 || !above.Since.Equal(time.Unix(1, 0)) {
-		t.Errorf("counted %+v above 1 and %+v garbled; want 2 and 3", above, garbled)
+	if got := tr.totals.ActivityAnomalies.Or(gpu.Counter{}); got.Value != 5 || !got.Since.Equal(time.Unix(1, 0)) {
+		t.Errorf("counted %+v; want 2 above 1 and 3 garbled", got)
 	}
 	plain := migGPU()
 	fresh := track()
 	fresh.absorb(plain, time.Unix(1, 0))
-	if fresh.totals.ActivityAboveOne.Present() || fresh.last.ActivityRollup {
+	if fresh.totals.ActivityAnomalies.Present() || fresh.last.ActivityRollup {
 		t.Error("a GPU that nothing profiles has a count of what its profiling said")
 	}
 }

@@ -16,6 +16,9 @@ func (p *Poller) turnBack(now time.Time) {
 		&p.profiling.ask.started, &p.profiling.success, &p.jobs.list.started, &p.jobs.success)
 	for _, t := range p.gpus {
 		back(by, &t.since, &t.taken, &t.read.started, &t.last.LastRead, &t.profiled.asked, &t.displaced)
+		for _, h := range t.holdings.open {
+			back(by, &h.since, &h.counted)
+		}
 		for i := range t.last.Instances {
 			gi := &t.last.Instances[i]
 			back(by, &gi.LastRead, &gi.Since)

@@ -247,8 +247,12 @@ func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
 		}
 		gi.Allocated = anyAllocated(computes)
 		parts = append(parts, gi.Allocated)
-		if len(gi.Holders) == 0 {
+		switch {
+		case len(gi.Holders) > 0:
+		case gi.IsSplit():
 			gi.Holders = commonHolder(gi)
+		case len(gi.Computes) == 1:
+			gi.Holders = slices.Clone(gi.Computes[0].Holders)
 		}
 	}
 	if len(parts) == 0 || len(g.Holders) > 0 {
@@ -268,7 +272,7 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	return gpu.Some(false)
 }
 
-// commonHolder returns the pod that has every compute instance of a GPU instance to itself, if one has. Its container is
+// commonHolder returns the pod that has every compute instance of a split GPU instance to itself, if one has. Its container is
 // named if it is one, and it is confirmed if it is so everywhere.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder

@@ -133,7 +133,7 @@ func attachTests() []attachTest {
 			assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(19))}, "q", 1)},
 			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}, unmatched: 1},
 		{name: "a claim of several containers", list: []gpu.Assignment{sharedClaim("p"), sharedClaim("q")},
-			want: map[string][]string{"ci/1/0": {"p claim ", "q claim "}}},
+			want: map[string][]string{"ci/1/0": {"p claim ", "q claim "}, "gi/1": {"p claim ", "q claim "}}},
 		{name: "of a lingering pod and its successor the newer counts", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{MIG: "MIG-3"}, "old", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "new", 2)},
 			want: map[string][]string{"ci/1/0": {"new"}, "gi/1": {"new"}}},
@@ -141,15 +141,15 @@ func attachTests() []attachTest {
 			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
 			want: map[string][]string{"ci/2/0": {"a unknown ", "b unknown "}}},
 		{name: "two claims of one device", list: []gpu.Assignment{claimOf("a", 1), claimOf("b", 2)},
-			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
+			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
 		{name: "a claim and a device plugin", list: []gpu.Assignment{claimOf("a", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
-			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
+			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
 		{name: "two ids for one device", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(assign(legacyRef(1, 0), "b", 2), "MIG-GPU-x/1/0")},
-			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}}},
+			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
 		{name: "a successor of an unconfirmed holder", list: []gpu.Assignment{
 			unconfirmed(gpu.DeviceRef{MIG: "MIG-3"}, "a"), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
-			want: map[string][]string{"ci/1/0": {"a?", "b"}, "gi/1": {"b"}}},
+			want: map[string][]string{"ci/1/0": {"a?", "b"}, "gi/1": {"a?", "b"}}},
 		{name: "both seen first at once: the one with a process counts", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
 			pids: fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}},
@@ -164,7 +164,7 @@ func sharedTests() []attachTest {
 			replica(gpu.DeviceRef{GPU: uuidA}, "q", "1"), replica(gpu.DeviceRef{GPU: uuidA}, "p", "0")},
 			want: map[string][]string{"gpu": {"p time-slicing 0", "q time-slicing 1"}}},
 		{name: "MPS by the compute mode", mps: true, list: []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
-			want: map[string][]string{"ci/1/0": {"p mps 0"}}},
+			want: map[string][]string{"ci/1/0": {"p mps 0"}, "gi/1": {"p mps 0"}}},
 		{name: "unknown devices", list: []gpu.Assignment{
 			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacyRef(9, 0), "p", 1), assign(legacyRef(2, 9), "p", 1)},
 			want: map[string][]string{}, unmatched: 4, doubtful: true},
@@ -188,21 +188,6 @@ func TestAttach(t *testing.T) {
 				t.Errorf("allocated %v", gpus[0].Allocated)
 			}
 		})
-	}
-}
-
-func TestContainerMemoryOfSharedDevices(t *testing.T) {
-	g := migGPU()
-	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "p", Name: "main"}}
-	gpus := []gpu.GPU{g}
-	attach(gpus, gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}, nil)
-	if got := containerMemory(&gpus[0], pids); got != nil {
-		t.Errorf("a device held alone gives %v, want nothing", got)
-	}
-	attach(gpus, gpu.Assignments{List: []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}}, nil)
-	got := containerMemory(&gpus[0], pids)
-	if len(got) != 1 || got[0].UsedBytes != 150 || got[0].Pod != "p" || got[0].Instance != gpu.Some(gpu.InstanceID(2)) {
-		t.Errorf("shared device gives %+v, want 150 bytes of pod p", got)
 	}
 }
 

@@ -59,8 +59,9 @@ func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// estimatePower shares the board's power and energy among the GPU instances.
-func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
+// estimatePower shares the board's power and energy among the GPU instances and the parts of split ones. The reading before
+// was begun at a time; the zero time if there was none.
+func (t *tracked) estimatePower(g *gpu.GPU, before, at time.Time) {
 	idle := t.idle.watts(g)
 	g.Power = gpu.PowerEstimate{IdleWatts: idle}
 	boardJ := g.Readings.EnergyJoules
@@ -68,72 +69,113 @@ func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
 	if boardJ.Present() {
 		t.boardJ = boardJ
 	}
+	t.holdings.spend(part{}, spent, before, at)
 	if !g.MIG.Enabled.Or(false) {
 		t.totals.EnergyUnallocatedJoules = gpu.None[gpu.Counter]()
 		return
 	}
 	board, ok := g.Readings.PowerWatts.Get()
-	shares := make([]float64, len(g.Instances)) // of the board's power
 	g.Power.Method = gpu.PowerUnallocated
 	if ok {
-		var watts []float64
-		watts, g.Power.Method = shareWatts(g, board, min(idle.Or(board), board))
+		var parts []watts
+		parts, g.Power.Method = sharePower(g, board, min(idle.Or(board), board))
 		rest := board
 		for i := range g.Instances {
-			if !g.Instances[i].SMs.Present() {
+			gi := &g.Instances[i]
+			if !gi.SMs.Present() {
 				continue
 			}
-			g.Instances[i].PowerWatts = gpu.Some(watts[i])
-			rest -= watts[i]
-			if board > 0 {
-				shares[i] = watts[i] / board
+			gi.PowerWatts = gpu.Some(parts[i].sum())
+			rest -= parts[i].sum()
+			if gi.IsSplit() {
+				sharePowerOfInstance(gi, parts[i])
 			}
 		}
 		g.Power.UnallocatedWatts = gpu.Some(max(rest, 0))
 	}
 	if boardJ.Present() {
-		t.addEnergy(g, spent, shares, at)
+		t.addEnergy(g, spent, before, at)
 	}
 	for i := range g.Instances { // over one failed reading, too
 		g.Instances[i].EnergyJoules = t.instances[g.Instances[i].ID].energy
 	}
 }
 
-// shareWatts splits board power among the instances; idle is the part of it that is drawn without work.
-func shareWatts(g *gpu.GPU, board, idle float64) ([]float64, gpu.PowerMethod) {
-	n := len(g.Instances)
-	watts := make([]float64, n)
-	weight := smShares(g)
-	active := make([]float64, n)
-	var sum float64
+// watts is the power of a device: what it draws without work, and the rest.
+type watts struct{ idle, active float64 }
+
+func (w watts) sum() float64 { return w.idle + w.active }
+
+// sharePower splits board power among the instances; idle is the part of it that is drawn without work.
+func sharePower(g *gpu.GPU, board, idle float64) ([]watts, gpu.PowerMethod) {
+	parts := make([]watts, len(g.Instances))
+	weights := smShares(g)
+	work := make([]gpu.Opt[float64], len(g.Instances))
 	for i := range g.Instances {
-		u, known := busy(&g.Instances[i])
-		if !known || !g.Instances[i].SMs.Present() {
-			sum = 0
-			clear(active)
-			break
+		if g.Instances[i].SMs.Present() {
+			work[i] = busy(&g.Instances[i])
 		}
-		active[i] = weight[i] * u
-		sum += active[i]
+		parts[i].idle = idle * weights[i]
 	}
-	method := gpu.PowerUnallocated
-	for i := range watts {
-		watts[i] = idle * weight[i]
-		if sum > 0 {
-			method = gpu.PowerByActivity
-			watts[i] += (board - idle) * active[i] / sum
+	if !shareActive(parts, weights, work, board-idle) {
+		return parts, gpu.PowerUnallocated
+	}
+	return parts, gpu.PowerByActivity
+}
+
+// sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the same rule. What is not
+// shared, as the active power if the activity of one is unknown, is no compute instance's.
+func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
+	parts := make([]watts, len(gi.Computes))
+	weights := make([]float64, len(gi.Computes))
+	work := make([]gpu.Opt[float64], len(gi.Computes))
+	total := 0
+	for c := range gi.Computes {
+		total += gi.Computes[c].SMs.Or(0)
+	}
+	total = max(total, gi.SMs.Or(0))
+	for c := range gi.Computes {
+		ci := &gi.Computes[c]
+		if sms, ok := ci.SMs.Get(); ok && total > 0 {
+			weights[c] = float64(sms) / float64(total)
+			work[c] = ci.Activity.GraphicsEngine
+		}
+		parts[c].idle = of.idle * weights[c]
+	}
+	shareActive(parts, weights, work, of.active)
+	for c := range gi.Computes {
+		if gi.Computes[c].SMs.Present() {
+			gi.Computes[c].PowerWatts = gpu.Some(parts[c].sum())
 		}
 	}
-	return watts, method
+}
+
+// shareActive shares active power by weight and work. It reports false, and shares nothing, if the work of one part is unknown
+// or none does any.
+func shareActive(parts []watts, weights []float64, work []gpu.Opt[float64], active float64) bool {
+	sum := 0.0
+	for i := range parts {
+		u, known := work[i].Get()
+		if !known {
+			return false
+		}
+		sum += weights[i] * max(u, 0)
+	}
+	if sum <= 0 {
+		return false
+	}
+	for i := range parts {
+		parts[i].active = active * weights[i] * max(work[i].Or(0), 0) / sum
+	}
+	return true
 }
 
 // busy is the instance's graphics engine activity. One without a compute instance does nothing.
-func busy(gi *gpu.GPUInstance) (float64, bool) {
+func busy(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	if len(gi.Computes) == 0 {
-		return 0, true
+		return gpu.Some(0.0)
 	}
-	u, known := gi.Activity.GraphicsEngine.Get()
-	return max(u, 0), known
+	return gi.Activity.GraphicsEngine
 }
 
 // smShares are the instances' shares of the SMs of the largest profile; together they are at most 1.
@@ -175,8 +217,15 @@ func energySince(before, now gpu.Opt[float64]) float64 {
 
 // addEnergy gives each instance its share of the energy spent since the last reading. One that is new had no part in
 // it: its counter begins at 0 now.
-func (t *tracked) addEnergy(g *gpu.GPU, spent float64, shares []float64, at time.Time) {
+func (t *tracked) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
 	rest := spent
+	board := g.Readings.PowerWatts.Or(0)
+	share := func(power gpu.Opt[float64]) float64 {
+		if board <= 0 {
+			return 0
+		}
+		return spent * power.Or(0) / board
+	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if !gi.SMs.Present() {
@@ -187,8 +236,17 @@ func (t *tracked) addEnergy(g *gpu.GPU, spent float64, shares []float64, at time
 		if !begun {
 			counter.Since = at
 		} else {
-			counter.Value += spent * shares[i]
-			rest -= spent * shares[i]
+			own := share(gi.PowerWatts)
+			counter.Value += own
+			rest -= own
+			t.holdings.spend(instancePart(gi), own, before, at)
+			for c := range gi.Computes {
+				ci := &gi.Computes[c]
+				if gi.IsSplit() {
+					own = share(ci.PowerWatts)
+				}
+				t.holdings.spend(computePart(gi, ci), own, before, at)
+			}
 		}
 		it.energy = gpu.Some(counter)
 	}

@@ -40,12 +40,12 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	if p.pods.known {
 		s.Unmatched = attach(s.GPUs, p.pods.last, p.opts.Containers)
 		s.HoldersIncomplete = p.pods.last.Incomplete
-		for i := range s.GPUs {
-			g := &s.GPUs[i]
-			g.Containers = containerMemory(g, p.opts.Containers)
-			if t := p.gpus[g.UUID]; t != nil {
-				t.tenancy.note(g, now)
-			}
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if t := p.gpus[g.UUID]; t != nil {
+			t.holdings.update(g, now)
+			g.Containers = t.holdings.usesOf(g, p.opts.Containers, t.isStale(now, p.opts.StaleAfter))
 		}
 	}
 	if p.opts.ProcessContainers && p.opts.Containers != nil {
@@ -141,10 +141,15 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 			gi.Computes[c].Up = gi.Computes[c].Up && t.up
 		}
 	}
-	if !t.up && now.Sub(t.taken) >= staleAfter {
+	if t.isStale(now, staleAfter) {
 		dropReadings(&g)
 	}
 	return g
+}
+
+// isStale reports whether the GPU has been down for so long that its last readings say nothing of it any more.
+func (t *tracked) isStale(now time.Time, staleAfter time.Duration) bool {
+	return !t.up && now.Sub(t.taken) >= staleAfter
 }
 
 // dropReadings leaves identity, facts, counts of errors and the last layout: a hung GPU must not stay at 98 % for hours.
@@ -169,6 +174,7 @@ func dropInstanceReadings(gi *gpu.GPUInstance) {
 	gi.Processes = gpu.None[int]()
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
 	for c := range gi.Computes {
-		gi.Computes[c].Processes, gi.Computes[c].Activity = gpu.None[int](), gpu.Activity{}
+		ci := &gi.Computes[c]
+		ci.Processes, ci.Activity, ci.PowerWatts = gpu.None[int](), gpu.Activity{}, gpu.None[float64]()
 	}
 }

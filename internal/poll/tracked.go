@@ -29,7 +29,7 @@ type tracked struct {
 	xidLogged map[uint64]time.Time // when each XID was last logged
 
 	layout    layout
-	tenancy   tenancy
+	holdings  holdings
 	capacity  capacityCache
 	totals    gpu.Totals
 	instances map[gpu.InstanceID]*instanceTotals
@@ -95,7 +95,7 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
 	t.addTraffic(&g, at)
 	t.addActivity(&g, at)
-	t.estimatePower(&g, at)
+	t.estimatePower(&g, before.LastRead, at)
 	g.LastRead = at
 	for i := range g.Instances {
 		g.Instances[i].LastRead = at

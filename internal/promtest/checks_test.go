@@ -35,7 +35,7 @@ func (l level) join(family string) string {
 // families are those of the level that say something about a device, not about containers.
 func (l level) families(x exposition) []string {
 	return slices.DeleteFunc(x.plain(l.prefix, append([]string{"gpu"}, l.on...)), func(name string) bool {
-		return strings.HasSuffix(name, "_pod_info") || name == "nvidia_gpu_container_memory_used_bytes"
+		return strings.HasSuffix(name, "_pod_info") || strings.HasPrefix(name, "nvidia_gpu_container_")
 	})
 }
 
@@ -156,14 +156,21 @@ func checkOnce(x exposition) error {
 	return errors.Join(errs...)
 }
 
-// outlivesHolders reports whether a family carries no labels of pods in any mode: a pod that ends must not end the series that
-// counts what ended it.
-func outlivesHolders(family string) bool {
-	return strings.Contains(family, "_xid") || family == "nvidia_gpu_read_errors_total"
+// isUse reports whether a family says how a device is used: in mode series it names the holder. No other ever does: a pod that comes
+// or goes would end its series.
+func isUse(family string) bool {
+	for _, suffix := range []string{
+		"_memory_used_bytes", "_memory_free_bytes", "_activity_ratio", "_sm_occupancy_ratio", "utilization_ratio", "_power_watts", "_power_estimate_watts",
+		"_gpu_energy_joules_total", "_energy_estimate_joules_total",
+	} {
+		if strings.HasSuffix(family, suffix) {
+			return true
+		}
+	}
+	return false
 }
 
-// checkPodLabels: in mode series every series of an exclusively held device names its holder, but for those that outlive
-// holders, and no other series names any; in mode info none does.
+// checkPodLabels: in mode series the families of use name the holder of an exclusively held device; nothing else names any.
 func checkPodLabels(x exposition, mode string) error {
 	var errs []error
 	for _, l := range levels() {
@@ -172,7 +179,7 @@ func checkPodLabels(x exposition, mode string) error {
 		for _, family := range l.families(x) {
 			for _, s := range x.of(family) {
 				var want series
-				if mode == "series" && !outlivesHolders(family) {
+				if mode == "series" && isUse(family) {
 					want = holders[s.key(l.on)]
 				}
 				if got, want := s.key(podLabels), want.key(podLabels); got != want {
@@ -184,7 +191,7 @@ func checkPodLabels(x exposition, mode string) error {
 	return errors.Join(errs...)
 }
 
-// checkHolders: one pod holds a GPU instance just where it alone holds every compute instance of it.
+// checkHolders: one pod holds a split GPU instance just where it alone holds every compute instance of it.
 func checkHolders(x exposition) error {
 	instance, compute := levels()[1], levels()[2]
 	have, err := instance.exclusive(x)
@@ -196,7 +203,7 @@ func checkHolders(x exposition) error {
 		return err
 	}
 	pods := map[string]map[string]bool{} // by GPU instance; "" for a compute instance without an exclusive holder
-	for _, ci := range x.of("nvidia_mig_compute_instance_info") {
+	for _, ci := range x.of("nvidia_mig_compute_instance_up") {
 		gi := ci.key(instance.on)
 		if pods[gi] == nil {
 			pods[gi] = map[string]bool{}
@@ -205,11 +212,6 @@ func checkHolders(x exposition) error {
 			pods[gi][holder.key([]string{"namespace", "pod"})] = true
 		} else {
 			pods[gi][""] = true
-		}
-	}
-	for gi := range have {
-		if pods[gi] == nil {
-			pods[gi] = map[string]bool{"": true}
 		}
 	}
 	var errs []error

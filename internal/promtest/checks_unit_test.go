@@ -21,7 +21,7 @@ func checkAll(t *testing.T, text []byte, mode string) ([]int, error) {
 	e := Open(t)
 	e.Load(t, scraped(), Text, text)
 	results, err := checkJoins(e, x)
-	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkHolders(x), checkPower(e, x), checkSlices(e, x), checkFree(e, x))
+	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkContainers(x, mode), checkHolders(x), checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkPods(e, x))
 }
 
 func readNode(t *testing.T) string {
@@ -74,6 +74,12 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 		{"pod labels on a shared GPU", gpu1, strings.ReplaceAll(gpu1, `"}`, `",pod="nb-0"}`), "series", "pod labels namespace=,pod=nb-0"},
 		{"pod labels missing", `nvidia_gpu_power_watts{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`, `nvidia_gpu_power_watts{gpu="0",uuid="GPU-0"}`, "series", "nvidia_gpu_power_watts{uuid=GPU-0}: pod labels"},
 		{"pod labels on XIDs", `nvidia_gpu_xids_total{gpu="0",uuid="GPU-0"}`, `nvidia_gpu_xids_total{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`, "series", "nvidia_gpu_xids_total{uuid=GPU-0}: pod labels"},
+		{"pod labels in mode container", "", "", "container", "want namespace=,pod=,container="},
+		{"a container is told another power than its device", `sharing="exclusive"} 210.5`, `sharing="exclusive"} 200`, "series", "of uuid=GPU-0 is 200"},
+		{"the parts of a GPU instance have more than it", `sharing="exclusive"} 60`, `sharing="exclusive"} 61`, "series", "add up to 101, it has 100"},
+		{"the power of a shared device", `sharing="exclusive"} 210.5`, `sharing="mps"} 210.5`, "series", "of a shared device"},
+		{"a container is left out", `nvidia_gpu_container_power_estimate_watts{gpu="0",uuid="GPU-0"`, `nvidia_gpu_container_power_estimate_watts{gpu="1",uuid="GPU-1"`, "series", "no container has uuid=GPU-0"},
+		{"containers in mode info", "", "", "info", "nvidia_gpu_container_power_estimate_watts is served"},
 		{"pod labels in mode info", "", "", "info", "want namespace=,pod=,container="},
 		{"a shared GPU cloned per pod", gpu1, strings.ReplaceAll(gpu1, `"}`, `",pod="nb-0"}`) + strings.ReplaceAll(gpu1, `"}`, `",pod="nb-1"}`), "series", "nvidia_gpu_power_watts: map[gpu:1 uuid:GPU-1] occurs twice"},
 		{"board power repeated per GPU instance", gpu1, gpu1 + strings.ReplaceAll(gpu1, `"}`, `",gpu_instance="1"}`), "series", "a fact of the GPU on GPU instance 1"},

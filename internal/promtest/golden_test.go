@@ -11,13 +11,14 @@ import (
 const goldens = "../../testdata/golden"
 
 // required are the goldens that must be there; any other of the folder is checked as well. A golden is named after its
-// scenario, with ".info" where pod labels are in the info series alone.
+// scenario, with ".info" or ".series" where it was served with that mode of --kubernetes.labels.
 func required() []string {
 	return []string{
 		"a30.prom",
 		"chaos.prom",
 		"dgx-a100-mixed.info.prom",
 		"dgx-a100-mixed.prom",
+		"dgx-a100-mixed.series.prom",
 		"gke-h100-3g.prom",
 		"h100-underused.prom",
 		"mps-and-timeslicing.prom",
@@ -42,9 +43,11 @@ func TestGoldens(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; write it with: make golden", err)
 			}
-			mode := "series"
-			if strings.HasSuffix(name, ".info.prom") {
-				mode = "info"
+			mode := "container"
+			for _, other := range []string{"info", "series"} {
+				if strings.HasSuffix(name, "."+other+".prom") {
+					mode = other
+				}
 			}
 			results, err := checkAll(t, text, mode)
 			if err != nil {
@@ -64,7 +67,7 @@ func TestGoldensHoldWhatTheJoinsAreFor(t *testing.T) {
 		{"dgx-a100-mixed.prom", "a whole GPU that one container holds", "nvidia_gpu_pod_info", []string{"sharing=exclusive"}},
 		{"dgx-a100-mixed.prom", "a GPU instance that one pod holds", "nvidia_mig_gpu_instance_pod_info", []string{"sharing=exclusive"}},
 		{"dgx-a100-mixed.prom", "a second compute instance of one GPU instance that a container holds", "nvidia_mig_compute_instance_pod_info", []string{"sharing=exclusive", "compute_instance=1"}},
-		{"gke-h100-3g.prom", "a compute instance that a container holds", "nvidia_mig_compute_instance_pod_info", []string{"sharing=exclusive"}},
+		{"dgx-a100-mixed.activity.prom", "the activity of a GPU instance that a container holds", "nvidia_gpu_container_sm_activity_ratio", []string{"sharing=exclusive"}},
 		{"mps-and-timeslicing.prom", "a GPU shared by time-slicing", "nvidia_gpu_pod_info", []string{"sharing=time-slicing"}},
 		{"mps-and-timeslicing.prom", "a GPU shared by MPS", "nvidia_gpu_pod_info", []string{"sharing=mps"}},
 		{"mps-and-timeslicing.prom", "the memory of a container on a shared GPU", "nvidia_gpu_container_memory_used_bytes", nil},

@@ -19,7 +19,7 @@ const (
 	teamJoin = `nvidia_gpu_power_watts * on (uuid) group_left (namespace, pod, container, label_team)` +
 		` nvidia_gpu_pod_info{sharing="exclusive",confirmed="true"}`
 	dcgmTeamJoin = `DCGM_FI_DEV_FB_USED * on (namespace, pod, container) group_left (label_team)` +
-		` max by (namespace, pod, container, label_team) ({__name__=~"nvidia_(gpu|mig_compute_instance)_pod_info",confirmed="true"})`
+		` max by (namespace, pod, container, label_team) ({__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info",confirmed="true"})`
 	mostMemory   = `histogram_quantile(1, increase(nvidia_mig_gpu_instance_memory_used_distribution_bytes[1h]))`
 	partAbove80  = `histogram_fraction(0.8, +Inf, increase(nvidia_mig_gpu_instance_sm_activity_distribution[1h]))`
 	teamFamilies = `# TYPE nvidia_gpu_power_watts gauge

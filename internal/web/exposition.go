@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	dto "github.com/prometheus/client_model/go"
@@ -95,7 +96,8 @@ func (e *exposition) reportGather(err error) {
 	}
 }
 
-// encodeFamilies appends families to dst. One that cannot be encoded is left out as a whole and is in the error.
+// encodeFamilies appends families to dst. One that cannot be encoded is left out as a whole and is in the error. Text formats
+// get no native histograms.
 //
 // Created timestamps: protobuf carries them, OpenMetrics does not get _created lines. Prometheus reads those as further
 // series, one for every counter, unless a feature flag is set, and promhttp leaves them out for that reason; scrapers
@@ -104,6 +106,9 @@ func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.Met
 	enc := expfmt.NewEncoder(dst, format)
 	var errs []error
 	for _, family := range families {
+		if isNative(family) && !isProtobuf(format) {
+			continue
+		}
 		before := dst.Len()
 		if err := enc.Encode(family); err != nil {
 			dst.Truncate(before)
@@ -112,6 +117,16 @@ func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.Met
 	}
 	return errors.Join(errs...)
 }
+
+// isNative reports whether a family is native histograms alone: text formats would have a sum and a count of it, which say nothing
+// of how values are distributed.
+func isNative(family *dto.MetricFamily) bool {
+	return family.GetType() == dto.MetricType_HISTOGRAM && !slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool {
+		return len(m.GetHistogram().GetBucket()) > 0
+	})
+}
+
+func isProtobuf(format expfmt.Format) bool { return format.FormatType() == expfmt.TypeProtoDelim }
 
 // finish appends what ends an exposition in its format: the "# EOF" of OpenMetrics.
 func finish(dst *bytes.Buffer, format expfmt.Format) error {

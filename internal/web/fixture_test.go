@@ -260,7 +260,7 @@ func sharedGPU(index int) gpu.GPU {
 	for i, pod := range []string{"jupyter-anna", "jupyter-ben"} {
 		c := gpu.Container{Namespace: "hub", Pod: pod, Name: "notebook"}
 		g.Holders = append(g.Holders, gpu.Holder{Container: c, Resource: "nvidia.com/gpu.shared", Sharing: gpu.SharingTimeSlicing, Replica: fmt.Sprint(i)})
-		g.Containers = append(g.Containers, gpu.ContainerMemory{Container: c, UsedBytes: uint64(8+5*i) * gib})
+		g.Containers = append(g.Containers, gpu.ContainerUse{Container: c, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some(uint64(8+5*i) * gib)})
 	}
 	return g
 }

@@ -45,7 +45,9 @@ func holderViews(holders []gpu.Holder) []holderView {
 func sharedViews(g *gpu.GPU) []sharedView {
 	memory := make(map[gpu.Container]uint64, len(g.Containers))
 	for _, c := range g.Containers {
-		memory[c.Container] += c.UsedBytes
+		if used, ok := c.MemoryUsed.Get(); ok {
+			memory[c.Container] += used
+		}
 	}
 	return each(g.Holders, func(h *gpu.Holder) sharedView {
 		v := sharedView{holderView: holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed}}

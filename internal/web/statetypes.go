@@ -196,13 +196,18 @@ type stateHolder struct {
 }
 
 // stateContainer is the memory of one container's processes on a device that it shares.
+// stateContainer is what a container or a batch job uses of a device.
 type stateContainer struct {
-	Namespace       string                  `json:"namespace"`
-	Pod             string                  `json:"pod"`
-	Container       string                  `json:"container"`
-	GPUInstance     gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"`
-	ComputeInstance gpu.Opt[gpu.ComputeID]  `json:"computeInstance,omitzero"`
-	MemoryUsedBytes uint64                  `json:"memoryUsedBytes"`
+	Namespace            string                  `json:"namespace"`
+	Pod                  string                  `json:"pod"`
+	Container            string                  `json:"container"`
+	Job                  string                  `json:"job,omitempty"`
+	GPUInstance          gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"`
+	ComputeInstance      gpu.Opt[gpu.ComputeID]  `json:"computeInstance,omitzero"`
+	Sharing              gpu.Sharing             `json:"sharing"`
+	MemoryUsedBytes      gpu.Opt[uint64]         `json:"memoryUsedBytes,omitzero"`
+	PowerEstimateWatts   gpu.Opt[float64]        `json:"powerEstimateWatts,omitzero"`
+	EnergyEstimateJoules gpu.Opt[float64]        `json:"energyEstimateJoules,omitzero"`
 }
 
 type stateError struct {

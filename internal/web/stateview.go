@@ -177,14 +177,18 @@ func stateOfHolder(h *gpu.Holder) stateHolder {
 	return view
 }
 
-func stateOfContainer(c *gpu.ContainerMemory) stateContainer {
+func stateOfContainer(c *gpu.ContainerUse) stateContainer {
 	return stateContainer{
-		Namespace:       c.Namespace,
-		Pod:             c.Pod,
-		Container:       c.Name,
-		GPUInstance:     c.Instance,
-		ComputeInstance: c.Compute,
-		MemoryUsedBytes: c.UsedBytes,
+		Namespace:            c.Namespace,
+		Pod:                  c.Pod,
+		Container:            c.Name,
+		Job:                  c.Job,
+		GPUInstance:          c.Instance,
+		ComputeInstance:      c.Compute,
+		Sharing:              c.Sharing,
+		MemoryUsedBytes:      c.MemoryUsed,
+		PowerEstimateWatts:   finite(c.PowerWatts),
+		EnergyEstimateJoules: total(c.EnergyJoules),
 	}
 }
 

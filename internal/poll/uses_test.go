@@ -1,0 +1,260 @@
+package poll
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// useOf returns the use of a device by a pod; nil if there is none.
+func useOf(g *gpu.GPU, pod string, instance gpu.Opt[gpu.InstanceID], compute gpu.Opt[gpu.ComputeID]) *gpu.ContainerUse {
+	for i := range g.Containers {
+		if u := &g.Containers[i]; u.Pod == pod && u.Instance == instance && u.Compute == compute {
+			return u
+		}
+	}
+	return nil
+}
+
+// TestUses: what is held exclusively has what its device has, a part of a split GPU instance has its processes' memory, and of a
+// shared device each container has its own processes'.
+func TestUses(t *testing.T) {
+	mib := func(n uint64) gpu.Opt[uint64] { return gpu.Some(n << 20) }
+	g := migGPU()
+	g.Instances[0].Memory.Used, g.Instances[1].Memory.Used = mib(500), mib(300)
+	g.Instances[0].Computes[0].PowerWatts, g.Instances[0].PowerWatts, g.Instances[1].PowerWatts = gpu.Some(20.0), gpu.Some(60.0), gpu.Some(30.0)
+	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
+	split, other := gpu.Some(gpu.InstanceID(2)), gpu.Some(gpu.InstanceID(1))
+	first := gpu.Some(gpu.ComputeID(0))
+	for _, tt := range []struct {
+		name string
+		list []gpu.Assignment
+		want []gpu.ContainerUse
+	}{
+		{"a part of a split GPU instance", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, []gpu.ContainerUse{
+			{Instance: split, Compute: first, MemoryUsed: gpu.Some(uint64(150)), PowerWatts: gpu.Some(20.0), Sharing: gpu.SharingExclusive},
+		}},
+		{"a part without a process", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-2"}, "p", 1)}, []gpu.ContainerUse{
+			{Instance: split, Compute: gpu.Some(gpu.ComputeID(1)), Sharing: gpu.SharingExclusive},
+		}},
+		{"a GPU instance", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}, []gpu.ContainerUse{
+			{Instance: other, Compute: first, MemoryUsed: mib(300), PowerWatts: gpu.Some(30.0), Sharing: gpu.SharingExclusive},
+		}},
+		{"a GPU", []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)}, []gpu.ContainerUse{
+			{PowerWatts: gpu.Some(200.0), Sharing: gpu.SharingExclusive},
+		}},
+		{"a shared part", []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, []gpu.ContainerUse{
+			{Instance: split, Compute: first, MemoryUsed: gpu.Some(uint64(100)), Sharing: gpu.SharingTimeSlicing},
+		}},
+		{"nothing", nil, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			gpus := []gpu.GPU{g}
+			gpus[0].Instances = cloneInstances(g.Instances)
+			attach(gpus, gpu.Assignments{List: tt.list}, pids)
+			var h holdings
+			h.update(&gpus[0], time.Unix(1, 0))
+			gpus[0].Containers = h.usesOf(&gpus[0], pids, false)
+			of := 0
+			for i := range gpus[0].Containers {
+				if gpus[0].Containers[i].Pod == "p" {
+					of++
+				}
+			}
+			if of != len(tt.want) {
+				t.Errorf("%+v, want %d uses of p", gpus[0].Containers, len(tt.want))
+			}
+			for _, want := range tt.want {
+				got := useOf(&gpus[0], "p", want.Instance, want.Compute)
+				if got == nil || got.MemoryUsed != want.MemoryUsed || got.PowerWatts != want.PowerWatts || got.Sharing != want.Sharing {
+					t.Errorf("%+v, want %+v", gpus[0].Containers, want)
+				}
+			}
+		})
+	}
+}
+
+// TestUsesOfJobs: a batch job has all of the GPU or GPU instance that it was given.
+func TestUsesOfJobs(t *testing.T) {
+	g := migGPU()
+	g.Jobs, g.Instances[0].Jobs, g.Instances[1].Jobs = []string{"1", "2"}, []string{"41"}, []string{"42"}
+	g.Instances[0].Memory.Used = gpu.Some(uint64(7))
+	g.Instances[1].Computes[0].Holders = []gpu.Holder{{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}}
+	var h holdings
+	h.update(&g, time.Unix(1, 0))
+	uses := h.usesOf(&g, nil, false)
+	if len(uses) != 2 || uses[0].Job != "41" || uses[0].Compute.Present() || uses[0].MemoryUsed != gpu.Some(uint64(7)) ||
+		uses[1].Job != "42" || uses[1].Pod != "p" || !uses[1].Compute.Present() {
+		t.Errorf("%+v, want job 41 on the split GPU instance, and job 42 with pod p", uses)
+	}
+}
+
+// TestPowerOfASplitInstance: its compute instances share it by the rule by which it has its own, and never get more.
+func TestPowerOfASplitInstance(t *testing.T) {
+	tr := track()
+	g := migGPU()
+	g.Readings.PowerWatts, g.Readings.Processes = gpu.Some(98.0), gpu.Some([]gpu.Process{})
+	tr.absorb(g, time.Unix(1, 0)) // 98 W idle
+	g = migGPU()                  // 200 W
+	split := &g.Instances[0]
+	split.Activity.GraphicsEngine, g.Instances[1].Activity.GraphicsEngine = gpu.Some(0.8), gpu.Some(0.0)
+	split.Computes[0].SMs, split.Computes[1].SMs = gpu.Some(14), gpu.Some(28)
+	split.Computes[0].Activity.GraphicsEngine, split.Computes[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(0.5)
+	tr.absorb(g, time.Unix(2, 0))
+	// 42 of 98 W idle by SMs, and all 102 W of work, of which each compute instance did a half.
+	for c, want := range []float64{14 + 51, 28 + 51} {
+		if got := tr.last.Instances[0].Computes[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
+			t.Errorf("compute instance %d draws %v W, want %v", c, got, want)
+		}
+	}
+	if tr.last.Instances[1].Computes[0].PowerWatts.Present() {
+		t.Error("the compute instance of a GPU instance that is not split has power of its own")
+	}
+	g.Instances[0].Computes[1].Activity = gpu.Activity{}
+	tr.absorb(g, time.Unix(3, 0))
+	for c, want := range []float64{14, 28} {
+		if got := tr.last.Instances[0].Computes[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
+			t.Errorf("activity unknown: compute instance %d draws %v W, want its %v W idle", c, got, want)
+		}
+	}
+}
+
+// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses, so that the energy of all holdings
+// is that of the devices while they were held. No pod pays for its predecessor: not even if a reading failed as one came.
+func TestEnergyOfHoldings(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		c := &churn{tr: track(), at: time.Unix(1000, 0), pods: map[string]gpu.MIGUUID{}, used: map[gpu.MIGUUID]float64{}, told: map[string]told{}}
+		for step := range 80 {
+			if err := c.step(r, step); err != nil {
+				t.Fatalf("seed %d, step %d: %v", seed, step, err)
+			}
+			c.at = c.at.Add(time.Second)
+		}
+		if c.handovers == 0 || c.compared == 0 {
+			t.Errorf("seed %d: %d hand-overs, %d increases compared: nothing was tried", seed, c.handovers, c.compared)
+		}
+	}
+}
+
+// churn is a GPU whose compute instances change hands at random.
+type churn struct {
+	tr    *tracked
+	at    time.Time
+	board float64 // the board's counter
+	read  float64 // its value at the last reading that succeeded
+	since time.Time
+	pods  map[string]gpu.MIGUUID
+	used  map[gpu.MIGUUID]float64 // energy of each device
+	told  map[string]told         // of each pod in the last Snapshot
+
+	handovers, compared int
+}
+
+// told is the energy of a holding, that of its device at the last reading, and when that and the holding were begun.
+type told struct {
+	value, device float64
+	read, begun   time.Time
+}
+
+// step reads the GPU, or fails to, lets a pod come or go and compares what a Snapshot tells.
+func (c *churn) step(r *rand.Rand, step int) error {
+	c.board += r.Float64() * 400
+	if c.read == 0 || r.IntN(10) > 0 {
+		c.take(energyReading(r, c.board))
+	}
+	c.change(r, step)
+	var list []gpu.Assignment
+	for pod, uuid := range c.pods {
+		a := assign(gpu.DeviceRef{MIG: uuid}, pod, 1)
+		a.Listed = c.at
+		list = append(list, a)
+	}
+	gpus := []gpu.GPU{c.tr.publish(c.at, time.Hour)}
+	attach(gpus, gpu.Assignments{List: list}, nil)
+	c.tr.holdings.update(&gpus[0], c.at)
+	now := map[string]told{}
+	for _, u := range c.tr.holdings.usesOf(&gpus[0], nil, false) {
+		joules, ok := u.EnergyJoules.Get()
+		device := c.used[c.pods[u.Pod]]
+		before, held := c.told[u.Pod]
+		if !ok {
+			return fmt.Errorf("no energy of %s", u.Pod)
+		}
+		if !held {
+			if joules.Value != 0 || !joules.Since.Equal(c.at) {
+				return fmt.Errorf("the holding of %s begins with %+v", u.Pod, joules)
+			}
+			now[u.Pod] = told{device: device, read: c.since, begun: c.at}
+			continue
+		}
+		want := device - before.device
+		if before.begun.After(before.read) && c.since.After(before.begun) { // it came between two readings
+			want *= float64(c.since.Sub(before.begun)) / float64(c.since.Sub(before.read))
+		}
+		if grew := joules.Value - before.value; math.Abs(grew-want) > 1e-6 {
+			return fmt.Errorf("energy of %s grew by %v, want %v", u.Pod, grew, want)
+		}
+		c.compared++
+		now[u.Pod] = told{joules.Value, device, c.since, before.begun}
+	}
+	if len(now) != len(c.pods) {
+		return fmt.Errorf("%d holdings told, %d pods", len(now), len(c.pods))
+	}
+	c.told = now
+	return nil
+}
+
+// take absorbs a reading and adds up what each device has used, by the power that it is told to have.
+func (c *churn) take(g gpu.GPU) {
+	spent := c.board - c.read
+	first := c.read == 0
+	c.tr.absorb(g, c.at)
+	c.read, c.since = c.board, c.at
+	for i := range c.tr.last.Instances {
+		gi := &c.tr.last.Instances[i]
+		for k := range gi.Computes {
+			watts := gi.PowerWatts
+			if gi.IsSplit() {
+				watts = gi.Computes[k].PowerWatts
+			}
+			if !first {
+				c.used[gi.Computes[k].UUID] += spent * watts.Or(math.NaN()) / g.Readings.PowerWatts.Or(0)
+			}
+		}
+	}
+}
+
+// energyReading is a reading with random activity.
+func energyReading(r *rand.Rand, board float64) gpu.GPU {
+	g := migGPU()
+	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(board), gpu.Some(150+r.Float64()*200)
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		gi.Activity.GraphicsEngine = gpu.Some(r.Float64())
+		for c := range gi.Computes {
+			gi.Computes[c].SMs, gi.Computes[c].Activity.GraphicsEngine = gpu.Some(42/len(gi.Computes)), gpu.Some(r.Float64())
+		}
+	}
+	return g
+}
+
+// change lets a pod end, and another have its device at once or later.
+func (c *churn) change(r *rand.Rand, step int) {
+	device := []gpu.MIGUUID{"MIG-1", "MIG-2", "MIG-3"}[r.IntN(3)]
+	for pod, uuid := range c.pods {
+		if uuid == device {
+			delete(c.pods, pod)
+			if c.handovers++; r.IntN(2) == 0 {
+				return
+			}
+		}
+	}
+	if r.IntN(2) == 0 {
+		c.pods[fmt.Sprint("pod-", step)] = device
+	}
+}
