@@ -51,18 +51,20 @@ func TestVariablesThatNoFlagHas(t *testing.T) {
 		"MIG_EXPORTER_POL_INTERVAL=1s", "MIG_EXPORTER_POLL_INTERVAL=1s", "MIG_EXPORTER_KUBERNETES_NODENAME=n", "PATH=/bin",
 		"MIG_EXPORTER_COLLECTOR_ECC=false", "MIG_EXPORTER_CAPTURE_POLLS=3", "MIG_EXPORTER_WEB_PORT=1",
 		"MIG_EXPORTER_SERVICE_HOST=10.0.0.1", "MIG_EXPORTER_SERVICE_PORT=9401", "MIG_EXPORTER_SERVICE_PORT_METRICS=9401",
+		"DCGM_EXPORTER_LISTEN=:9400", "DCGM_EXPORTER_COLECTORS=f.csv", "DCGM_EXPORTER_PORT=tcp://10.0.0.1:9400",
+		"DCGM_EXPORTER_SERVICE_HOST=10.0.0.1", "DCGM_EXPORTER_SERVICE_PORT_METRICS=9400", "DCGM_EXPORTER_PORT_9400_TCP_PROTO=tcp",
 		"MIG_EXPORTER_PORT=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP_ADDR=10.0.0.1",
 	}))
 	for _, want := range []string{
 		"MIG_EXPORTER_POL_INTERVAL nearest MIG_EXPORTER_POLL_INTERVAL", "MIG_EXPORTER_KUBERNETES_NODENAME nearest MIG_EXPORTER_KUBERNETES_NODE_NAME",
-		"MIG_EXPORTER_WEB_PORT",
+		"MIG_EXPORTER_WEB_PORT", "variable DCGM_EXPORTER_COLECTORS see docs/migration.md",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s\nlacks %s", got, want)
 		}
 	}
-	if n := strings.Count(got, "nearest"); n != 3 {
-		t.Errorf("%d warnings, want 3: %s", n, got)
+	if n := strings.Count(got, "no effect"); n != 4 {
+		t.Errorf("%d warnings, want 4: %s", n, got)
 	}
 }
 
@@ -72,7 +74,7 @@ func TestIneffective(t *testing.T) {
 		{"MIG_EXPORTER_CONTROL_MODE=apply", "", "variable MIG_EXPORTER_CONTROL_MODE needs --control.enabled"},
 		{"MIG_EXPORTER_CONTROL_MODE=apply", "--control.enabled", ""},
 		{"", "--dcgm.counters=f.csv", "flag --dcgm.counters needs --metrics.names=dcgm or both"},
-		{"", "-f f.csv", "flag --dcgm.counters needs --metrics.names=dcgm or both"},
+		{"", "-f f.csv", "flag -f needs --metrics.names=dcgm or both"},
 		{"DCGM_EXPORTER_COLLECTORS=f.csv", "", "variable DCGM_EXPORTER_COLLECTORS needs --metrics.names=dcgm or both"},
 		{"", "--dcgm.counters=f.csv --metrics.names=both", ""},
 		{"", "--dcgm.counters.lenient --metrics.names=both", "flag --dcgm.counters.lenient needs --dcgm.counters=FILE"},
