@@ -23,6 +23,9 @@ const envPrefix = "MIG_EXPORTER_"
 // dcgmExporterPrefix begins the names of most of dcgm-exporter's variables.
 const dcgmExporterPrefix = "DCGM_EXPORTER_"
 
+// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name of a pod is the pod's.
+const nodeNameVariable = "NODE_NAME"
+
 // envName is the environment variable of a flag of this program.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag))

@@ -101,3 +101,23 @@ func TestIneffective(t *testing.T) {
 		t.Errorf("exit code %d, log %s", code, errOut.String())
 	}
 }
+
+// TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's, another after each
+// restart.
+func TestHostnameInAPod(t *testing.T) {
+	for _, tt := range []struct{ env, args, want string }{
+		{"", "", ""},
+		{"NODE_NAME=gpu-7", "", "gpu-7"},
+		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8"},
+		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", ""}, // that of the scenario
+	} {
+		inv, err := parse(strings.Fields(tt.args), environment(tt.env))
+		if err != nil || inv.Config.Hostname != tt.want {
+			t.Errorf("%q %q: %q, %v; want %q", tt.env, tt.args, inv.Config.Hostname, err, tt.want)
+		}
+	}
+	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil, nil)
+	if opts.Hostname != "gpu-7" {
+		t.Errorf("readings are of host %q", opts.Hostname)
+	}
+}

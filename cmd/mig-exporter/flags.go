@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -60,6 +61,10 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 		cfg.ReadyMaxAge = 0 // nobody asks: polls may be further apart
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
+	}
+	if cfg.Driver == driverNVML {
+		nodeName, _ := lookup(nodeNameVariable)
+		cfg.Hostname = cmp.Or(cfg.NodeName, nodeName)
 	}
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -220,7 +221,7 @@ func pollOptions(
 	cfg *Config, node *node, hung func() int, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
 ) poll.Options {
 	opts := poll.Options{
-		Hostname:       node.hostname,
+		Hostname:       cmp.Or(cfg.Hostname, node.hostname),
 		Interval:       cfg.PollInterval,
 		Grace:          min(cfg.PollInterval, cfg.PollTimeout),
 		Timeout:        cfg.PollTimeout * cfg.speed(),
