@@ -89,7 +89,7 @@ func documentedLines(t *testing.T, path, expr string) []string {
 // computedQueries are those that tests compare with a computed answer: checkJoins, checkFree and checkPower on every golden,
 // and queries_test.go.
 func computedQueries() []string {
-	all := []string{freeGPUs, allEstimates, teamJoin, dcgmTeamJoin, mostMemory}
+	all := []string{freeGPUs, allEstimates, teamJoin, dcgmTeamJoin, mostMemory, slicesByCopies, slicesByMemory, powerOfBoards}
 	for i, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_memory_used_bytes", "nvidia_mig_compute_instance_sms"} {
 		all = append(all, levels()[i].join(family))
 	}
