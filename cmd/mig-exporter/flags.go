@@ -53,7 +53,7 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 		if bad := badVariables(line, lookup); bad != nil {
 			err = bad // it names the variable
 		}
-		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
+		return invocation{}, fmt.Errorf("%w (see mig-exporter --help; docs/migration.md has dcgm-exporter's flags)", err)
 	}
 	inv.Command = command
 	switch {

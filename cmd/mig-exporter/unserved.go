@@ -9,8 +9,8 @@ const (
 	warned                    // without an effect, and the log says so
 )
 
-// unserved lists dcgm-exporter's flags and environment variables, those of its version 4.9 included, that no flag of this program
-// stands for. docs/migration.md has the same list; a test compares them.
+// unserved lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source on the way to 4.9, that no flag of this
+// program stands for. docs/migration.md has the same list; a test compares them.
 func unserved() []alias {
 	always := []string{"false", "true"}
 	return []alias{
