@@ -121,3 +121,14 @@ func TestHostnameInAPod(t *testing.T) {
 		t.Errorf("readings are of host %q", opts.Hostname)
 	}
 }
+
+// TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.
+func TestCountersFileOfDCGMExportersImage(t *testing.T) {
+	var out, errOut strings.Builder
+	code := execute(t.Context(), strings.Fields("check-config --metrics.names=dcgm -f /etc/dcgm-exporter/dcp-metrics-included.csv"), &out, &errOut)
+	for _, want := range []string{"/etc/dcgm-exporter/dcp-metrics-included.csv", "leave it out", "docs/migration.md"} {
+		if code != exitFailure || !strings.Contains(errOut.String(), want) {
+			t.Errorf("exit code %d, %s; want %q", code, errOut.String(), want)
+		}
+	}
+}
