@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -8,22 +9,32 @@ import (
 	"time"
 )
 
-// alias is a flag of dcgm-exporter that means the same as flags of this program.
+// alias is a flag of dcgm-exporter, with its environment variable.
 type alias struct {
 	name  string // without dashes
-	short string // one letter, or empty
+	short string // another name, one letter but once, or empty
 	env   string
 	// flag is the one of this program that it stands for; where the command line or the environment has that, the alias'
 	// environment variable counts for nothing.
 	flag string
 	// switches has no value, and is on where it is named.
 	switches bool
-	// translate turns a value into flags of this program.
+	// translate turns a value into flags of this program; nil if no flag stands for it.
 	translate func(value string) ([]string, error)
+
+	// The rest is for aliases without translate.
+
+	verdict verdict
+	// accepted lists the values that ask for nothing but what the program does anyway, dcgm-exporter's default first.
+	accepted []string
+	advice   string // what to do instead, or why there is nothing to do
 }
 
-// aliases lists dcgm-exporter's flags and environment variables that are understood.
-func aliases() []alias {
+// aliases lists all flags and environment variables of dcgm-exporter.
+func aliases() []alias { return slices.Concat(understood(), unserved(), harmless()) }
+
+// understood lists dcgm-exporter's flags and environment variables that flags of this program stand for.
+func understood() []alias {
 	as := func(flag string) func(string) ([]string, error) {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
 	}
@@ -106,11 +117,42 @@ func logFormat(value string) ([]string, error) {
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
+// apply returns the flags that an alias with a value stands for. Name is what it was given as: a flag with its dashes, or a
+// variable.
+func (a *alias) apply(name, value string) (flags []string, warnings []warning, err error) {
+	if a.translate != nil {
+		flags, err = a.translate(value)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s=%w", name, err)
+		}
+		return flags, nil, nil
+	}
+	if a.switches {
+		on, err := strconv.ParseBool(value)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s=%q: expected true or false", name, value)
+		}
+		value = strconv.FormatBool(on)
+	}
+	switch {
+	case slices.Contains(a.accepted, value):
+		return nil, nil, nil
+	case a.verdict == warned:
+		kind := "variable"
+		if strings.HasPrefix(name, "-") {
+			kind = "flag"
+		}
+		return nil, []warning{{"A " + kind + " of dcgm-exporter has no effect", []any{kind, name, "why", a.advice}}}, nil
+	}
+	return nil, nil, fmt.Errorf("%s=%s of dcgm-exporter is not supported: %s", name, value, a.advice)
+}
+
 // translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts those that its environment
-// variables stand for before them.
-func translateAliases(args []string, lookup func(string) (string, bool)) ([]string, error) {
-	var out []string
+// variables stand for before them. The error names all that are not supported.
+func translateAliases(args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
+	var errs []error
 	known := aliases()
+	given := map[string]bool{} // names of aliases
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			out = append(out, args[i:]...)
@@ -129,27 +171,25 @@ func translateAliases(args []string, lookup func(string) (string, bool)) ([]stri
 			i++
 			value = args[i]
 		default:
-			return nil, fmt.Errorf("%s: expected a value", name)
+			return nil, nil, fmt.Errorf("%s: expected a value", name)
 		}
-		flags, err := a.translate(value)
-		if err != nil {
-			return nil, fmt.Errorf("%s=%w", name, err)
-		}
-		out = append(out, flags...)
+		given[a.name] = true
+		flags, warns, err := a.apply(name, value)
+		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
 	}
-	fromEnvironment, err := translateEnvironment(known, out, lookup)
-	return append(fromEnvironment, out...), err
+	known = slices.DeleteFunc(known, func(a alias) bool { return given[a.name] })
+	flags, warns, err := translateEnvironment(known, out, lookup)
+	return append(flags, out...), append(warnings, warns...), errors.Join(append(errs, err)...)
 }
 
-// findAlias finds what a word of the command line is the name of: "-f", "-collectors" or "--collectors".
+// findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or "--collectors", as Go's flag
+// package has it.
 func findAlias(known []alias, word string) *alias {
 	bare := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
-	if bare == word {
+	if bare == word || bare == "" {
 		return nil
 	}
-	i := slices.IndexFunc(known, func(a alias) bool {
-		return bare == a.name || len(bare) == 1 && bare == a.short && !strings.HasPrefix(word, "--")
-	})
+	i := slices.IndexFunc(known, func(a alias) bool { return bare == a.name || bare == a.short })
 	if i < 0 {
 		return nil
 	}
@@ -157,21 +197,23 @@ func findAlias(known []alias, word string) *alias {
 }
 
 // translateEnvironment gives the flags of dcgm-exporter's environment variables. What this program's own flags or variables
-// say counts more.
-func translateEnvironment(known []alias, args []string, lookup func(string) (string, bool)) ([]string, error) {
-	var out []string
+// say counts more; a variable that is set but empty says nothing.
+func translateEnvironment(known []alias, args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
+	var errs []error
 	for _, a := range known {
-		value, set := lookup(a.env)
-		if _, own := lookup(envName(a.flag)); !set || value == "" || own || named(args, a.flag) {
+		value, _ := lookup(a.env)
+		own := false
+		if a.flag != "" {
+			variable, _ := lookup(envName(a.flag))
+			own = variable != "" || named(args, a.flag)
+		}
+		if value == "" || own {
 			continue
 		}
-		flags, err := a.translate(value)
-		if err != nil {
-			return nil, fmt.Errorf("%s=%w", a.env, err)
-		}
-		out = append(out, flags...)
+		flags, warns, err := a.apply(a.env, value)
+		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
 	}
-	return out, nil
+	return out, warnings, errors.Join(errs...)
 }
 
 // named tells whether a command line has a flag.
@@ -180,24 +222,4 @@ func named(args []string, flag string) bool {
 		name, _, _ := strings.Cut(arg, "=")
 		return name == "--"+flag || name == "--no-"+flag
 	})
-}
-
-// withoutEquivalent lists the environment variables of dcgm-exporter that are set and change nothing here.
-func withoutEquivalent(lookup func(string) (string, bool)) []string {
-	var set []string
-	for _, name := range []string{
-		"DCGM_EXPORTER_CONFIG_FILE", "DCGM_EXPORTER_CONFIGMAP_DATA", "DCGM_EXPORTER_DEVICES_STR", "DCGM_EXPORTER_OTHER_DEVICES_STR",
-		"DCGM_EXPORTER_CPU_DEVICES_STR", "DCGM_EXPORTER_USE_OLD_NAMESPACE", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS",
-		"DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
-		"DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", "DCGM_EXPORTER_CONTAINER_LABELS", "DCGM_CONTAINER_RUNTIME_SOCKET",
-		"DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
-		"DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", "DCGM_EXPORTER_USE_FAKE_GPUS", "DCGM_EXPORTER_HEALTH_REQUIRE_GPUS",
-		"DCGM_EXPORTER_DUMP_ENABLED", "DCGM_EXPORTER_WEB_READ_TIMEOUT", "DCGM_EXPORTER_WEB_WRITE_TIMEOUT",
-		"DCGM_EXPORTER_ENABLE_DCGM_LOG",
-	} {
-		if _, ok := lookup(name); ok {
-			set = append(set, name)
-		}
-	}
-	return set
 }

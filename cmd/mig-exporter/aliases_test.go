@@ -1,7 +1,6 @@
 package main
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +27,8 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{args: "-r localhost:5555", want: "--dcgm.mode=remote --dcgm.address=localhost:5555"},
 		{args: "-n --debug", want: "--dcgm.hostname-label=off --log.level=debug"},
 		{args: "--debug=false", want: ""},
+		{args: "--f c.csv --k", want: "--dcgm.counters=c.csv --kubernetes.labels=container"},
+		{args: "--debug=false", env: "DCGM_EXPORTER_DEBUG=true", want: ""}, // the flag counts more than its variable
 		{args: "--enable-pprof --web-systemd-socket=0", want: "--web.pprof --no-web.systemd-socket"},
 		{args: "--nvidia-resource-names nvidia.com/a100,nvidia.com/a10", want: "--kubernetes.resource-name=nvidia.com/a100 --kubernetes.resource-name=nvidia.com/a10"},
 		{args: "--log-format text --hpc-job-mapping-dir /run/jobs", want: "--log.format=logfmt --hpc.job-mapping-dir=/run/jobs"},
@@ -38,9 +39,10 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{args: "-a :1", env: "DCGM_EXPORTER_LISTEN=:9400", want: "--web.listen-address=:1"},
 		{args: "--no-web.pprof", env: "DCGM_EXPORTER_ENABLE_PPROF=true", want: "--no-web.pprof"},
 		{env: "DCGM_EXPORTER_LISTEN=:9400 MIG_EXPORTER_WEB_LISTEN_ADDRESS=:1", want: ""},
+		{env: "DCGM_EXPORTER_LISTEN=:9400 MIG_EXPORTER_WEB_LISTEN_ADDRESS=", want: "--web.listen-address=:9400"},
 		{args: "serve", env: "DCGM_REMOTE_HOSTENGINE_INFO=dcgm:5555", want: "--dcgm.mode=remote --dcgm.address=dcgm:5555 serve"},
 	} {
-		got, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
+		got, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
 		if err != nil || strings.Join(got, " ") != tt.want {
 			t.Errorf("%q with %q: %q, %v; want %q", tt.args, tt.env, got, err, tt.want)
 		}
@@ -56,7 +58,7 @@ func TestAliasesWithBadValues(t *testing.T) {
 		{args: "--log-format=logfmt", want: "expected text or json"},
 		{env: "DCGM_EXPORTER_INTERVAL=1s", want: `DCGM_EXPORTER_INTERVAL="1s": expected a number of milliseconds`},
 	} {
-		_, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
+		_, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q with %q: %v; want %q", tt.args, tt.env, err, tt.want)
 		}
@@ -75,7 +77,7 @@ func TestEveryAliasHasItsFlag(t *testing.T) {
 	for _, f := range app.Model().Flags {
 		flags[f.Name] = f
 	}
-	for _, a := range aliases() {
+	for _, a := range understood() {
 		f := flags[a.flag]
 		if f == nil {
 			t.Errorf("--%s stands for --%s, which there is not", a.name, a.flag)
@@ -89,12 +91,5 @@ func TestEveryAliasHasItsFlag(t *testing.T) {
 				t.Errorf("--%s has the name of an alias", other.Name)
 			}
 		}
-	}
-}
-
-func TestVariablesWithoutEquivalentAreNamed(t *testing.T) {
-	got := withoutEquivalent(environment("DCGM_EXPORTER_DEVICES_STR=f", "DCGM_EXPORTER_LISTEN=:1"))
-	if !slices.Equal(got, []string{"DCGM_EXPORTER_DEVICES_STR"}) {
-		t.Errorf("%q", got)
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/collector"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -145,15 +146,13 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	if inv.Command != commandServe || c.PollInterval != 250*time.Millisecond || c.Addresses[0] != "127.0.0.1:0" || c.PodLabels != "info" {
 		t.Errorf("parsed %+v", inv)
 	}
-	var off []string
-	for name, disabled := range c.Disabled {
-		if disabled {
-			off = append(off, name)
+	for _, g := range collector.Groups() {
+		if off, want := c.Disabled[g.Name], g.OptIn || g.Name == "ecc"; off != want {
+			t.Errorf("collector %s is off: %v, want %v", g.Name, off, want)
 		}
 	}
-	slices.Sort(off)
-	if !slices.Equal(off, []string{"ecc", processCollector}) || c.processes() {
-		t.Errorf("collectors that are off: %v; want ecc, and process by default", off)
+	if c.processes() {
+		t.Error("single processes are asked for")
 	}
 	if inv, err = parse([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.processes() {
 		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)

@@ -43,6 +43,7 @@ const (
 // Config is everything that the command line and the environment say.
 type Config struct {
 	Driver       string
+	Hostname     string // of the node, in what is served; empty: the host's, or the scenario's
 	NVMLLibrary  string // empty: libnvidia-ml.so.1 by the dynamic linker's rules
 	SimScenario  string
 	SimClock     sim.ClockMode

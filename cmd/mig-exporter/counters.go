@@ -4,12 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/collector"
 )
+
+// dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests name.
+const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
 // loadCounters reads the counters file of dcgm-exporter's names; without one the built-in list counts. Rows that are wrong
 // are an error, or with --dcgm.counters.lenient a line of the log each.
@@ -18,7 +22,11 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 		return nil, nil
 	}
 	file, err := os.Open(cfg.CountersFile)
-	if err != nil {
+	switch {
+	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
+		return nil, fmt.Errorf("--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the built-in list, or mount it "+
+			"(see docs/migration.md)", err)
+	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	}
 	defer file.Close()

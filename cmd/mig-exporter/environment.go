@@ -20,6 +20,12 @@ type lookupFunc func(string) (string, bool)
 // envPrefix begins the names of this program's variables.
 const envPrefix = "MIG_EXPORTER_"
 
+// dcgmExporterPrefix begins the names of most of dcgm-exporter's variables.
+const dcgmExporterPrefix = "DCGM_EXPORTER_"
+
+// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name of a pod is the pod's.
+const nodeNameVariable = "NODE_NAME"
+
 // envName is the environment variable of a flag of this program.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag))
@@ -37,19 +43,25 @@ func allFlags() []*kingpin.FlagModel {
 	return slices.DeleteFunc(flags, func(f *kingpin.FlagModel) bool { return f.Hidden || f.Name == "help" || f.Name == "version" })
 }
 
-// typed reports whether a command line has a flag, or one of dcgm-exporter's that stands for it.
-func typed(args []string, flag string) bool {
+// typedAs returns the name by which a command line has a flag, its own or that of one of dcgm-exporter's that stands for it; empty
+// if it has neither.
+func typedAs(args []string, flag string) string {
+	if named(args, flag) {
+		return "--" + flag
+	}
 	known := aliases()
-	return named(args, flag) || slices.ContainsFunc(args, func(arg string) bool {
+	for _, arg := range args {
 		name, _, _ := strings.Cut(arg, "=")
-		a := findAlias(known, name)
-		return a != nil && a.flag == flag
-	})
+		if a := findAlias(known, name); a != nil && a.flag == flag {
+			return name
+		}
+	}
+	return ""
 }
 
 // variableOf returns the environment variable that gives a flag its value, empty if none does.
 func variableOf(flag string, args []string, lookup lookupFunc) string {
-	if typed(args, flag) {
+	if typedAs(args, flag) != "" {
 		return ""
 	}
 	if value, _ := lookup(envName(flag)); value != "" {
@@ -134,15 +146,15 @@ func ineffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warn
 			continue
 		}
 		for _, flag := range e.flags {
-			variable := variableOf(flag, args, lookup)
+			variable, name := variableOf(flag, args, lookup), typedAs(args, flag)
 			switch {
 			case variable != "":
 				warnings = append(warnings, warning{"A variable has no effect", []any{"variable", variable, "needs", e.needs}})
-			case !typed(args, flag):
+			case name == "":
 			case e.needs == controlEnabled:
-				errs = append(errs, fmt.Errorf("--%s has no effect: expected %s with it", flag, e.needs))
+				errs = append(errs, fmt.Errorf("%s has no effect: expected %s with it", name, e.needs))
 			default:
-				warnings = append(warnings, warning{"A flag has no effect", []any{"flag", "--" + flag, "needs", e.needs}})
+				warnings = append(warnings, warning{"A flag has no effect", []any{"flag", name, "needs", e.needs}})
 			}
 		}
 	}
@@ -161,13 +173,17 @@ func logWarnings(logger log.Logger, list []warning) {
 	}
 }
 
-// unknownVariables returns a warning for each variable of this program's prefix that no flag has.
+// unknownVariables returns a warning for each variable of this program's prefix, or of dcgm-exporter's, that no flag has.
 func unknownVariables(environ []string) []warning {
-	var known, names []string
+	var own, names []string
 	flags := map[string]string{}
 	for _, f := range allFlags() {
-		known = append(known, envName(f.Name))
+		own = append(own, envName(f.Name))
 		flags[envName(f.Name)] = "--" + f.Name
+	}
+	known := slices.Clone(own)
+	for _, a := range aliases() {
+		known = append(known, a.env)
 	}
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
@@ -176,11 +192,14 @@ func unknownVariables(environ []string) []warning {
 	slices.Sort(names)
 	var list []warning
 	for _, name := range names {
-		if !strings.HasPrefix(name, envPrefix) || slices.Contains(known, name) || ofService(name, names) {
-			continue
+		switch {
+		case slices.Contains(known, name) || ofService(name, names):
+		case strings.HasPrefix(name, envPrefix):
+			best := slices.MinFunc(own, func(a, b string) int { return distance(name, a) - distance(name, b) })
+			list = append(list, warning{"A variable that no flag has is set; it has no effect", []any{"variable", name, "nearest", best, "flag", flags[best]}})
+		case strings.HasPrefix(name, dcgmExporterPrefix):
+			list = append(list, warning{"A variable that is not known of dcgm-exporter is set; it has no effect", []any{"variable", name, "see", "docs/migration.md"}})
 		}
-		best := slices.MinFunc(known, func(a, b string) int { return distance(name, a) - distance(name, b) })
-		list = append(list, warning{"A variable that no flag has is set; it has no effect", []any{"variable", name, "nearest", best, "flag", flags[best]}})
 	}
 	return list
 }

@@ -51,18 +51,20 @@ func TestVariablesThatNoFlagHas(t *testing.T) {
 		"MIG_EXPORTER_POL_INTERVAL=1s", "MIG_EXPORTER_POLL_INTERVAL=1s", "MIG_EXPORTER_KUBERNETES_NODENAME=n", "PATH=/bin",
 		"MIG_EXPORTER_COLLECTOR_ECC=false", "MIG_EXPORTER_CAPTURE_POLLS=3", "MIG_EXPORTER_WEB_PORT=1",
 		"MIG_EXPORTER_SERVICE_HOST=10.0.0.1", "MIG_EXPORTER_SERVICE_PORT=9401", "MIG_EXPORTER_SERVICE_PORT_METRICS=9401",
+		"DCGM_EXPORTER_LISTEN=:9400", "DCGM_EXPORTER_COLECTORS=f.csv", "DCGM_EXPORTER_PORT=tcp://10.0.0.1:9400",
+		"DCGM_EXPORTER_SERVICE_HOST=10.0.0.1", "DCGM_EXPORTER_SERVICE_PORT_METRICS=9400", "DCGM_EXPORTER_PORT_9400_TCP_PROTO=tcp",
 		"MIG_EXPORTER_PORT=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP_ADDR=10.0.0.1",
 	}))
 	for _, want := range []string{
 		"MIG_EXPORTER_POL_INTERVAL nearest MIG_EXPORTER_POLL_INTERVAL", "MIG_EXPORTER_KUBERNETES_NODENAME nearest MIG_EXPORTER_KUBERNETES_NODE_NAME",
-		"MIG_EXPORTER_WEB_PORT",
+		"MIG_EXPORTER_WEB_PORT", "variable DCGM_EXPORTER_COLECTORS see docs/migration.md",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s\nlacks %s", got, want)
 		}
 	}
-	if n := strings.Count(got, "nearest"); n != 3 {
-		t.Errorf("%d warnings, want 3: %s", n, got)
+	if n := strings.Count(got, "no effect"); n != 4 {
+		t.Errorf("%d warnings, want 4: %s", n, got)
 	}
 }
 
@@ -72,7 +74,7 @@ func TestIneffective(t *testing.T) {
 		{"MIG_EXPORTER_CONTROL_MODE=apply", "", "variable MIG_EXPORTER_CONTROL_MODE needs --control.enabled"},
 		{"MIG_EXPORTER_CONTROL_MODE=apply", "--control.enabled", ""},
 		{"", "--dcgm.counters=f.csv", "flag --dcgm.counters needs --metrics.names=dcgm or both"},
-		{"", "-f f.csv", "flag --dcgm.counters needs --metrics.names=dcgm or both"},
+		{"", "-f f.csv", "flag -f needs --metrics.names=dcgm or both"},
 		{"DCGM_EXPORTER_COLLECTORS=f.csv", "", "variable DCGM_EXPORTER_COLLECTORS needs --metrics.names=dcgm or both"},
 		{"", "--dcgm.counters=f.csv --metrics.names=both", ""},
 		{"", "--dcgm.counters.lenient --metrics.names=both", "flag --dcgm.counters.lenient needs --dcgm.counters=FILE"},
@@ -97,5 +99,36 @@ func TestIneffective(t *testing.T) {
 	if code := execute(t.Context(), []string{"check-config"}, &out, &errOut); code != exitOK || !strings.Contains(errOut.String(), "level=warn") ||
 		!strings.Contains(errOut.String(), "nearest=MIG_EXPORTER_POLL_INTERVAL") {
 		t.Errorf("exit code %d, log %s", code, errOut.String())
+	}
+}
+
+// TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's, another after each
+// restart.
+func TestHostnameInAPod(t *testing.T) {
+	for _, tt := range []struct{ env, args, want string }{
+		{"", "", ""},
+		{"NODE_NAME=gpu-7", "", "gpu-7"},
+		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8"},
+		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", ""}, // that of the scenario
+	} {
+		inv, err := parse(strings.Fields(tt.args), environment(tt.env))
+		if err != nil || inv.Config.Hostname != tt.want {
+			t.Errorf("%q %q: %q, %v; want %q", tt.env, tt.args, inv.Config.Hostname, err, tt.want)
+		}
+	}
+	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil, nil)
+	if opts.Hostname != "gpu-7" {
+		t.Errorf("readings are of host %q", opts.Hostname)
+	}
+}
+
+// TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.
+func TestCountersFileOfDCGMExportersImage(t *testing.T) {
+	var out, errOut strings.Builder
+	code := execute(t.Context(), strings.Fields("check-config --metrics.names=dcgm -f /etc/dcgm-exporter/dcp-metrics-included.csv"), &out, &errOut)
+	for _, want := range []string{"/etc/dcgm-exporter/dcp-metrics-included.csv", "leave it out", "docs/migration.md"} {
+		if code != exitFailure || !strings.Contains(errOut.String(), want) {
+			t.Errorf("exit code %d, %s; want %q", code, errOut.String(), want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -39,9 +40,9 @@ type invocation struct {
 //
 // What dcgm-exporter's flags and variables say is understood, too: see aliases.
 func parse(line []string, lookup lookupFunc) (invocation, error) {
-	args, err := translateAliases(line, lookup)
+	args, warnings, err := translateAliases(line, lookup)
 	if err != nil {
-		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
+		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
 	app := newApp()
 	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
@@ -52,7 +53,7 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 		if bad := badVariables(line, lookup); bad != nil {
 			err = bad // it names the variable
 		}
-		return invocation{}, fmt.Errorf("%w (see mig-exporter --help)", err)
+		return invocation{}, fmt.Errorf("%w (see mig-exporter --help; docs/migration.md has dcgm-exporter's flags)", err)
 	}
 	inv.Command = command
 	switch {
@@ -61,11 +62,15 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
 	}
+	if cfg.Driver == driverNVML {
+		nodeName, _ := lookup(nodeNameVariable)
+		cfg.Hostname = cmp.Or(cfg.NodeName, nodeName)
+	}
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on
 	}
-	warnings, err := ineffective(cfg, line, lookup)
-	inv.Warnings = warnings
+	without, err := ineffective(cfg, line, lookup)
+	inv.Warnings = append(warnings, without...)
 	if err = errors.Join(cfg.Validate(), err); err != nil {
 		return invocation{}, withVariables(err, line, lookup)
 	}
@@ -98,7 +103,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 
 func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-		"Flags and environment variables of dcgm-exporter are understood where they mean the same (docs/migration.md). "+
+		"Flags and environment variables of dcgm-exporter are understood, or refused with what to do instead (docs/migration.md). "+
 		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop (docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()

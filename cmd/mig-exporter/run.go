@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -36,9 +37,6 @@ const stepGrace = 10
 // run serves until ctx ends. It returns nil then, or why it could not start or go on.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
-	for _, name := range withoutEquivalent(os.LookupEnv) {
-		level.Warn(logger).Log("msg", "A variable of dcgm-exporter is set that nothing here corresponds to", "variable", name)
-	}
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups) // after the driver was shut down: the signal kills then
@@ -223,7 +221,7 @@ func pollOptions(
 	cfg *Config, node *node, hung func() int, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
 ) poll.Options {
 	opts := poll.Options{
-		Hostname:       node.hostname,
+		Hostname:       cmp.Or(cfg.Hostname, node.hostname),
 		Interval:       cfg.PollInterval,
 		Grace:          min(cfg.PollInterval, cfg.PollTimeout),
 		Timeout:        cfg.PollTimeout * cfg.speed(),
