@@ -123,7 +123,7 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 	if g.NoXIDs {
 		g.Totals.XIDs = gpu.Counter{}
 	}
-	if !g.MIG.Enabled.Present() { // what is known of its last good reading: it outlives that reading's values
+	if !t.hasMIG {
 		g.Totals.LayoutChanges = gpu.Counter{}
 	}
 	g.Totals.XIDErrors = slices.Clone(t.totals.XIDErrors)
