@@ -70,3 +70,27 @@ func TestLateReadingHasTheIndexOfNow(t *testing.T) {
 		}
 	})
 }
+
+// TestIndexOfALostGPUBecomesFree: the 15 minutes for which a lost GPU is kept begin anew when its index is taken again.
+func TestIndexOfALostGPUBecomesFree(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	inventory := func(list ...gpu.FoundGPU) *gpu.Snapshot {
+		src.set(func() { src.inv.GPUs = list })
+		return h.step(time.Minute)
+	}
+	moved := gpu.FoundGPU{Index: 0, UUID: uuidB}
+	inventory(moved)
+	inventory(gpu.FoundGPU{Index: 1, UUID: uuidB}) // the index of the lost GPU is free
+	if s := h.step(2 * keepDisplaced); len(s.GPUs) != 2 {
+		t.Fatalf("while its index is free: %v, want the lost GPU still there", uuids(s))
+	}
+	if s := inventory(moved); len(s.GPUs) != 2 {
+		t.Errorf("its index has just been taken: %v, want the lost GPU still there", uuids(s))
+	}
+	if s := h.step(keepDisplaced); len(s.GPUs) != 1 {
+		t.Errorf("%v after its index was taken: %v, want it gone", keepDisplaced, uuids(s))
+	}
+}

@@ -57,7 +57,9 @@ func (p *Poller) follow(now time.Time) {
 		case t.up:
 			t.fail(p.goneBecause(t.last.Index), now)
 		}
-		if taken[t.last.Index] && t.forget(now) {
+		if !taken[t.last.Index] {
+			t.displaced = time.Time{}
+		} else if t.forget(now) {
 			delete(p.gpus, id)
 		}
 	}
