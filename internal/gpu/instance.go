@@ -23,6 +23,8 @@ type GPUInstance struct {
 	Activity  Activity
 	Processes Opt[int]
 	Allocated Opt[bool]
+	// ConfirmedFree is as the GPU's.
+	ConfirmedFree bool
 	// Holders: the pod that holds every compute instance of it, where one does.
 	Holders      []Holder
 	Jobs         []string // batch jobs, where a scheduler tells
@@ -49,6 +51,7 @@ type ComputeInstance struct {
 	Activity      Activity // never DRAM
 	Processes     Opt[int]
 	Allocated     Opt[bool]
+	ConfirmedFree bool
 	Holders       []Holder
 }
 

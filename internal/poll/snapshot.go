@@ -39,7 +39,9 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	attachJobs(s.GPUs, p.jobs.last)
 	if p.pods.known {
 		s.Unmatched = attach(s.GPUs, p.pods.last, p.opts.Containers)
-		s.HoldersIncomplete = p.pods.last.Incomplete
+		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
+			markConfirmed(s.GPUs)
+		}
 		for i := range s.GPUs {
 			g := &s.GPUs[i]
 			g.Containers = containerMemory(g, p.opts.Containers)
