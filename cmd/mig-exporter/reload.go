@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
-	"strings"
 	"sync/atomic"
 
-	"github.com/go-kit/log"
-	"github.com/go-kit/log/level"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
@@ -43,86 +39,20 @@ func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt
 // Observe takes a Snapshot that is about to be published.
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 
-// reloader reads again the files that may change while the program runs.
-type reloader struct {
-	files  []reloadable
-	logger log.Logger
-}
-
-// reloadable is such a file.
-type reloadable struct {
-	flag, path string
-	// reload reads the file, puts it in force and returns what changed, nothing if nothing did.
-	reload func(context.Context) ([]string, error)
-	broken string // what holds after an error
-}
-
-// keepsOld is what holds after an error in most files.
-const keepsOld = "A file cannot be used; what was read before stays in force"
-
-// newReloader lists the files that the flags name.
-func newReloader(cfg *Config, x *exporter) *reloader {
-	r := &reloader{logger: x.logger}
-	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
-		r.files = append(r.files, reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
-			reload: func(ctx context.Context) ([]string, error) { return x.reloadCounters(ctx, cfg) }})
+// readCounters reads the counters file. It counts from the next poll on; histograms and windows go on.
+func (x *exporter) readCounters(cfg *Config) (inForce, error) {
+	if err := expectRegular(cfg.CountersFile); err != nil {
+		return nil, err
 	}
-	if x.control == nil {
-		return r
-	}
-	if cfg.Control.LayoutsFile != "" {
-		r.files = append(r.files, reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
-			reload: func(context.Context) ([]string, error) { return x.control.reloadLayouts(&cfg.Control) }})
-	}
-	if cfg.Control.ConfigFile != "" {
-		r.files = append(r.files, reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
-			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until the file is valid",
-			reload: func(context.Context) ([]string, error) {
-				return x.control.server.Reloader.Reload(cfg.Control.ConfigFile)
-			}})
-	}
-	return r
-}
-
-// run reloads with every signal until ctx ends.
-func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case s := <-signals:
-			level.Info(r.logger).Log("msg", "Reading files again", "signal", s, "files", len(r.files))
-			r.reload(ctx)
-		}
-	}
-}
-
-// reload reads every file again and logs what became of it.
-func (r *reloader) reload(ctx context.Context) {
-	if len(r.files) == 0 {
-		level.Info(r.logger).Log("msg", "Nothing was reloaded: no flag names a file that is read again")
-	}
-	for _, f := range r.files {
-		changes, err := f.reload(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return // the program stops
-		case err != nil:
-			level.Error(r.logger).Log("msg", f.broken, "flag", f.flag, "file", f.path, "err", err)
-		case len(changes) == 0:
-			level.Info(r.logger).Log("msg", "A file has not changed", "flag", f.flag, "file", f.path)
-		default:
-			level.Info(r.logger).Log("msg", "A file was reloaded", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
-		}
-	}
-}
-
-// reloadCounters puts the counters file in force before the next poll. Histograms and windows go on.
-func (x *exporter) reloadCounters(ctx context.Context, cfg *Config) ([]string, error) {
 	counters, err := loadCounters(cfg, x.logger)
 	if err != nil {
 		return nil, err
 	}
+	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, cfg, counters) }, nil
+}
+
+// setCounters puts counters in force before the next poll.
+func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []collector.Counter) ([]string, error) {
 	changes := differences(byField(x.counters), byField(counters))
 	if len(changes) == 0 {
 		return nil, nil
@@ -151,18 +81,23 @@ func byField(counters []collector.Counter) map[string]collector.Counter {
 	return m
 }
 
-// reloadLayouts puts the file of named layouts in force for the plans that follow.
-func (c *controller) reloadLayouts(cfg *ControlConfig) ([]string, error) {
+// readLayouts reads the file of named layouts, which counts for the plans that follow.
+func (c *controller) readLayouts(cfg *ControlConfig) (inForce, error) {
+	if err := expectRegular(cfg.LayoutsFile); err != nil {
+		return nil, err
+	}
 	layouts, err := cfg.layouts()
 	if err != nil {
 		return nil, err
 	}
-	changes := differences(c.layouts, layouts)
-	if len(changes) > 0 {
-		c.engine.SetLayouts(layouts)
-		c.layouts = layouts
-	}
-	return changes, nil
+	return func(context.Context) ([]string, error) {
+		changes := differences(c.layouts, layouts)
+		if len(changes) > 0 {
+			c.engine.SetLayouts(layouts)
+			c.layouts = layouts
+		}
+		return changes, nil
+	}, nil
 }
 
 // differences lists the names that were added, removed or changed, in their order.

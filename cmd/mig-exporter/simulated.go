@@ -89,7 +89,7 @@ func (k faultyKubelet) List(ctx context.Context) (gpu.Assignments, error) {
 }
 
 // Allocatable asks which devices it can give out.
-func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	if err := k.server.Follow(k.node.Kubelet()); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
 	}

@@ -95,6 +95,22 @@ func TestGetWhileHoldersAreNotKnown(t *testing.T) {
 	}
 }
 
+// TestGetWhatIsConfirmed: a device that is free by an operator's confirmation alone is not shown as one that is known to be free.
+func TestGetWhatIsConfirmed(t *testing.T) {
+	at := strings.LastIndex(unsettled(), `{"id":4,`)
+	confirmed := unsettled()[:at] + strings.ReplaceAll(unsettled()[at:], `"processes":0,`, `"processes":0,"allocated":false,"confirmedFree":true,`)
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(confirmed)})
+	for _, args := range [][]string{{"get"}, {"get", "-o", "wide"}} {
+		got := runner{}.run(t, address, args...)
+		if !strings.Contains(got.out, "idle (confirmed)\n") || !strings.Contains(flat(got.out), "idle (confirmed): an operator has confirmed that nothing uses") {
+			t.Errorf("%v:\n%s", args, got.out)
+		}
+		if len(args) == 1 {
+			fits(t, got.out)
+		}
+	}
+}
+
 // TestUnconfirmedHoldersInPlans: a refusal and a forced plan say how to settle what is not known.
 func TestUnconfirmedHoldersInPlans(t *testing.T) {
 	hold := api.Hold{Kind: api.HoldUnconfirmed, What: "ml/train-0 (main): the kubelet has not listed it since it restarted at 10:02:03"}

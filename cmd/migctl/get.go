@@ -127,6 +127,10 @@ func drawNode(p *page, node *nodeState, list *api.Operations, wide bool) {
 		p.para("? = unconfirmed: ", yellow, "it is not known whether this pod holds the device, so the device counts as in use. "+
 			"migctl get -o json has the reason (unconfirmedReason).")
 	}
+	if node.shows(func(u *nodeUse) bool { return u.use() == confirmedIdle }) {
+		p.line()
+		p.para(confirmedIdle+": ", yellow, "an operator has confirmed that nothing uses the device (migctl confirm-free); it is not known otherwise.")
+	}
 	if stranded {
 		p.line()
 		p.para("stranded: ", yellow, "room that no profile can use as the other instances lie.")

@@ -95,8 +95,10 @@ type nodeError struct {
 type nodeUse struct {
 	Processes gpu.Opt[int]  `json:"processes"`
 	Allocated gpu.Opt[bool] `json:"allocated"`
-	Holders   []nodeHolder  `json:"holders"`
-	Jobs      []string      `json:"jobs"`
+	// ConfirmedFree says that the device is free by an operator's confirmation alone.
+	ConfirmedFree bool         `json:"confirmedFree"`
+	Holders       []nodeHolder `json:"holders"`
+	Jobs          []string     `json:"jobs"`
 	// listed is set if the node has a kubelet: what is not said to be allocated or free is unknown then.
 	listed bool
 }
@@ -166,6 +168,9 @@ func (u *nodeUse) texts() []string {
 	return all
 }
 
+// confirmedIdle is the use of a device that is free by an operator's confirmation alone.
+const confirmedIdle = "idle (confirmed)"
+
 // use is who has the device, in one cell.
 func (u *nodeUse) use() string {
 	switch all := u.texts(); {
@@ -175,6 +180,8 @@ func (u *nodeUse) use() string {
 		return "allocated"
 	case u.listed && !u.Allocated.Present():
 		return "unknown"
+	case u.ConfirmedFree:
+		return confirmedIdle
 	case u.Allocated.Present() || u.Processes.Present():
 		return "idle"
 	}
@@ -204,13 +211,17 @@ func (u *nodeUse) mark(i int) string {
 
 // unconfirmed reports whether the drawing of the node has a pod with a mark.
 func (n *nodeState) unconfirmed() bool {
-	marked := func(u *nodeUse) bool {
+	return n.shows(func(u *nodeUse) bool {
 		return slices.ContainsFunc(u.texts(), func(t string) bool { return strings.HasPrefix(t, "? ") })
-	}
+	})
+}
+
+// shows reports whether the drawing of the node has a use of a kind.
+func (n *nodeState) shows(kind func(*nodeUse) bool) bool {
 	return slices.ContainsFunc(n.GPUs, func(g nodeGPU) bool {
-		return !g.isMIG() && marked(&g.nodeUse) || slices.ContainsFunc(g.Instances, func(i nodeInstance) bool {
+		return !g.isMIG() && kind(&g.nodeUse) || slices.ContainsFunc(g.Instances, func(i nodeInstance) bool {
 			use := i.whole()
-			return marked(&use)
+			return kind(&use) || slices.ContainsFunc(i.Computes, func(c nodeCompute) bool { return kind(&c.nodeUse) })
 		})
 	})
 }

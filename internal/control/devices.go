@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -30,12 +32,14 @@ type turnover struct {
 	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
 }
 
-// migDevice is a MIG device: its place in a list of GPUs, and the names that it goes by.
+// migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that is created where
+// another stood can have the names of that one.
 type migDevice struct {
 	at       gpu.Device
 	uuid     gpu.MIGUUID
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
+	profile  string // empty if it is not known
 }
 
 // turnover compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
@@ -66,7 +70,7 @@ func migDevices(gpus []mig.NodeGPU) []migDevice {
 		for m, i := range g.Instances {
 			for k, c := range i.Computes {
 				if c.UUID != "" {
-					list = append(list, migDevice{gpu.Device{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID})
+					list = append(list, migDevice{gpu.Device{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID, profileOf(i, c)})
 				}
 			}
 		}
@@ -74,7 +78,19 @@ func migDevices(gpus []mig.NodeGPU) []migDevice {
 	return list
 }
 
-// lacking returns the devices of list that have no counterpart in others, a device of the same names on the same GPU.
+// profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices before it if these are not all
+// of the instance's ("1c.3g.20gb"). It is empty if the slices are not known.
+func profileOf(i mig.NodeInstance, c mig.NodeCompute) string {
+	switch {
+	case c.Slices == 0:
+		return ""
+	case strings.HasPrefix(i.Profile, fmt.Sprintf("%dg.", c.Slices)):
+		return i.Profile
+	}
+	return fmt.Sprintf("%dc.%s", c.Slices, i.Profile)
+}
+
+// lacking returns the devices of list that have no counterpart in others, a device of the same names and profile on the same GPU.
 func lacking(others, list []migDevice) []migDevice {
 	var alone []migDevice
 	for _, d := range list {
@@ -89,15 +105,21 @@ func lacking(others, list []migDevice) []migDevice {
 }
 
 // compare returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones that it does, by
-// the references that it offers; of all of them if it returned an error. A reference to a device that stands is none to a
-// destroyed one.
-func (t *turnover) compare(offers []gpu.DeviceRef, err error) (missing, stale []string) {
+// what it offers; of all of them if it returned an error. An offer of a device that stands is none of a destroyed one, unless its
+// resource is that of the destroyed one's profile.
+func (t *turnover) compare(offers []gpu.Offer, err error) (missing, stale []string) {
 	standing, gone := map[gpu.Device]bool{}, map[gpu.Device]bool{}
-	for _, r := range offers {
-		if d, match := t.after.Resolve(r); match == gpu.MatchDevice {
-			standing[d] = true
-		} else if d, match := t.before.Resolve(r); match == gpu.MatchDevice {
-			gone[d] = true
+	misnamed := map[gpu.Device]string{} // destroyed devices: by which resource what stands there is offered
+	for _, o := range offers {
+		now, stands := t.after.Resolve(o.Device)
+		was, stood := t.before.Resolve(o.Device)
+		switch {
+		case stands == gpu.MatchDevice && stood == gpu.MatchDevice && t.isFormer(o.Resource, was, now):
+			misnamed[was] = o.Resource
+		case stands == gpu.MatchDevice:
+			standing[now] = true
+		case stood == gpu.MatchDevice:
+			gone[was] = true
 		}
 	}
 	for _, d := range t.created {
@@ -106,11 +128,30 @@ func (t *turnover) compare(offers []gpu.DeviceRef, err error) (missing, stale []
 		}
 	}
 	for _, d := range t.destroyed {
-		if err != nil || d.in(gone) {
+		switch resource := misnamed[d.at]; {
+		case err != nil || d.in(gone):
 			stale = append(stale, string(d.uuid))
+		case resource != "":
+			stale = append(stale, fmt.Sprintf("%s as %s", d.uuid, resource))
 		}
 	}
 	return missing, stale
+}
+
+// isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one which has its
+// names. A resource that tells of no profile, as that of strategy single or one that an operator has named, is neither.
+func (t *turnover) isFormer(resource string, was, now gpu.Device) bool {
+	is := func(list []migDevice, at gpu.Device) bool {
+		return slices.ContainsFunc(list, func(d migDevice) bool { return d.at == at && d.profile != "" && resourceTells(resource, d.profile) })
+	}
+	return is(t.destroyed, was) && !is(t.created, now)
+}
+
+// resourceTells reports whether a resource is a profile's, by the names that NVIDIA's device plugin gives under strategy mixed:
+// nvidia.com/mig-1g.5gb.me for 1g.5gb+me, nvidia.com/mig-1g.5gb.me.shared for its replicas.
+func resourceTells(resource, profile string) bool {
+	_, name, _ := strings.Cut(resource, "/")
+	return strings.TrimSuffix(name, ".shared") == "mig-"+strings.ReplaceAll(profile, "+", ".")
 }
 
 // in reports whether the device is offered, alone or as a part of its GPU instance.

@@ -52,6 +52,15 @@ func (n namer) all(gpus []mig.NodeGPU) []gpu.DeviceRef {
 	return list
 }
 
+// offers are devices without the names of their resources.
+func offers(refs []gpu.DeviceRef) []gpu.Offer {
+	var list []gpu.Offer
+	for _, r := range refs {
+		list = append(list, gpu.Offer{Device: r})
+	}
+	return list
+}
+
 // offering is a kubelet that offers what stands by a name of its own, and the old devices as well.
 type offering struct {
 	kubelet
@@ -60,13 +69,13 @@ type offering struct {
 	lags bool
 }
 
-func (k offering) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
+func (k offering) Allocatable(context.Context) ([]gpu.Offer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.lags {
-		return k.old, nil
+		return offers(k.old), nil
 	}
-	return append(slices.Clone(k.old), k.name.all(k.gpus)...), nil
+	return offers(append(slices.Clone(k.old), k.name.all(k.gpus)...)), nil
 }
 
 // TestSettlingByEveryName: whatever an allocator calls its devices, an operation ends at once when the new ones are offered and
@@ -161,7 +170,7 @@ type slowKubelet struct {
 	silently bool // it does not even fail
 }
 
-func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	k.asked++
 	k.mu.Lock()
 	k.exposed = k.exposed || k.cordonedBy != "me"
@@ -175,7 +184,7 @@ func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) 
 	}
 	list, err := k.kubelet.Allocatable(ctx)
 	if time.Since(k.begun) < k.lags {
-		list = append(list, k.stale...)
+		list = append(list, offers(k.stale)...)
 	}
 	return list, err
 }
@@ -224,7 +233,7 @@ func TestSettlingOfDestruction(t *testing.T) {
 // bareKubelet offers no devices.
 type bareKubelet struct{ kubelet }
 
-func (k bareKubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) { return nil, nil }
+func (k bareKubelet) Allocatable(context.Context) ([]gpu.Offer, error) { return nil, nil }
 
 // TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none. Nothing is waited for there, and
 // no device plugin is blamed.
@@ -299,4 +308,47 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 			t.Error(log)
 		}
 	})
+}
+
+// TestSettlingByProfile: a device that is created where one of another profile stood can have its ids and UUID. The resource by which
+// a device plugin offers it tells whether the plugin knows.
+func TestSettlingByProfile(t *testing.T) {
+	const uuid = gpu.MIGUUID("MIG-same")
+	instance := func(profile string, slices int) []mig.NodeInstance {
+		return []mig.NodeInstance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
+			Computes: []mig.NodeCompute{{UUID: uuid, Slices: slices}}}}
+	}
+	single, media := instance("1g.5gb", 1), instance("1g.5gb+me", 1)
+	for name, tt := range map[string]struct {
+		before, after []mig.NodeInstance
+		resources     []string // by which the device is offered
+		missing       []string
+		stale         []string
+	}{
+		"offered as it is":               {single, media, []string{"nvidia.com/mig-1g.5gb.me"}, nil, nil},
+		"offered as it was":              {single, media, []string{"nvidia.com/mig-1g.5gb"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1g.5gb"}},
+		"offered as both":                {single, media, []string{"nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"}, nil, []string{"MIG-same as nvidia.com/mig-1g.5gb"}},
+		"shared, as it was":              {media, single, []string{"nvidia.com/mig-1g.5gb.me.shared"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1g.5gb.me.shared"}},
+		"shared, as it is":               {media, single, []string{"nvidia.com/mig-1g.5gb.shared"}, nil, nil},
+		"a resource that tells nothing":  {single, media, []string{"nvidia.com/gpu"}, nil, nil},
+		"a resource of an operator":      {single, media, []string{"example.com/mig-small"}, nil, nil},
+		"not offered":                    {single, media, nil, []string{"MIG-same"}, nil},
+		"compute instance, as it was":    {instance("3g.20gb", 1), instance("3g.20gb", 2), []string{"nvidia.com/mig-1c.3g.20gb"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1c.3g.20gb"}},
+		"compute instance, as it is":     {instance("3g.20gb", 1), instance("3g.20gb", 2), []string{"nvidia.com/mig-2c.3g.20gb"}, nil, nil},
+		"the same device, not yet there": {single, single, nil, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			op := &operation{record: record{Parts: []*part{{GPU: gpu1, Before: tt.before, Expected: tt.after}}}}
+			changed := w.engine(t, nil).turnover(t.Context(), op)
+			var offers []gpu.Offer
+			for _, r := range tt.resources {
+				offers = append(offers, gpu.Offer{Device: gpu.DeviceRef{MIG: uuid}, Resource: r})
+			}
+			missing, stale := changed.compare(offers, nil)
+			if !slices.Equal(missing, tt.missing) || !slices.Equal(stale, tt.stale) {
+				t.Errorf("missing %q, stale %q; want %q, %q", missing, stale, tt.missing, tt.stale)
+			}
+		})
+	}
 }

@@ -360,15 +360,15 @@ func (k kubelet) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 	return true
 }
 
-func (k kubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
+func (k kubelet) Allocatable(context.Context) ([]gpu.Offer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	var list []gpu.DeviceRef
+	var list []gpu.Offer
 	for _, g := range k.gpus {
 		for _, i := range g.Instances {
 			for _, c := range i.Computes {
 				if !k.kubeletLags {
-					list = append(list, gpu.DeviceRef{MIG: c.UUID})
+					list = append(list, gpu.Offer{Device: gpu.DeviceRef{MIG: c.UUID}})
 				}
 			}
 		}

@@ -298,7 +298,7 @@ func TestEventsAreBounded(t *testing.T) {
 // noKubelet is what the program has on a node without one.
 type noKubelet struct{ kubelet }
 
-func (noKubelet) Allocatable(context.Context) ([]gpu.DeviceRef, error) {
+func (noKubelet) Allocatable(context.Context) ([]gpu.Offer, error) {
 	return nil, gpu.ErrNoKubelet
 }
 

@@ -53,7 +53,7 @@ type Assignments interface {
 	// then Incomplete says so, too. The error wraps gpu.ErrNoKubelet if the node has none; what it returns is complete then.
 	List(ctx context.Context) (gpu.Assignments, error)
 	// Allocatable returns the devices that the kubelet can give out. The error wraps gpu.ErrNoKubelet if the node has none.
-	Allocatable(ctx context.Context) ([]gpu.DeviceRef, error)
+	Allocatable(ctx context.Context) ([]gpu.Offer, error)
 	// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed assignments named,
 	// and has the devices in Free for a while. It reports whether that was possible: not if the kubelet has restarted since
 	// the List whose Epoch it is given.

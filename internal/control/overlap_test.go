@@ -349,9 +349,9 @@ type oldKubelet struct {
 	old gpu.MIGUUID
 }
 
-func (k oldKubelet) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+func (k oldKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	list, err := k.kubelet.Allocatable(ctx)
-	return append(list, gpu.DeviceRef{MIG: k.old}), err
+	return append(list, gpu.Offer{Device: gpu.DeviceRef{MIG: k.old}}), err
 }
 
 // TestKubeletStillOffersDestroyed: an operation settles until the kubelet does not offer what was destroyed.

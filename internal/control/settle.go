@@ -149,7 +149,7 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 }
 
 // allocatable asks the kubelet which devices it can give out.
-func (e *Engine) allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+func (e *Engine) allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	return e.o.Assignments.Allocatable(ctx)

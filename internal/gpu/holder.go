@@ -96,6 +96,12 @@ type ContainerUse struct {
 	EnergyJoules Opt[Counter]
 }
 
+// Offer is a device that an allocator can give out.
+type Offer struct {
+	Device   DeviceRef
+	Resource string // what a container asks for to be given it, such as "nvidia.com/mig-3g.20gb"
+}
+
 // Assignment is one device, or one part of it, given to one container.
 type Assignment struct {
 	ID     string // of the device, as the allocator writes it

@@ -23,6 +23,8 @@ type GPUInstance struct {
 	Activity  Activity
 	Processes Opt[int]
 	Allocated Opt[bool]
+	// ConfirmedFree is as the GPU's.
+	ConfirmedFree bool
 	// Holders: the pod that holds every compute instance of it, where one does.
 	Holders      []Holder
 	Jobs         []string // batch jobs, where a scheduler tells
@@ -51,7 +53,9 @@ type ComputeInstance struct {
 	PowerWatts Opt[float64]
 	Processes  Opt[int]
 	Allocated  Opt[bool]
-	Holders    []Holder
+	// ConfirmedFree is as that of GPU.
+	ConfirmedFree bool
+	Holders       []Holder
 }
 
 // IsSplit reports whether the compute instances are parts of the GPU instance. One that is all of it has nothing to tell that

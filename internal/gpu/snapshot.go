@@ -94,6 +94,9 @@ type GPU struct {
 	Holders   []Holder // who holds the whole GPU
 	// Allocated is set when a container holds the GPU or any device of it; absent when nobody can tell.
 	Allocated Opt[bool]
+	// ConfirmedFree is set if the GPU is free because an operator has confirmed it: that is not known otherwise. So are those of
+	// instances.
+	ConfirmedFree bool
 	// Containers are what containers and batch jobs use of the GPU and of its devices, the GPU first, then by instance.
 	Containers []ContainerUse
 }

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 
@@ -23,10 +24,9 @@ import (
 
 // The limits of what is read, so that the folder cannot make series without end. A job id has some ten characters.
 const (
-	maxFile  = 64 << 10 // bytes of one file
-	maxJob   = 128      // bytes of one job id
-	maxJobs  = 64       // jobs of one device
-	maxFiles = 1024     // files of devices that are read
+	maxFile = 64 << 10 // bytes of one file
+	maxJob  = 128      // bytes of one job id
+	maxJobs = 64       // jobs of one device
 )
 
 // Folder is the folder of job files. It is not safe for concurrent use.
@@ -41,11 +41,11 @@ func New(path string, logger log.Logger) *Folder {
 	return &Folder{path: path, logger: logger, said: map[string]string{}}
 }
 
-// Jobs reads all files. Files with other names are not read. A file that cannot be used is left out, and logged once for each
-// reason; then the error wraps gpu.ErrUnavailable, and the jobs of the other files are returned. With nil jobs none are known: the
-// error wraps gpu.ErrNotFound if the folder does not exist.
-func (f *Folder) Jobs() (gpu.Jobs, error) {
-	entries, err := os.ReadDir(f.path)
+// Jobs reads the files of devices; whatever else is in the folder is not looked at, however much it is. A file that cannot be
+// used is left out, and logged once for each reason; then the error wraps gpu.ErrUnavailable, and the jobs of the other devices are
+// returned. With nil jobs none are known: the error wraps gpu.ErrNotFound if the folder does not exist.
+func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
+	_, err := os.Stat(f.path + "/.") // the right to search the folder, too
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("job mapping: folder %s: %w", f.path, gpu.ErrNotFound)
@@ -54,19 +54,11 @@ func (f *Folder) Jobs() (gpu.Jobs, error) {
 	}
 	jobs := gpu.Jobs{}
 	faulty := map[string]string{}
-	files := 0
-	for _, entry := range entries {
-		device, ok := deviceOf(entry.Name())
-		if !ok {
-			continue
-		}
-		if files++; files > maxFiles {
-			faulty[entry.Name()] = fmt.Sprintf("the folder has more than %d files of devices; this one and those after it are not read", maxFiles)
-			break
-		}
-		list, err := readJobs(filepath.Join(f.path, entry.Name()))
+	for _, device := range devices {
+		name := nameOf(device)
+		list, err := readJobs(filepath.Join(f.path, name))
 		if err != nil {
-			faulty[entry.Name()] = err.Error()
+			faulty[name] = err.Error()
 			continue
 		}
 		if len(list) > 0 {
@@ -96,19 +88,15 @@ func (f *Folder) report(faulty map[string]string) {
 	f.said = faulty
 }
 
-// deviceOf reads a file's name: "0", or "0.7".
-func deviceOf(name string) (gpu.JobDevice, bool) {
-	index, instance, isInstance := strings.Cut(name, ".")
-	n, ok := gpu.ParseDecimal(index)
-	device := gpu.JobDevice{Index: int(n)}
-	if isInstance {
-		id, idOK := gpu.ParseDecimal(instance)
-		device.Instance, ok = gpu.Some(gpu.InstanceID(id)), ok && idOK
+// nameOf returns the name of a device's file: "0", or "0.7".
+func nameOf(device gpu.JobDevice) string {
+	if id, ok := device.Instance.Get(); ok {
+		return fmt.Sprintf("%d.%d", device.Index, id)
 	}
-	return device, ok
+	return strconv.Itoa(device.Index)
 }
 
-// readJobs reads a file's lines in their order, each once. One that is gone by now has no jobs; what is no regular file is
+// readJobs reads a file's lines in their order, each once. A device without a file has no jobs; what is no regular file is
 // not read: a pipe would keep the reader waiting.
 func readJobs(path string) ([]string, error) {
 	info, err := os.Stat(path)

@@ -23,6 +23,18 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
+// of returns GPUs by index and, of the first, GPU instances up to an id.
+func of(gpus, instances int) []gpu.JobDevice {
+	var list []gpu.JobDevice
+	for i := range gpus {
+		list = append(list, gpu.JobDevice{Index: i})
+	}
+	for id := range instances {
+		list = append(list, gpu.JobDevice{Instance: gpu.Some(gpu.InstanceID(id))})
+	}
+	return list
+}
+
 func TestJobsOfAFolder(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "0", "4711\n\n4712\r\n4711\n")
@@ -41,7 +53,9 @@ func TestJobsOfAFolder(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "7")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := New(dir, log.NewNopLogger()).Jobs()
+	write(t, dir, "9", "4714\n") // there is no such GPU
+	write(t, dir, "1.8", "4714\n")
+	got, err := New(dir, log.NewNopLogger()).Jobs(append(of(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,17 +72,17 @@ func TestJobsOfAFolder(t *testing.T) {
 func TestFolderThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	f := New(filepath.Join(dir, "later"), log.NewNopLogger())
-	if _, err := f.Jobs(); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
+	if _, err := f.Jobs(of(3, 0)); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "later"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if jobs, err := f.Jobs(); err != nil || len(jobs) != 0 {
+	if jobs, err := f.Jobs(of(3, 0)); err != nil || len(jobs) != 0 {
 		t.Errorf("an empty folder that came later: %v, %v", jobs, err)
 	}
 	write(t, dir, "0", "1\n")
-	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(); err == nil {
+	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(of(1, 0)); err == nil {
 		t.Error("a file in the place of the folder is no error")
 	}
 }
@@ -100,7 +114,7 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			write(t, dir, "0", "4711\n")
 			write(t, dir, "1", tt.text)
 			for range 3 {
-				jobs, err := f.Jobs()
+				jobs, err := f.Jobs(of(3, 0))
 				if !errors.Is(err, gpu.ErrUnavailable) || len(jobs) != 1 || !slices.Equal(jobs[gpu.JobDevice{Index: 0}], []string{"4711"}) {
 					t.Fatalf("jobs %v, %v; want those of the other file", jobs, err)
 				}
@@ -112,21 +126,44 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 				t.Errorf("a control character is in the log: %q", said.String())
 			}
 			write(t, dir, "1", "4712\n")
-			if jobs, err := f.Jobs(); err != nil || len(jobs) != 2 || !strings.Contains(said.String(), "no longer left out") {
+			if jobs, err := f.Jobs(of(3, 0)); err != nil || len(jobs) != 2 || !strings.Contains(said.String(), "no longer left out") {
 				t.Errorf("the file is good again: %v, %v\n%s", jobs, err, said.String())
 			}
 		})
 	}
 }
 
-func TestFilesAreBounded(t *testing.T) {
+// TestStrayFilesHideNoJob: neither files that are named as devices that do not exist nor files that cannot be used are looked at, and
+// so they are no fault of the folder.
+func TestStrayFilesHideNoJob(t *testing.T) {
 	dir := t.TempDir()
-	for i := range maxFiles + 10 {
-		write(t, dir, fmt.Sprintf("0.%d", i), "4711\n")
+	for i := range 600 {
+		write(t, dir, fmt.Sprintf("0.%d", 100+i), "4711\n")
+		write(t, dir, fmt.Sprint(100+i), "\x00")
 	}
+	write(t, dir, "3", "4712\n")
+	write(t, dir, "0.9", "4713\n")
 	var said strings.Builder
-	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs()
-	if !errors.Is(err, gpu.ErrUnavailable) || len(jobs) != maxFiles || strings.Count(said.String(), "\n") != 1 {
-		t.Errorf("%d devices, %v, want %d and a line in the log: %s", len(jobs), err, maxFiles, said.String())
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(4, 10))
+	want := gpu.Jobs{{Index: 3}: {"4712"}, {Instance: gpu.Some(gpu.InstanceID(9))}: {"4713"}}
+	if err != nil || !reflect.DeepEqual(jobs, want) || said.Len() > 0 {
+		t.Errorf("jobs %v, %v, want %v and nothing in the log: %s", jobs, err, want, said.String())
+	}
+}
+
+// TestFolderThatMayNotBeSearched is one fault, not one of each device.
+func TestFolderThatMayNotBeSearched(t *testing.T) {
+	if os.Geteuid() == 0 {
+		t.Skip("root may search every folder")
+	}
+	dir := t.TempDir()
+	write(t, dir, "0", "4711\n")
+	if err := os.Chmod(dir, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
+	var said strings.Builder
+	if jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(2, 2)); err == nil || jobs != nil || said.Len() > 0 {
+		t.Errorf("jobs %v, error %v, log %q", jobs, err, said.String())
 	}
 }

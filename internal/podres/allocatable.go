@@ -10,19 +10,21 @@ import (
 )
 
 // allocatable reads which devices the kubelet can give out. Ids in no known form are left out.
-func (r replyReader) allocatable(reply *podresources.AllocatableResourcesResponse) []gpu.DeviceRef {
-	var out []gpu.DeviceRef
+func (r replyReader) allocatable(reply *podresources.AllocatableResourcesResponse) []gpu.Offer {
+	var out []gpu.Offer
 	for _, entry := range reply.GetDevices() {
 		if !r.names.match(entry.GetResourceName()) {
 			continue
 		}
 		for _, id := range entry.GetDeviceIds() {
 			if d, ok := parseDeviceID(id); ok {
-				out = append(out, d.ref)
+				out = append(out, gpu.Offer{Device: d.ref, Resource: entry.GetResourceName()})
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b gpu.DeviceRef) int { return compareDevices(&a, &b) })
+	slices.SortFunc(out, func(a, b gpu.Offer) int {
+		return cmp.Or(compareDevices(&a.Device, &b.Device), cmp.Compare(a.Resource, b.Resource))
+	})
 	return slices.Compact(out)
 }
 

@@ -21,14 +21,13 @@ func TestAllocatable(t *testing.T) {
 		devices("nvidia.com/gpu", "nvidia7/gi2/vgpu0", "nvidia7/gi2/vgpu1", gpuA+"-9", gpuA+"-8", "garbage", "garbage"),
 		devices("mellanox.com/rdma", "mlx5_0"),
 	)})
-	want := []gpu.DeviceRef{
-		{MIG: migA},
-		{Minor: gpu.Some(7), Instance: gpu.Some(gpu.InstanceID(2))},
-		{GPU: gpuB},
-		{GPU: gpuA},
-		{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(1))},
+	want := []gpu.Offer{
+		{Device: gpu.DeviceRef{Minor: gpu.Some(7), Instance: gpu.Some(gpu.InstanceID(2))}, Resource: "nvidia.com/gpu"},
+		{Device: gpu.DeviceRef{MIG: migA}, Resource: "nvidia.com/mig-3g.20gb"},
+		{Device: gpu.DeviceRef{GPU: gpuB}, Resource: "nvidia.com/gpu.shared"},
+		{Device: gpu.DeviceRef{GPU: gpuA}, Resource: "nvidia.com/gpu"},
+		{Device: gpu.DeviceRef{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(1))}, Resource: "nvidia.com/mig-3g.20gb"},
 	}
-	slices.SortFunc(want, func(a, b gpu.DeviceRef) int { return compareDevices(&a, &b) })
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -42,12 +41,12 @@ func TestAllocatableIsBoundedAsListIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	garbled := bytes.Replace(encoded, []byte("XXXX"), []byte("a\xff\xfeb"), 1)
-	ask := func(answer []byte) ([]gpu.DeviceRef, error) {
+	ask := func(answer []byte) ([]gpu.Offer, error) {
 		c := New(Options{Socket: serveRaw(t, "kubelet.sock", answer), Now: time.Now, Logger: log.NewNopLogger()})
 		defer c.Close()
 		return c.Allocatable(t.Context())
 	}
-	if got, err := ask(garbled); err != nil || fmt.Sprint(got) != fmt.Sprint([]gpu.DeviceRef{{GPU: gpuA}}) {
+	if got, err := ask(garbled); err != nil || fmt.Sprint(got) != fmt.Sprint([]gpu.Offer{{Device: gpu.DeviceRef{GPU: gpuA}, Resource: "nvidia.com/gpu"}}) {
 		t.Errorf("with an id that is no UTF-8: %+v, %v", got, err)
 	}
 	if got, err := ask(make([]byte, maxReply+1)); err == nil {

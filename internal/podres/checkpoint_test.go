@@ -57,6 +57,19 @@ func TestTheCheckpointOfARestart(t *testing.T) {
 	}
 }
 
+// TestTheCheckpointByResource: a device id that is listed by one resource can be held by another one, too.
+func TestTheCheckpointByResource(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.checkpoint = testCheckpoint(t)
+	writeText(t, g.checkpoint.path, `{"Data": {"PodDeviceEntries": [
+		{"PodUID": "`+uidA+`", "ContainerName": "init", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["`+gpuA+`"]}},
+		{"PodUID": "`+uidB+`", "ContainerName": "c", "ResourceName": "nvidia.com/gpu.shared", "DeviceIDs": {"-1": ["`+gpuA+`"]}}]}}`)
+	got := g.settle(t, pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA))))
+	if text(got.List) != "? b" {
+		t.Errorf("got %s, want b and the init container of which nothing is known", text(got.List))
+	}
+}
+
 func TestParseCheckpoint(t *testing.T) {
 	entry := func(fields string) string { return `{"Data":{"PodDeviceEntries":[{` + fields + `}]},"Checksum":1}` }
 	for _, tt := range []struct{ name, text, want string }{

@@ -241,10 +241,10 @@ func (c *Client) hasKubelet() bool {
 	})
 }
 
-// Allocatable asks which devices the kubelet can give out, given out already or not: sorted, each once, though it may
-// stand for several replicas. Devices of dynamic resource allocation are not among them, which the kubelet does not know
+// Allocatable asks which devices the kubelet can give out, given out already or not: sorted, each once for each resource, though
+// it may stand for several replicas. Devices of dynamic resource allocation are not among them, which the kubelet does not know
 // until they are claimed. Errors are as of List, and the backoff is the same.
-func (c *Client) Allocatable(ctx context.Context) ([]gpu.DeviceRef, error) {
+func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var reply *podresources.AllocatableResourcesResponse

@@ -176,14 +176,14 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 // givesToAnother reports whether the device of a holding is listed for another pod.
 func (l *listing) givesToAnother(h *holding) bool {
 	if l.owners == nil {
-		l.owners = make(map[string]podName, len(l.entries))
+		l.owners = make(map[pluginDevice]podName, len(l.entries))
 		for n := range l.entries {
 			if e := &l.entries[n]; e.fromPlugin() {
-				l.owners[e.ID] = e.pod()
+				l.owners[e.pluginDevice()] = e.pod()
 			}
 		}
 	}
-	owner, listed := l.owners[h.ID]
+	owner, listed := l.owners[h.pluginDevice()]
 	return listed && owner != h.pod()
 }
 

@@ -121,6 +121,8 @@ func TestProofs(t *testing.T) {
 		}, nil, "? a?"}, // and what it has for another pod
 		{"the checkpoint, cut short", func(g *testLedger, _ *fakeCluster) { writeText(t, g.checkpoint.path, `{"Data": {"PodDev`) }, nil, "a?"},
 		{"the device of another pod", func(*testLedger, *fakeCluster) {}, []*podresources.PodResources{holder("b", gpuA)}, "b"},
+		{"the device of another pod, by another resource", func(*testLedger, *fakeCluster) {},
+			[]*podresources.PodResources{pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA)))}, "a? b"},
 		{"another device of another pod", func(*testLedger, *fakeCluster) {}, []*podresources.PodResources{holder("b", gpuB)}, "a? b"},
 		{"an operator", func(g *testLedger, _ *fakeCluster) {
 			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignments(nil, g.now).List)

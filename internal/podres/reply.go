@@ -32,8 +32,14 @@ type entry struct {
 
 func (e *entry) pod() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
 
-// fromPlugin reports whether the device was given by a device plugin. The kubelet gives each id to one container, those of
-// replicas, too.
+// pluginDevice is a device of a device plugin. The kubelet gives each id of a resource to one container, those of replicas, too. It
+// knows nothing of other resources: a plugin that is configured anew (strategy single to mixed, a resource that is renamed) or a GPU
+// instance of another profile can bring an id under another one, while a container still holds it by the former.
+type pluginDevice struct{ resource, id string }
+
+func (e *entry) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
+
+// fromPlugin reports whether the device was given by a device plugin.
 func (e *entry) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
 
 // listing is what one reply of the kubelet says.
@@ -41,7 +47,7 @@ type listing struct {
 	pods       map[podName]bool // those without a device, too
 	entries    []entry          // by compareAssignments, each once
 	unreadable []gpu.Assignment
-	owners     map[string]podName // of the devices that plugins gave out, by id; nil until asked for
+	owners     map[pluginDevice]podName // of the devices that plugins gave out; nil until asked for
 }
 
 // replyReader reads replies of the kubelet. It is immutable.

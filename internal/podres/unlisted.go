@@ -65,7 +65,7 @@ func (u *unlisted) update(g *ledger, now time.Time) {
 		uids[d.uid] = true
 		byUID, byName := d, d
 		byName.uid = ""
-		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[d.id] {
+		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
 		device := u.devices[d]
@@ -95,11 +95,11 @@ func (u *unlisted) update(g *ledger, now time.Time) {
 	}
 }
 
-// index returns the devices of the ledger's holdings, the pods that the kubelet lists by UID, and the ids of devices that it
-// lists as given by plugins. A pod that is listed with a device and that the checkpoint has no longer
+// index returns the devices of the ledger's holdings, the pods that the kubelet lists by UID, and the devices that it lists
+// as given by plugins. A pod that is listed with a device and that the checkpoint has no longer
 // has ended: the device may be another's.
-func (u *unlisted) index(g *ledger) (held map[storedDevice]bool, listed map[string]podName, owned map[string]bool) {
-	held, listed, owned = map[storedDevice]bool{}, map[string]podName{}, map[string]bool{}
+func (u *unlisted) index(g *ledger) (held map[storedDevice]bool, listed map[string]podName, owned map[pluginDevice]bool) {
+	held, listed, owned = map[storedDevice]bool{}, map[string]podName{}, map[pluginDevice]bool{}
 	for n := range g.held {
 		h := &g.held[n]
 		if h.Holder.PodUID != "" || !h.dismissed {
@@ -112,7 +112,7 @@ func (u *unlisted) index(g *ledger) (held map[storedDevice]bool, listed map[stri
 			listed[h.Holder.PodUID] = h.pod()
 		}
 		if h.fromPlugin() && (g.checkpoint.err != nil || len(g.checkpoint.uids(h)) > 0) {
-			owned[h.ID] = true
+			owned[h.pluginDevice()] = true
 		}
 	}
 	return held, listed, owned

@@ -204,11 +204,15 @@ func TestHungProfilerCostsNoReading(t *testing.T) {
 
 // fakeJobs answers with a mapping or an error.
 type fakeJobs struct {
-	jobs gpu.Jobs
-	err  error
+	jobs  gpu.Jobs
+	err   error
+	asked []gpu.JobDevice
 }
 
-func (j *fakeJobs) Jobs() (gpu.Jobs, error) { return j.jobs, j.err }
+func (j *fakeJobs) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
+	j.asked = devices
+	return j.jobs, j.err
+}
 
 func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
@@ -224,6 +228,19 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	a, b := find(t, s, uuidA), find(t, s, uuidB)
 	if len(a.Jobs) != 0 || len(a.Instances[0].Jobs) != 2 || len(a.Instances[1].Jobs) != 0 || len(b.Jobs) != 1 {
 		t.Errorf("jobs %v, %v, %v, %v", a.Jobs, a.Instances[0].Jobs, a.Instances[1].Jobs, b.Jobs)
+	}
+	want := map[gpu.JobDevice]bool{{Index: 0}: true, {Index: 1}: true}
+	for _, gi := range a.Instances {
+		want[gpu.JobDevice{Instance: gpu.Some(gi.ID)}] = true
+	}
+	for _, d := range jobs.asked {
+		if !want[d] {
+			t.Errorf("asked for the jobs of %+v, which does not stand or was asked for before", d)
+		}
+		delete(want, d)
+	}
+	if len(want) > 0 {
+		t.Errorf("not asked for the jobs of %+v", want)
 	}
 	jobs.err = errors.New("one file cannot be read")
 	s = h.step(time.Second)

@@ -1,6 +1,8 @@
 package poll
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -15,9 +17,25 @@ type jobState struct {
 	err     error
 }
 
-// start asks for the jobs, unless an earlier question has not been answered.
-func (s *jobState) start(now time.Time, jobs Jobs) {
-	s.fresh = s.list.start(now, jobs.Jobs)
+// start asks for the jobs of devices, unless an earlier question has not been answered.
+func (s *jobState) start(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
+	s.take(nil) // an answer that came after its cycle
+	s.fresh = s.list.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
+}
+
+// jobDevices lists the GPUs and their GPU instances as they were read last.
+func (p *Poller) jobDevices() []gpu.JobDevice {
+	known := map[gpu.JobDevice]bool{}
+	for _, t := range p.gpus {
+		known[gpu.JobDevice{Index: t.last.Index}] = true
+		for i := range t.last.Instances {
+			known[gpu.JobDevice{Index: t.last.Index, Instance: gpu.Some(t.last.Instances[i].ID)}] = true
+		}
+	}
+	for index := range p.missing {
+		known[gpu.JobDevice{Index: index}] = true
+	}
+	return slices.Collect(maps.Keys(known))
 }
 
 // finish takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
@@ -26,15 +44,21 @@ func (s *jobState) finish(now time.Time, expired <-chan struct{}, timeout time.D
 	if !s.fresh {
 		expired = nil
 	}
-	switch r, ok := s.list.take(expired); {
-	case ok:
-		s.err, s.last = r.err, r.value
-		if r.err == nil {
-			s.success = r.started
-		}
-	case s.list.hung(now, timeout):
+	if !s.take(expired) && s.list.hung(now, timeout) {
 		s.err, s.last = gpu.ErrTimeout, nil
 	}
+}
+
+// take takes the answer if there is one, waiting for it until expired is closed, and reports whether there was.
+func (s *jobState) take(expired <-chan struct{}) bool {
+	r, ok := s.list.take(expired)
+	if !ok {
+		return false
+	}
+	if s.err, s.last = r.err, r.value; r.err == nil {
+		s.success = r.started
+	}
+	return true
 }
 
 // state is nothing where nobody was asked.

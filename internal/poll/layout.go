@@ -12,7 +12,7 @@ import (
 // layout follows a GPU's GI/CI tree over time. Ids and UUIDs are reused after a re-cut: an instance keeps its generation
 // only while it stands unchanged in every reading.
 type layout struct {
-	generation uint64
+	generation uint64 // 0: the tree has not been seen yet
 	tree       []treeNode
 }
 
@@ -128,7 +128,8 @@ type capacityCache struct {
 // nothing can be created, and there are no slices: only what the empty GPU could hold is told.
 func (c *capacityCache) of(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
-	if !hasMIG || unseen(g) || !slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 }) {
+	placeable := slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 })
+	if !hasMIG || !placeable || unseen(g) || g.MIG.LayoutGeneration == 0 {
 		return gpu.None[gpu.Capacity]()
 	}
 	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {

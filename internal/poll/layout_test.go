@@ -117,6 +117,38 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 }
 
+// TestMIGModeThatCouldNotBeRead: a GPU whose MIG mode is not told by one reading that failed still has MIG. Its instances stand,
+// and what was counted of it goes on; a GPU that has no MIG counts no changes.
+func TestMIGModeThatCouldNotBeRead(t *testing.T) {
+	tr := track()
+	tr.totals.LayoutChanges.Since = time.Unix(1, 0)
+	see := func(at int64, g gpu.GPU) gpu.GPU {
+		tr.absorb(g, time.Unix(at, 0))
+		return tr.publish(time.Unix(at, 0), time.Minute)
+	}
+	blind := gpu.GPU{Errors: []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}}
+	if g := see(1, blind); !g.Totals.LayoutChanges.Since.IsZero() {
+		t.Errorf("a GPU of which it was never known counts layout changes: %+v", g.Totals.LayoutChanges)
+	}
+	see(2, migGPU())
+	less := migGPU()
+	less.Instances = less.Instances[:1]
+	want := see(3, less)
+	for at, next := range map[string]gpu.GPU{"failed": blind, "read again": less} {
+		g := see(4, next)
+		if g.Totals.LayoutChanges != want.Totals.LayoutChanges || g.Totals.LayoutChanges.Value != 1 || g.Totals.LayoutChanges.Since.IsZero() {
+			t.Errorf("%s: layout changes %+v, want %+v", at, g.Totals.LayoutChanges, want.Totals.LayoutChanges)
+		}
+		if len(g.Instances) != 1 || g.Instances[0].Generation != want.Instances[0].Generation || g.Instances[0].Up == (at == "failed") {
+			t.Errorf("%s: instances %+v", at, g.Instances)
+		}
+	}
+	see(5, blind)
+	if g := see(6, gpu.GPU{}); !g.Totals.LayoutChanges.Since.IsZero() || len(g.Instances) != 0 {
+		t.Errorf("the GPU has no MIG: layout changes %+v, %d instances", g.Totals.LayoutChanges, len(g.Instances))
+	}
+}
+
 // TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it is
 // out of sight is no change of the layout, nor is what could still be created known then.
 func TestPermissionToSeeTheTree(t *testing.T) {

@@ -175,15 +175,15 @@ func (p *Poller) cycle(ctx context.Context) error {
 	if p.opts.Pods != nil {
 		p.pods.start(ctx, now, &p.opts)
 	}
-	if p.opts.Jobs != nil {
-		p.jobs.start(now, p.opts.Jobs)
-	}
 	p.profile(ctx, now)
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
 	}
 	if err := p.readGPUs(now, expired); err != nil {
 		return err
+	}
+	if p.opts.Jobs != nil {
+		p.jobs.start(now, p.opts.Jobs, p.jobDevices())
 	}
 	p.pods.finish(now, expired, p.opts.PodsStaleAfter)
 	p.jobs.finish(now, expired, p.opts.Timeout)

@@ -57,7 +57,9 @@ func (p *Poller) follow(now time.Time) {
 		case t.up:
 			t.fail(p.goneBecause(t.last.Index), now)
 		}
-		if taken[t.last.Index] && t.forget(now) {
+		if !taken[t.last.Index] {
+			t.displaced = time.Time{}
+		} else if t.forget(now) {
 			delete(p.gpus, id)
 		}
 	}
@@ -122,23 +124,31 @@ func (p *Poller) goneBecause(index int) error {
 	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
 }
 
-// readGPUs starts a reading of every GPU that is not still at an earlier one, and takes what comes in time.
+// readGPUs starts a reading of every GPU of the inventory that is not still at an earlier one, and takes what comes in time. A
+// reading of a GPU that the inventory does not have any more says nothing of now: it is dropped.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
-		if err := p.take(t, now, nil); err != nil { // one that ended after its cycle
+		if err := p.take(t, found.Index, now, nil); err != nil { // one that ended after its cycle
 			return err
 		}
 		fresh[found.UUID] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(found.UUID) })
 	}
-	for id, t := range p.gpus {
+	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
-		if fresh[id] {
+		if fresh[found.UUID] {
 			wait = expired
 		}
-		if err := p.take(t, now, wait); err != nil {
+		if err := p.take(p.gpus[found.UUID], found.Index, now, wait); err != nil {
 			return err
+		}
+	}
+	for id, t := range p.gpus {
+		if _, present := fresh[id]; !present {
+			if _, ended := t.read.take(nil); ended {
+				t.hanging = false
+			}
 		}
 		if t.read.hung(p.opts.Now(), p.opts.Timeout) {
 			t.hang(t.read.started)
@@ -147,8 +157,9 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// take takes a GPU's reading if there is one, waiting for it until expired is closed.
-func (p *Poller) take(t *tracked, now time.Time, expired <-chan struct{}) error {
+// take takes a GPU's reading if there is one, waiting for it until expired is closed. The index is the inventory's: the GPU may
+// have had another one when the reading began.
+func (p *Poller) take(t *tracked, index int, now time.Time, expired <-chan struct{}) error {
 	r, ok := t.read.take(expired)
 	switch {
 	case !ok:
@@ -158,6 +169,7 @@ func (p *Poller) take(t *tracked, now time.Time, expired <-chan struct{}) error 
 	case r.err != nil:
 		t.fail(r.err, r.started)
 	default:
+		r.value.Index = index
 		t.absorb(r.value, r.started)
 		t.taken = now
 	}

@@ -39,7 +39,9 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	attachJobs(s.GPUs, p.jobs.last)
 	if p.pods.known {
 		s.Unmatched = attach(s.GPUs, p.pods.last, p.opts.Containers)
-		s.HoldersIncomplete = p.pods.last.Incomplete
+		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
+			markConfirmed(s.GPUs)
+		}
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -123,7 +125,7 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 	if g.NoXIDs {
 		g.Totals.XIDs = gpu.Counter{}
 	}
-	if !g.MIG.Enabled.Present() { // what is known of its last good reading: it outlives that reading's values
+	if !t.hasMIG {
 		g.Totals.LayoutChanges = gpu.Counter{}
 	}
 	g.Totals.XIDErrors = slices.Clone(t.totals.XIDErrors)

@@ -32,9 +32,9 @@ type Profiler interface {
 	Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error)
 }
 
-// Jobs tells which batch jobs hold which device. It may block for as long as a file system hangs.
+// Jobs tells which batch jobs hold devices. It may block for as long as a file system hangs.
 type Jobs interface {
-	Jobs() (gpu.Jobs, error)
+	Jobs(devices []gpu.JobDevice) (gpu.Jobs, error)
 }
 
 // Containers finds the container that a process runs in, from the host's process table.

@@ -28,6 +28,8 @@ type tracked struct {
 	displaced time.Time
 	xidLogged map[uint64]time.Time // when each XID was last logged
 
+	// hasMIG says whether the GPU has MIG, by the last reading that could tell.
+	hasMIG    bool
 	layout    layout
 	holdings  holdings
 	capacity  capacityCache
@@ -80,10 +82,12 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	before := t.last
 	t.up, t.failure, t.hanging = true, nil, false
 	t.countErrors(&g, at)
-	if treeUnknown(&g, &before) {
-		g.Instances = lastInstances(&before)
+	if g.MIG.Enabled.Present() || !failed(&g, gpu.ReadingMIG) {
+		t.hasMIG = g.MIG.Enabled.Present()
 	}
-	if t.layout.update(&g, at) {
+	if treeUnknown(&g, &before) {
+		g.Instances, g.MIG.LayoutGeneration = lastInstances(&before), t.layout.generation
+	} else if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
 	t.pruneInstances(&g)
@@ -103,9 +107,10 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	t.last = g
 }
 
-// treeUnknown tells whether a reading failed to see the instances that were there before. That is no re-cut.
+// treeUnknown reports whether a reading failed to see the instances, or to tell whether MIG is on. That is no layout change. If the
+// right to list GPU instances is missing and there were none before, what the reading has counts: later ones see no more.
 func treeUnknown(g, before *gpu.GPU) bool {
-	return len(g.Instances) == 0 && len(before.Instances) > 0 && g.MIG.Enabled.Or(false) && failed(g, gpu.ReadingMIG)
+	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && failed(g, gpu.ReadingMIG) && (len(before.Instances) > 0 || !unseen(g))
 }
 
 // lastInstances are the instances of an earlier reading without what was read of them.

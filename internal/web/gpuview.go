@@ -33,6 +33,7 @@ type gpuView struct {
 	HasUnknown           bool
 	Unallocated          string // watts that no instance is given
 	Free                 bool   // no pod holds it or a part of it
+	Confirmed            bool   // so an operator has confirmed
 	Unknown              bool   // it is not known whether a pod does
 	Unconfirmed          []unconfirmedView
 }
@@ -78,7 +79,7 @@ func gpuViewOf(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 	if !g.Up {
 		view.Problem = downText(g, now)
 	}
-	view.Free = !g.Allocated.Or(true)
+	view.Free, view.Confirmed = !g.Allocated.Or(true), g.ConfirmedFree
 	view.Unknown = g.UUID != "" && kubelet && !g.Allocated.Present()
 	view.Unconfirmed = unconfirmedViews(g)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {

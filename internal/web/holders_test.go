@@ -80,6 +80,27 @@ func TestPageUnknownHolders(t *testing.T) {
 	}
 }
 
+// TestFreeByConfirmation: a device that is free by an operator's confirmation alone says so.
+func TestFreeByConfirmation(t *testing.T) {
+	snap := forgottenFixture()
+	snap.GPUs = []gpu.GPU{freeGPU(1), splitGPU(3)}
+	free := gpu.Some(false)
+	snap.GPUs[0].Allocated, snap.GPUs[0].ConfirmedFree = free, true
+	gi := &snap.GPUs[1].Instances[0]
+	gi.Holders, gi.Allocated = nil, gpu.None[bool]()
+	gi.Computes[1].Holders, gi.Computes[1].Allocated, gi.Computes[1].ConfirmedFree = nil, free, true
+	text := pageText(showPage(t, Options{State: true}, snap))
+	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed", "2c.3g.20gb CI 1 – free, as an operator has confirmed"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	body := get(testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry()), "/api/v1/node").Body.String()
+	if n := strings.Count(body, `"allocated":false,"confirmedFree":true`); n != 2 || strings.Count(body, "confirmedFree") != 2 {
+		t.Errorf("%d devices are free by confirmation, want 2, and nothing of the others:\n%s", n, body)
+	}
+}
+
 // TestPageWithoutKubelet: on a node without a kubelet nothing is said of holders.
 func TestPageWithoutKubelet(t *testing.T) {
 	snap := nodeFixture()

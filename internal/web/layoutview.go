@@ -21,21 +21,23 @@ type instanceView struct {
 	Computes  []computeView // otherwise
 	Empty     bool          // no compute instance
 	Free      bool          // no pod holds it or a part of it
+	Confirmed bool          // so an operator has confirmed
 	Unknown   bool          // it is not known whether a pod does
 	Errors    []string
 }
 
 // computeView is a compute instance's row.
 type computeView struct {
-	ID      gpu.ComputeID
-	Profile string
-	UUID    string
-	Down    bool
-	Free    bool
-	Unknown bool
-	SM      gauge
-	Holders []holderView
-	Errors  []string
+	ID        gpu.ComputeID
+	Profile   string
+	UUID      string
+	Down      bool
+	Free      bool
+	Confirmed bool
+	Unknown   bool
+	SM        gauge
+	Holders   []holderView
+	Errors    []string
 }
 
 // addLayout fills in what a GPU in MIG mode is cut into.
@@ -155,16 +157,17 @@ func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1
 
 func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	view := instanceView{
-		ID:      inst.ID,
-		Profile: profileText(inst.Profile),
-		Down:    !inst.Up,
-		Memory:  memoryGauge(inst.Memory),
-		SM:      smGauge(inst.Activity),
-		Holders: holderViews(inst.Holders),
-		Errors:  errorTexts(inst.Errors),
-		Free:    !inst.Allocated.Or(true),
-		Unknown: kubelet && !inst.Allocated.Present(),
-		Empty:   len(inst.Computes) == 0,
+		ID:        inst.ID,
+		Profile:   profileText(inst.Profile),
+		Down:      !inst.Up,
+		Memory:    memoryGauge(inst.Memory),
+		SM:        smGauge(inst.Activity),
+		Holders:   holderViews(inst.Holders),
+		Errors:    errorTexts(inst.Errors),
+		Free:      !inst.Allocated.Or(true),
+		Confirmed: inst.ConfirmedFree,
+		Unknown:   kubelet && !inst.Allocated.Present(),
+		Empty:     len(inst.Computes) == 0,
 	}
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
@@ -185,15 +188,16 @@ func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	for i := range inst.Computes {
 		c := &inst.Computes[i]
 		view.Computes = append(view.Computes, computeView{
-			ID:      c.ID,
-			Profile: profileText(c.Profile),
-			UUID:    string(c.UUID),
-			Down:    !c.Up,
-			Free:    !c.Allocated.Or(true),
-			Unknown: kubelet && !c.Allocated.Present(),
-			SM:      smGauge(c.Activity),
-			Holders: holderViews(c.Holders),
-			Errors:  errorTexts(c.Errors),
+			ID:        c.ID,
+			Profile:   profileText(c.Profile),
+			UUID:      string(c.UUID),
+			Down:      !c.Up,
+			Free:      !c.Allocated.Or(true),
+			Confirmed: c.ConfirmedFree,
+			Unknown:   kubelet && !c.Allocated.Present(),
+			SM:        smGauge(c.Activity),
+			Holders:   holderViews(c.Holders),
+			Errors:    errorTexts(c.Errors),
 		})
 	}
 	return view

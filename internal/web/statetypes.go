@@ -82,6 +82,7 @@ type stateGPU struct {
 	Capacity         *stateCapacity              `json:"capacity,omitempty"`
 	Profiles         []gpu.Profile               `json:"profiles,omitempty"`
 	Allocated        gpu.Opt[bool]               `json:"allocated,omitzero"`
+	ConfirmedFree    bool                        `json:"confirmedFree,omitempty"` // free by an operator\'s confirmation alone
 	Holders          []stateHolder               `json:"holders"`
 	Jobs             []string                    `json:"jobs,omitempty"` // batch jobs
 	Containers       []stateContainer            `json:"containers,omitempty"`
@@ -240,6 +241,7 @@ type stateInstance struct {
 	Processes            gpu.Opt[int]           `json:"processes,omitzero"`
 	XIDErrors            []stateXID             `json:"xidErrors,omitempty"`
 	Allocated            gpu.Opt[bool]          `json:"allocated,omitzero"`
+	ConfirmedFree        bool                   `json:"confirmedFree,omitempty"` // free by an operator\'s confirmation alone
 	Holders              []stateHolder          `json:"holders"`
 	Jobs                 []string               `json:"jobs,omitempty"`
 	Errors               []stateError           `json:"errors"`
@@ -258,6 +260,7 @@ type stateCompute struct {
 	Activity      gpu.Activity           `json:"activity,omitzero"` // never DRAM's
 	Processes     gpu.Opt[int]           `json:"processes,omitzero"`
 	Allocated     gpu.Opt[bool]          `json:"allocated,omitzero"`
+	ConfirmedFree bool                   `json:"confirmedFree,omitempty"` // free by an operator\'s confirmation alone
 	Holders       []stateHolder          `json:"holders"`
 	Errors        []stateError           `json:"errors"`
 }

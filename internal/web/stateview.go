@@ -89,6 +89,7 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		Capacity:         stateOfCapacity(g.Capacity),
 		Profiles:         g.Profiles,
 		Allocated:        g.Allocated,
+		ConfirmedFree:    g.ConfirmedFree,
 		Holders:          each(g.Holders, stateOfHolder),
 		Jobs:             g.Jobs,
 		Containers:       each(g.Containers, stateOfContainer),
@@ -117,6 +118,7 @@ func stateOfInstance(i *gpu.GPUInstance) stateInstance {
 		Processes:            i.Processes,
 		XIDErrors:            each(i.XIDErrors, stateOfXID),
 		Allocated:            i.Allocated,
+		ConfirmedFree:        i.ConfirmedFree,
 		Holders:              each(i.Holders, stateOfHolder),
 		Jobs:                 i.Jobs,
 		Errors:               each(i.Errors, stateOfError),
@@ -137,6 +139,7 @@ func stateOfCompute(c *gpu.ComputeInstance) stateCompute {
 		Activity:      finiteActivity(c.Activity),
 		Processes:     c.Processes,
 		Allocated:     c.Allocated,
+		ConfirmedFree: c.ConfirmedFree,
 		Holders:       each(c.Holders, stateOfHolder),
 		Errors:        each(c.Errors, stateOfError),
 	}

@@ -69,8 +69,12 @@ func CheckConfig(path string) error {
 // loadConfig reads the configuration and the files that it names. With an error, the result has the files alone that were
 // looked at.
 func loadConfig(path string) (*loaded, error) {
-	c := &loaded{clients: make(map[string]control.Rights), files: []stamp{stampOf(path)}}
-	doc, err := readConfig(path)
+	c := &loaded{clients: make(map[string]control.Rights)}
+	var doc *configDocument
+	err := cause(c.stamp(path))
+	if err == nil {
+		doc, err = readConfig(path)
+	}
 	if err == nil {
 		err = doc.load(filepath.Dir(path), c)
 	}
@@ -78,6 +82,17 @@ func loadConfig(path string) (*loaded, error) {
 		return &loaded{files: c.files}, fmt.Errorf("--control.config.file=%s: %w", path, err)
 	}
 	return c, nil
+}
+
+// stamp takes note of files before they are read. It is an error if one is no regular file.
+func (c *loaded) stamp(paths ...string) error {
+	var errs []error
+	for _, path := range paths {
+		s := stampOf(path)
+		c.files = append(c.files, s)
+		errs = append(errs, s.regular())
+	}
+	return errors.Join(errs...)
 }
 
 func readConfig(path string) (*configDocument, error) {
@@ -145,17 +160,21 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 		return errors.New("tls: expected cert_file and key_file")
 	}
 	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
-	c.files = append(c.files, stampOf(cert), stampOf(key))
-	var err error
-	if c.certificate, err = tls.LoadX509KeyPair(cert, key); err != nil {
+	err := c.stamp(cert, key)
+	if err == nil {
+		c.certificate, err = tls.LoadX509KeyPair(cert, key)
+	}
+	if err != nil {
 		return fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
 	}
 	if d.TLS.ClientCA == "" {
 		return nil
 	}
 	ca := at(d.TLS.ClientCA)
-	c.files = append(c.files, stampOf(ca))
-	pem, err := os.ReadFile(ca)
+	var pem []byte
+	if err = c.stamp(ca); err == nil {
+		pem, err = os.ReadFile(ca)
+	}
 	if err != nil {
 		return fmt.Errorf("tls.client_ca_file: %w", err)
 	}

@@ -2,9 +2,11 @@ package server
 
 import (
 	"crypto/sha256"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,6 +69,25 @@ func TestConfigIsNotForOthers(t *testing.T) {
 	}
 	if err := CheckConfig(path); err == nil || !strings.HasSuffix(err.Error(), "mode 0644: expected no rights for others, such as 0640") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestConfigThatIsAPipe: reading it would not return, and every call would wait for it.
+func TestConfigThatIsAPipe(t *testing.T) {
+	for name, text := range map[string]string{"control.yml": "/control.yml: ", "cert.pem": "/cert.pem: ", "ca.pem": "/ca.pem: "} {
+		t.Run(name, func(t *testing.T) {
+			path := writeConfig(t, newAuthority(t), "tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nkubernetes: true\n")
+			if err := CheckConfig(path); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(filepath.Dir(path), name)
+			if err := errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			if err := CheckConfig(path); err == nil || !strings.HasSuffix(err.Error(), text+"expected a regular file") {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }
 
@@ -182,7 +203,7 @@ func TestReload(t *testing.T) {
 	}
 	path := writeConfig(t, newAuthority(t), tls+"tokens:\n"+token("ci", "1", "read")+token("old", "2", "read")+token("same", "3", "read"))
 	var r Reloader
-	if changes, err := r.Reload(path); len(changes) > 0 || err != nil {
+	if changes, err := r.Read(path)(); len(changes) > 0 || err != nil {
 		t.Errorf("before it is served: %q, %v", changes, err)
 	}
 	f, err := newConfigFile(path, log.NewNopLogger())
@@ -203,7 +224,7 @@ func TestReload(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		changes, err := r.Reload(path)
+		changes, err := r.Read(path)()
 		if got := strings.Join(changes, "; "); got != s.changes || (err != nil) != (s.err != "") || err != nil && !strings.Contains(err.Error(), s.err) {
 			t.Errorf("changes %q, %v; want %q, %s", got, err, s.changes, s.err)
 		}

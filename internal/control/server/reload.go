@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -39,6 +40,14 @@ type stamp struct {
 	missing bool
 }
 
+// regular returns an error if what is there is no regular file: to open a pipe is to wait for who writes it.
+func (s *stamp) regular() error {
+	if s.missing || s.mode.IsRegular() {
+		return nil
+	}
+	return &os.PathError{Op: "open", Path: s.path, Err: errors.New("expected a regular file")}
+}
+
 func newConfigFile(path string, logger log.Logger) (*configFile, error) {
 	c, err := loadConfig(path)
 	if err != nil {
@@ -66,7 +75,7 @@ func (f *configFile) current() (*loaded, error) {
 	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
 		return f.last, f.err
 	}
-	changes, err := f.read()
+	changes, err := f.use(loadConfig(f.path))
 	if err != nil {
 		_ = level.Error(f.logger).Log("msg", "Partition control refuses all TCP clients until its configuration is valid", "err", err)
 	} else {
@@ -75,9 +84,9 @@ func (f *configFile) current() (*loaded, error) {
 	return f.last, f.err
 }
 
-// read reads the files and returns what differs from those that could be used last. It is called with mu held.
-func (f *configFile) read() ([]string, error) {
-	c, err := loadConfig(f.path)
+// use puts in force what was read, or why it cannot be used, and returns what differs from those files that could be used last. It
+// is called with mu held.
+func (f *configFile) use(c *loaded, err error) ([]string, error) {
 	f.files = c.files
 	if err != nil {
 		f.err = fmt.Errorf("configuration: %w", err)
@@ -98,17 +107,21 @@ type Reloader struct {
 	file *configFile // nil: no listener has needed it yet
 }
 
-// Reload reads the file and returns what changed. With an error no client is admitted over TCP until the file is valid: a
-// credential that was taken out of it must not go on to count. TLS keeps the last certificate.
-func (r *Reloader) Reload(path string) ([]string, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.file == nil {
-		return nil, CheckConfig(path)
+// Read reads the file, for as long as its file system takes, and returns a function that puts it in force and returns what
+// changed. With an error no client is admitted over TCP until the file is valid: a credential that was taken out of it must not go
+// on to count. TLS keeps the last certificate.
+func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
+	c, err := loadConfig(path)
+	return func() ([]string, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.file == nil {
+			return nil, err
+		}
+		r.file.mu.Lock()
+		defer r.file.mu.Unlock()
+		return r.file.use(c, err)
 	}
-	r.file.mu.Lock()
-	defer r.file.mu.Unlock()
-	return r.file.read()
 }
 
 func (r *Reloader) set(file *configFile) {

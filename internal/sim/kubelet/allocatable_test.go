@@ -33,7 +33,7 @@ workloads: [{name: w, memory: 4GiB, sm: 20}]
 pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 `)
 	c := client(t, serve(t, n).Socket())
-	allocatable := func() []gpu.DeviceRef {
+	allocatable := func() []gpu.Offer {
 		t.Helper()
 		got, err := c.Allocatable(within(t))
 		if err != nil {
@@ -46,7 +46,7 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		t.Fatalf("got %+v, want two MIG devices and a GPU", before)
 	}
 	held, err := c.List(within(t))
-	if err != nil || len(held.List) != 1 || !slices.Contains(before, held.List[0].Device) {
+	if err != nil || len(held.List) != 1 || !slices.Contains(before, gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}) {
 		t.Fatalf("what is held, %+v, %v, is not allocatable: %+v", held, err, before)
 	}
 	gpu0, err := n.Read(0, gpu.ReadingMIG)
@@ -75,7 +75,7 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		t.Fatal(err)
 	}
 	after := allocatable()
-	if len(after) != 3 || slices.Equal(after, before) || !slices.Contains(after, held.List[0].Device) {
+	if len(after) != 3 || slices.Equal(after, before) || !slices.Contains(after, gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}) {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
 }

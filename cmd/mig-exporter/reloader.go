@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+)
+
+// reloader reads again the files that may change while the program runs.
+type reloader struct {
+	files  []*reloadable
+	logger log.Logger
+}
+
+// inForce puts what was read of a file in force and returns what changed, nothing if nothing did. It ends with its context.
+type inForce func(context.Context) ([]string, error)
+
+// reloadable is such a file. It is owned by the reloader's goroutine.
+type reloadable struct {
+	flag, path string
+	// read reads the file. It may block for as long as a file system hangs: it is called from a goroutine that can be abandoned,
+	// never twice at once, and changes nothing.
+	read    func() (inForce, error)
+	broken  string // what holds after an error
+	reading *reading
+}
+
+// reading is a call of read.
+type reading struct {
+	began time.Time
+	stale bool          // there was a signal since: the file may have changed
+	done  chan struct{} // closed once the rest is valid
+	apply inForce
+	err   error
+}
+
+// keepsOld is what holds after an error in most files, lateRead after a reading that takes too long.
+const (
+	keepsOld = "A file cannot be used; what was read before stays in force"
+	lateRead = "A file cannot be read in time; what was read before stays in force"
+)
+
+// readTimeout is how long a signal waits for its files, all together.
+const readTimeout = 10 * time.Second
+
+// errLate says that a file was not read in time.
+var errLate = errors.New("its file system does not answer")
+
+// newReloader lists the files that the flags name.
+func newReloader(cfg *Config, x *exporter) *reloader {
+	r := &reloader{logger: x.logger}
+	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
+		r.files = append(r.files, &reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
+			read: func() (inForce, error) { return x.readCounters(cfg) }})
+	}
+	if x.control == nil {
+		return r
+	}
+	if cfg.Control.LayoutsFile != "" {
+		r.files = append(r.files, &reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
+			read: func() (inForce, error) { return x.control.readLayouts(&cfg.Control) }})
+	}
+	if cfg.Control.ConfigFile != "" {
+		r.files = append(r.files, &reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
+			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until the file is valid",
+			read: func() (inForce, error) {
+				apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
+				return func(context.Context) ([]string, error) { return apply() }, nil
+			}})
+	}
+	return r
+}
+
+// run reloads with every signal until ctx ends. It does not wait for a file that hangs then.
+func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			r.abandon()
+			return nil
+		case s := <-signals:
+			level.Info(r.logger).Log("msg", "Reading files again", "signal", s, "files", len(r.files))
+			r.reload(ctx)
+		}
+	}
+}
+
+// reload reads every file again and logs what became of it.
+func (r *reloader) reload(ctx context.Context) {
+	if len(r.files) == 0 {
+		level.Info(r.logger).Log("msg", "Nothing was reloaded: no flag names a file that is read again")
+	}
+	inTime, stop := context.WithTimeout(ctx, readTimeout)
+	defer stop()
+	for _, f := range r.files {
+		f.start(time.Now())
+	}
+	for _, f := range r.files {
+		changes, err := f.finish(ctx, inTime)
+		switch {
+		case ctx.Err() != nil:
+			return // the program stops
+		case errors.Is(err, errLate):
+			level.Error(r.logger).Log("msg", lateRead, "flag", f.flag, "file", f.path, "err", err)
+		case err != nil:
+			level.Error(r.logger).Log("msg", f.broken, "flag", f.flag, "file", f.path, "err", err)
+		case len(changes) == 0:
+			level.Info(r.logger).Log("msg", "A file has not changed", "flag", f.flag, "file", f.path)
+		default:
+			level.Info(r.logger).Log("msg", "A file was reloaded", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
+		}
+	}
+}
+
+// abandon logs the readings that are left behind.
+func (r *reloader) abandon() {
+	for _, f := range r.files {
+		if f.hangs() {
+			level.Warn(r.logger).Log("msg", "Abandoned the reading of a file that did not return", "flag", f.flag, "file", f.path)
+		}
+	}
+}
+
+// hangs reports whether a reading is under way.
+func (f *reloadable) hangs() bool {
+	if f.reading == nil {
+		return false
+	}
+	select {
+	case <-f.reading.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// start begins to read the file, unless an earlier reading has not returned.
+func (f *reloadable) start(now time.Time) {
+	if f.hangs() {
+		f.reading.stale = true
+		return
+	}
+	one := &reading{began: now, done: make(chan struct{})}
+	f.reading = one
+	go func() {
+		defer close(one.done)
+		one.apply, one.err = f.read()
+	}()
+}
+
+// finish waits until inTime ends for a reading that began after the signal, and puts what was read in force.
+func (f *reloadable) finish(ctx, inTime context.Context) ([]string, error) {
+	for {
+		select {
+		case <-f.reading.done:
+		case <-inTime.Done():
+			if f.hangs() {
+				return nil, fmt.Errorf("%w: the reading that began at %s has not returned", errLate, f.reading.began.UTC().Format(time.RFC3339))
+			}
+		}
+		if !f.reading.stale {
+			break
+		}
+		f.start(time.Now())
+	}
+	if f.reading.err != nil {
+		return nil, f.reading.err
+	}
+	return f.reading.apply(ctx)
+}
+
+// expectRegular returns an error if a path is there and is no regular file: to open a pipe is to wait for who writes it.
+func expectRegular(path string) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().IsRegular() {
+		return nil //nolint:nilerr // reading it tells
+	}
+	return errors.New(path + ": expected a regular file")
+}

@@ -1,0 +1,35 @@
+package poll
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// TestFreeByConfirmation: while it is not known who holds devices, those that an operator has confirmed to be free are marked, and what
+// is free once it is known is not.
+func TestFreeByConfirmation(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	src.gpus[uuidA] = migGPU()
+	pods := &fakePods{list: gpu.Assignments{Incomplete: "the kubelet has restarted", Free: []gpu.DeviceRef{{MIG: "MIG-3"}, {GPU: uuidB}}}}
+	h := start(t, src, func(o *Options) { o.Pods = pods })
+	defer h.run()()
+	s := h.step(time.Second)
+	a, b := find(t, s, uuidA), find(t, s, uuidB)
+	if !b.ConfirmedFree || a.ConfirmedFree {
+		t.Errorf("GPUs: %v of the one that was confirmed, %v of the other", b.ConfirmedFree, a.ConfirmedFree)
+	}
+	for i := range a.Instances {
+		gi := &a.Instances[i]
+		want := gi.Computes[0].UUID == "MIG-3"
+		if gi.ConfirmedFree != want || gi.Computes[0].ConfirmedFree != want {
+			t.Errorf("GPU instance %d: %v, its compute instance %v; want %v", gi.ID, gi.ConfirmedFree, gi.Computes[0].ConfirmedFree, want)
+		}
+	}
+	pods.list = gpu.Assignments{}
+	s = h.step(time.Second)
+	if a, b := find(t, s, uuidA), find(t, s, uuidB); a.ConfirmedFree || b.ConfirmedFree || b.Allocated != gpu.Some(false) || a.Instances[0].ConfirmedFree {
+		t.Errorf("the list is complete: GPUs %v, %v", a.ConfirmedFree, b.ConfirmedFree)
+	}
+}

@@ -1,0 +1,96 @@
+package poll
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// TestLateReadingOfALostGPU: a reading that returns once its GPU is no longer in the inventory says nothing of now. It neither
+// makes the GPU up nor counts as another error.
+func TestLateReadingOfALostGPU(t *testing.T) {
+	for name, err := range map[string]error{"a reading": nil, "an error": gpu.ErrDriver} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				src := newFakeSource(uuidA, uuidB)
+				h := start(t, src, nil)
+				stop := h.run()
+				before := h.step(time.Second)
+				release := make(chan struct{})
+				src.set(func() { src.hang[uuidB] = release })
+				h.step(time.Second)
+				src.set(func() { src.inv.GPUs, src.errs[uuidB] = found(uuidA), err })
+				h.step(time.Second)
+				close(release)
+				synctest.Wait()
+				for range 2 {
+					b := find(t, h.step(time.Second), uuidB)
+					if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrLost) || !b.LastRead.Equal(before.Time) {
+						t.Errorf("up %v, errors %v, last read %v; want lost since %v", b.Up, b.Errors, b.LastRead, before.Time)
+					}
+					if n := errorCount(b, gpu.ReadingDevice, gpu.ReasonOther); n != 0 {
+						t.Errorf("the late error is counted %v times", n)
+					}
+				}
+				src.set(func() { src.inv.GPUs = found(uuidA, uuidB); delete(src.hang, uuidB); delete(src.errs, uuidB) })
+				if s := h.step(time.Second); !find(t, s, uuidB).Up || !find(t, s, uuidB).LastRead.Equal(s.Time) {
+					t.Error("a GPU that is found again is not read")
+				}
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestLateReadingHasTheIndexOfNow: the driver enumerates the GPUs anew while a reading is under way.
+func TestLateReadingHasTheIndexOfNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA, uuidB)
+		h := start(t, src, nil)
+		stop := h.run()
+		h.step(time.Second)
+		release := make(chan struct{})
+		src.set(func() { src.hang[uuidB] = release })
+		h.step(time.Second)
+		src.set(func() { src.inv.GPUs = found(uuidB, uuidA) })
+		close(release)
+		synctest.Wait()
+		src.set(func() { src.hang[uuidB] = make(chan struct{}) }) // the next reading does not return
+		if b := find(t, h.step(time.Second), uuidB); b.Index != 0 {
+			t.Errorf("index %d, want that of the inventory, 0", b.Index)
+		}
+		src.set(func() { close(src.hang[uuidB]) })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestIndexOfALostGPUBecomesFree: the 15 minutes for which a lost GPU is kept begin anew when its index is taken again.
+func TestIndexOfALostGPUBecomesFree(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	h := start(t, src, nil)
+	defer h.run()()
+	h.step(time.Second)
+	inventory := func(list ...gpu.FoundGPU) *gpu.Snapshot {
+		src.set(func() { src.inv.GPUs = list })
+		return h.step(time.Minute)
+	}
+	moved := gpu.FoundGPU{Index: 0, UUID: uuidB}
+	inventory(moved)
+	inventory(gpu.FoundGPU{Index: 1, UUID: uuidB}) // the index of the lost GPU is free
+	if s := h.step(2 * keepDisplaced); len(s.GPUs) != 2 {
+		t.Fatalf("while its index is free: %v, want the lost GPU still there", uuids(s))
+	}
+	if s := inventory(moved); len(s.GPUs) != 2 {
+		t.Errorf("its index has just been taken: %v, want the lost GPU still there", uuids(s))
+	}
+	if s := h.step(keepDisplaced); len(s.GPUs) != 1 {
+		t.Errorf("%v after its index was taken: %v, want it gone", keepDisplaced, uuids(s))
+	}
+}
