@@ -64,6 +64,10 @@ func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 func (t *tracked) estimatePower(g *gpu.GPU, before, at time.Time) {
 	idle := t.idle.watts(g)
 	g.Power = gpu.PowerEstimate{IdleWatts: idle}
+	defer t.tellEnergy(g)
+	if t.hasMIG && !g.MIG.Enabled.Present() {
+		return // the next reading that tells the mode shares the energy since the last one that did
+	}
 	boardJ := g.Readings.EnergyJoules
 	spent := energySince(t.boardJ, boardJ)
 	if boardJ.Present() {
@@ -96,7 +100,11 @@ func (t *tracked) estimatePower(g *gpu.GPU, before, at time.Time) {
 	if boardJ.Present() {
 		t.addEnergy(g, spent, before, at)
 	}
-	for i := range g.Instances { // over one failed reading, too
+}
+
+// tellEnergy writes the energy of the instances, over a failed reading, too.
+func (t *tracked) tellEnergy(g *gpu.GPU) {
+	for i := range g.Instances {
 		g.Instances[i].EnergyJoules = t.instances[g.Instances[i].ID].energy
 	}
 }

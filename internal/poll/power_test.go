@@ -199,3 +199,36 @@ func TestEnergySurvivesALostRight(t *testing.T) {
 		t.Errorf("energy of an instance that was destroyed out of sight and created again: %+v, want 0 from now", after)
 	}
 }
+
+// TestEnergyOverAFailedReadingOfTheMode: the energy until a reading that cannot tell whether MIG is on is shared with the next one.
+func TestEnergyOverAFailedReadingOfTheMode(t *testing.T) {
+	tr := track()
+	board := 0.0
+	read := func(at int64, fail bool) {
+		g := migGPU()
+		board += 100
+		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(board)
+		if fail {
+			g.MIG, g.Instances = gpu.MIGState{}, nil
+			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
+		}
+		tr.absorb(g, time.Unix(at, 0))
+	}
+	sum := func() (joules float64) {
+		joules = tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{Value: math.NaN()}).Value
+		for i := range tr.last.Instances {
+			joules += tr.last.Instances[i].EnergyJoules.Or(gpu.Counter{Value: math.NaN()}).Value
+		}
+		return joules
+	}
+	read(1, false)
+	read(2, false)
+	read(3, true)
+	if got := sum(); len(tr.last.Instances) != 2 || math.Abs(got-100) > 1e-9 {
+		t.Errorf("without the mode: %v J of %d instances and the rest, want the 100 before", got, len(tr.last.Instances))
+	}
+	read(4, false)
+	if got := sum(); math.Abs(got-300) > 1e-9 {
+		t.Errorf("%v J, want all 300", got)
+	}
+}
