@@ -34,24 +34,33 @@ type layoutSeries struct {
 	labels labels
 }
 
-// textTemplate is a text exposition of a layout without its values.
+// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
 type textTemplate struct {
 	text        []byte
+	families    []textFamily
 	slots       []slot
 	openMetrics bool // numbers are written as in OpenMetrics
 }
 
-// slot is a place in a template at which a value goes.
+// textFamily is a family of a template. Its text begins at the end of the family before.
+type textFamily struct {
+	comments int // end of its comments in the text
+	slots    int // end of its slots
+}
+
+// slot is a line of a template, at whose end a value goes.
 type slot struct {
-	end    int // of the text before it, which begins at the end of the slot before
+	end    int // of the line in the text; it begins at the end of what is before it
 	series int // index in rendered.metrics
+	group  int // that the series belongs to, as Collector.groupOf returns it
 	count  bool
 }
 
-// Render appends the metrics of a Snapshot to dst, byte for byte as Gather and an encoder of the expfmt package give them but
-// for the duration of the collectors. It reports whether it could: it renders text and OpenMetrics 1.0 only, and nothing
-// that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
-func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (ok bool, err error) {
+// Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the expfmt
+// package give them but for the duration of the collectors. It reports whether it could: it renders text and OpenMetrics 1.0
+// only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
+// All selections of a Snapshot share one gathering and one template.
+func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
 	openMetrics := strings.HasPrefix(string(format), expfmt.OpenMetricsType)
 	if strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0) {
 		return false, nil
@@ -71,13 +80,13 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 	}
 	t, made := r.templates[format]
 	if !made {
-		t = r.newTemplate(format, openMetrics)
+		t = r.newTemplate(format, openMetrics, c.groupOf)
 		r.templates[format] = t
 	}
 	if t == nil {
 		return false, nil
 	}
-	t.fill(dst, r.metrics)
+	t.fill(dst, r.metrics, c.selection(names))
 	return true, r.err
 }
 
@@ -97,7 +106,7 @@ func (r *rendered) keepLayout() {
 
 // newTemplate has the library gather and encode the metrics and takes the values out of the text. It returns nil if
 // anything is refused, or if the text is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool) *textTemplate {
+func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool, groupOf func(string, *dto.Metric) int) *textTemplate {
 	families, err := gather(r.metrics)
 	if err != nil {
 		return nil
@@ -111,32 +120,43 @@ func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool) *textTemp
 	encoder := expfmt.NewEncoder(&one, format)
 	for _, family := range families {
 		one.Reset()
-		if err := encoder.Encode(family); err != nil || !t.add(one.Bytes(), family, index) {
+		if err := encoder.Encode(family); err != nil || !t.add(one.Bytes(), family, index, groupOf) {
 			return nil
 		}
 		all.Write(one.Bytes())
 	}
-	t.text, t.slots = slices.Clip(t.text), slices.Clip(t.slots)
+	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
 	var filled bytes.Buffer
-	t.fill(&filled, r.metrics)
+	t.fill(&filled, r.metrics, nil)
 	if !bytes.Equal(filled.Bytes(), all.Bytes()) {
 		return nil
 	}
 	for _, other := range r.templates { // escaping schemes seldom make a difference
-		if other != nil && other.openMetrics == t.openMetrics && slices.Equal(other.slots, t.slots) && bytes.Equal(other.text, t.text) {
+		if other != nil && other.equal(t) {
 			return other
 		}
 	}
 	return t
 }
 
+// equal reports whether two templates of one layout give the same text.
+func (t *textTemplate) equal(other *textTemplate) bool {
+	return t.openMetrics == other.openMetrics && slices.Equal(t.slots, other.slots) && slices.Equal(t.families, other.families) &&
+		bytes.Equal(t.text, other.text)
+}
+
 // add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
-// which series a value is of. It reports whether there is a value for each line.
-func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int) bool {
-	metrics, of := family.GetMetric(), 0 // of: how many lines of the first metric there were
+// which series a value is of. It reports whether there is a value for each line, and no comment among the lines.
+func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf func(string, *dto.Metric) int) bool {
+	metrics, of, first := family.GetMetric(), 0, len(t.slots) // of: how many lines of the first metric there were
+	comments := len(t.text)
 	for line := range bytes.Lines(text) {
 		if line[0] == '#' {
 			t.text = append(t.text, line...)
+			comments = len(t.text)
+			if len(t.slots) > first {
+				return false
+			}
 			continue
 		}
 		if len(metrics) == 0 {
@@ -149,12 +169,14 @@ func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*flo
 			return false
 		}
 		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: i, count: lines > 1 && of != 1})
-		t.text = append(t.text, '\n')
+		t.slots = append(t.slots, slot{
+			end: len(t.text), series: i, group: groupOf(family.GetName(), metrics[0]), count: lines > 1 && of != 1,
+		})
 		if of++; of == lines {
 			metrics, of = metrics[1:], 0
 		}
 	}
+	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
 	return len(metrics) == 0
 }
 
@@ -172,26 +194,40 @@ func valueOf(m *dto.Metric) (value *float64, lines int) {
 	return nil, 0
 }
 
-// fill appends the text to dst with the values of the metrics in it.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics) {
-	dst.Grow(len(t.text) + 12*len(t.slots))
-	begin := 0
-	for i := range t.slots {
-		at := &t.slots[i]
-		dst.Write(t.text[begin:at.end])
-		begin = at.end
-		number := dst.AvailableBuffer()
-		switch of := &m[at.series]; {
-		case !at.count:
-			number = appendFloat(number, of.value, t.openMetrics)
-		case t.openMetrics:
-			number = strconv.AppendUint(number, of.count, 10)
-		default:
-			number = appendFloat(number, float64(of.count), false)
-		}
-		dst.Write(number)
+// fill appends the text of the selected groups to dst with the values of the metrics in it.
+func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) {
+	if selected == nil {
+		dst.Grow(len(t.text) + 12*len(t.slots))
 	}
-	dst.Write(t.text[begin:])
+	out := dst.AvailableBuffer()
+	begin, i := 0, 0
+	for _, f := range t.families {
+		comments := t.text[begin:f.comments] // nil once they are written
+		begin = f.comments
+		for ; i < f.slots; i++ {
+			at := &t.slots[i]
+			line := t.text[begin:at.end]
+			begin = at.end
+			if selected.has(at.group) {
+				out = append(append(out, comments...), line...)
+				out = append(at.appendValue(out, m, t.openMetrics), '\n')
+				comments = nil
+			}
+		}
+	}
+	dst.Write(out)
+}
+
+// appendValue appends the value of a slot.
+func (at *slot) appendValue(dst []byte, m metrics, openMetrics bool) []byte {
+	switch of := &m[at.series]; {
+	case !at.count:
+		return appendFloat(dst, of.value, openMetrics)
+	case openMetrics:
+		return strconv.AppendUint(dst, of.count, 10)
+	default:
+		return appendFloat(dst, float64(of.count), false)
+	}
 }
 
 // appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.

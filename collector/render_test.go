@@ -36,7 +36,7 @@ func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
 	for _, format := range rendersIn {
 		want, wantErr := encoded(t, c, s, format)
 		var got bytes.Buffer
-		ok, err := c.Render(&got, s, format)
+		ok, err := c.Render(&got, s, format, nil)
 		if !ok {
 			t.Fatalf("%s: not rendered, %v", format, wantErr)
 		}
@@ -106,7 +106,7 @@ func TestRenderWithFailures(t *testing.T) {
 	}
 	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*sink, *view) { panic("bad") }})
 	var out bytes.Buffer
-	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
+	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
 		t.Errorf("after a panic: rendered %v, %v", ok, err)
 	}
 }
@@ -119,7 +119,7 @@ func TestRenderRefuses(t *testing.T) {
 	for range 2 {
 		for _, format := range rendersIn {
 			var out bytes.Buffer
-			if ok, _ := c.Render(&out, twice, format); ok || out.Len() != 0 {
+			if ok, _ := c.Render(&out, twice, format, nil); ok || out.Len() != 0 {
 				t.Errorf("%s: duplicate series were rendered", format)
 			}
 		}
@@ -131,7 +131,7 @@ func TestRenderRefuses(t *testing.T) {
 		}
 	}
 	for _, format := range []expfmt.Format{expfmt.FmtProtoDelim, expfmt.FmtProtoText, expfmt.FmtProtoCompact, expfmt.FmtOpenMetrics_2_0_0} {
-		if ok, err := c.Render(&bytes.Buffer{}, good, format); ok || err != nil {
+		if ok, err := c.Render(&bytes.Buffer{}, good, format, nil); ok || err != nil {
 			t.Errorf("%s: rendered %v, %v", format, ok, err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestRenderKeepsLittle(t *testing.T) {
 	render := func() {
 		out.Reset()
 		next++
-		if ok, err := c.Render(&out, snaps[next%2], expfmt.FmtText); !ok || err != nil {
+		if ok, err := c.Render(&out, snaps[next%2], expfmt.FmtText, nil); !ok || err != nil {
 			t.Fatalf("rendered %v, %v", ok, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestRenderConcurrently(t *testing.T) {
 			for round := range 10 {
 				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%2]
 				var out bytes.Buffer
-				if ok, err := c.Render(&out, s, format); !ok || err != nil || out.String() != want[s][format] {
+				if ok, err := c.Render(&out, s, format, nil); !ok || err != nil || out.String() != want[s][format] {
 					t.Errorf("rendered %v, %v, or other text than alone", ok, err)
 				}
 				if got, err := encoded(t, c, s, format); err != nil || got != want[s][format] {
@@ -223,7 +223,7 @@ func BenchmarkRender(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		out.Reset()
-		if ok, err := c.Render(&out, snaps[i%2], expfmt.FmtText); !ok || err != nil {
+		if ok, err := c.Render(&out, snaps[i%2], expfmt.FmtText, nil); !ok || err != nil {
 			b.Fatal(ok, err)
 		}
 	}
