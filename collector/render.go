@@ -61,11 +61,7 @@ type slot struct {
 // only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
 // All selections of a Snapshot share one gathering and one template.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
-	openMetrics := strings.HasPrefix(string(format), expfmt.OpenMetricsType)
-	if strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0) {
-		return false, nil
-	}
-	if !openMetrics && !strings.HasPrefix(string(format), "text/plain") {
+	if !isText(format) {
 		return false, nil
 	}
 	c.mu.Lock()
@@ -78,16 +74,38 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		r.metrics, r.snap = k.metrics, s
 		r.keepLayout()
 	}
-	t, made := r.templates[format]
-	if !made {
-		t = r.newTemplate(format, openMetrics, c.groupOf)
-		r.templates[format] = t
-	}
-	if t == nil {
+	if !r.fill(dst, format, c.groupOf, c.selection(names)) {
 		return false, nil
 	}
-	t.fill(dst, r.metrics, c.selection(names))
 	return true, r.err
+}
+
+// isText reports whether a format is text or OpenMetrics 1.0.
+func isText(format expfmt.Format) bool {
+	if isOpenMetrics(format) {
+		return !strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0)
+	}
+	return strings.HasPrefix(string(format), "text/plain")
+}
+
+func isOpenMetrics(format expfmt.Format) bool {
+	return strings.HasPrefix(string(format), expfmt.OpenMetricsType)
+}
+
+// groupFunc returns the index of the group that a series of a family belongs to.
+type groupFunc func(family string, m *dto.Metric) int
+
+// fill appends the selected metrics to dst and reports whether they could be rendered.
+func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected selection) bool {
+	t, made := r.templates[format]
+	if !made {
+		t = r.newTemplate(format, groupOf)
+		r.templates[format] = t
+	}
+	if t != nil {
+		t.fill(dst, r.metrics, selected)
+	}
+	return t != nil
 }
 
 // keepLayout drops the templates if the series are others than those that they were made of.
@@ -106,7 +124,7 @@ func (r *rendered) keepLayout() {
 
 // newTemplate has the library gather and encode the metrics and takes the values out of the text. It returns nil if
 // anything is refused, or if the text is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool, groupOf func(string, *dto.Metric) int) *textTemplate {
+func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) *textTemplate {
 	families, err := gather(r.metrics)
 	if err != nil {
 		return nil
@@ -115,7 +133,7 @@ func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool, groupOf f
 	for i := range r.metrics {
 		index[&r.metrics[i].value] = i
 	}
-	t := &textTemplate{openMetrics: openMetrics, slots: make([]slot, 0, len(r.metrics))}
+	t := &textTemplate{openMetrics: isOpenMetrics(format), slots: make([]slot, 0, len(r.metrics))}
 	var all, one bytes.Buffer
 	encoder := expfmt.NewEncoder(&one, format)
 	for _, family := range families {
@@ -147,7 +165,7 @@ func (t *textTemplate) equal(other *textTemplate) bool {
 
 // add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
 // which series a value is of. It reports whether there is a value for each line, and no comment among the lines.
-func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf func(string, *dto.Metric) int) bool {
+func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf groupFunc) bool {
 	metrics, of, first := family.GetMetric(), 0, len(t.slots) // of: how many lines of the first metric there were
 	comments := len(t.text)
 	for line := range bytes.Lines(text) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -83,7 +84,8 @@ func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())
 	fresh, _ := freshRegistry()
-	return web.NewHandler(web.Options{Register: fresh, FreshFor: freshFor}, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
+	opts := web.Options{Register: fresh, FreshFor: freshFor, Process: collector.NewProcess(), FreshCollector: collector.ExporterGroup}
+	return web.NewHandler(opts, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
 }
 
 // TestScrapesOfTheBenchCallNoDriver: neither the first scrape of a Snapshot nor a later one, in any form.
@@ -144,10 +146,11 @@ func BenchmarkScrapeAlone(b *testing.B) {
 	}
 }
 
-// BenchmarkScrapeFirst is the first scrape of a Snapshot, which gathers and encodes it.
-func BenchmarkScrapeFirst(b *testing.B) {
+// BenchmarkScrapeLone is the scrape of a lone Prometheus, which always meets a new Snapshot: it gathers and encodes it, and
+// what the process says of itself.
+func BenchmarkScrapeLone(b *testing.B) {
 	x := benchNode(b, benchGPUs)
-	h, snaps := renewedHandler(x, minFresh)
+	h, snaps := renewedHandler(x, 0)
 	for _, f := range benchForms {
 		b.Run(f.name, func(b *testing.B) { benchScrape(b, h, f.accept, f.coding, snaps.renew) })
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/common/version"
 
@@ -163,6 +162,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Version:        version.Version,
 		Now:            x.node.now,
 		Register:       x.fresh,
+		Process:        collector.NewProcess(),
 		Extra:          x.node.handlers(x.poller),
 	}
 }
@@ -248,7 +248,7 @@ func pollOptions(
 	return opts
 }
 
-// freshRegistry holds what is gathered anew with every scrape: the process itself.
+// freshRegistry holds what is gathered anew with every scrape, beside collector.Process.
 func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "mig_exporter_poll_duration_seconds",
@@ -260,8 +260,6 @@ func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(
 		took,
-		collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		versioncollector.NewCollector("mig_exporter"),
 	)
 	return r, took
