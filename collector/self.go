@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	runtimemetrics "runtime/metrics"
 	"strconv"
 	"sync"
@@ -13,18 +12,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 )
 
-// Process serves what the process says of itself, go_* and process_*, as it is at each call. Its families are a choice of those
+// Process serves what the process says of itself, go_*, process_* and its version, as it is at each call. Its families are a choice of those
 // of the Prometheus library, with their names, types and help, see TestProcessIsOfTheLibrary.
 //
 // The library's own collectors are not used because they read more than is served: on every scrape /proc/stat, a line for
 // each CPU, for the time at which the process started, and the network counters, which are those of the whole network
 // namespace. That was most of the cost of a scrape. Its methods are safe for concurrent use.
 type Process struct {
-	started  *float64 // Unix time; nil if it is not known
 	families []processFamily
 	samples  []runtimemetrics.Sample // of all families that are read from the runtime, in their order
 
@@ -42,7 +41,7 @@ type processFamily struct {
 
 // NewProcess returns a Process.
 func NewProcess() *Process {
-	p := &Process{started: startTime()}
+	p := &Process{}
 	cat := &catalog{}
 	add := func(name, help string, read func() (float64, error), samples ...string) *processFamily {
 		p.families = append(p.families, processFamily{family: cat.family(name, help, ""), read: read, names: samples})
@@ -51,8 +50,19 @@ func NewProcess() *Process {
 		}
 		return &p.families[len(p.families)-1]
 	}
-	add("go_info", "Information about the Go environment.", func() (float64, error) { return 1, nil }).
-		labels = labels(nil).extend("version", runtime.Version())
+	constant := func(f *dto.MetricFamily) {
+		for _, m := range f.GetMetric() {
+			var pairs []string
+			for _, pair := range m.GetLabel() {
+				pairs = append(pairs, pair.GetName(), pair.GetValue())
+			}
+			value := m.GetGauge().GetValue()
+			add(f.GetName(), f.GetHelp(), func() (float64, error) { return value, nil }).labels = labels(nil).extend(pairs...)
+		}
+	}
+	constant(gatherOne(versioncollector.NewCollector("mig_exporter"), "mig_exporter_build_info"))
+	constant(gatherOne(collectors.NewGoCollector(), "go_info"))
+	constant(gatherOne(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), "process_start_time_seconds"))
 	add("go_goroutines", "Number of goroutines that currently exist.", nil, "/sched/goroutines:goroutines")
 	add("go_threads", "Number of OS threads created.", nil, "/sched/threads/total:threads")
 	add("go_sched_gomaxprocs_threads", "The current runtime.GOMAXPROCS setting, or the number of operating system threads that can execute "+
@@ -73,9 +83,6 @@ func NewProcess() *Process {
 	add("process_max_fds", "Maximum number of open file descriptors.", maxFiles)
 	add("process_open_fds", "Number of open file descriptors.", openFiles)
 	add("process_resident_memory_bytes", "Resident memory size in bytes.", residentBytes)
-	if p.started != nil {
-		add("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", func() (float64, error) { return *p.started, nil })
-	}
 	return p
 }
 
@@ -127,14 +134,14 @@ func (p *Process) collect(k *sink) {
 	}
 }
 
-// startTime returns the Unix time at which the process started, nil if it cannot be found out.
-func startTime() *float64 {
+// gatherOne returns a family of a collector of the library, nil if it has none of that name.
+func gatherOne(c prometheus.Collector, name string) *dto.MetricFamily {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(c)
 	families, _ := registry.Gather() // with an error, what is there is still valid
 	for _, f := range families {
-		if f.GetName() == "process_start_time_seconds" {
-			return f.GetMetric()[0].GetGauge().Value
+		if f.GetName() == name {
+			return f
 		}
 	}
 	return nil
@@ -173,10 +180,17 @@ func openFiles() (float64, error) {
 
 // residentBytes returns the resident memory: the second field of statm, in pages (proc_pid_statm(5)).
 func residentBytes() (float64, error) {
-	text, err := os.ReadFile("/proc/self/statm")
+	file, err := os.Open("/proc/self/statm")
 	if err != nil {
 		return 0, fmt.Errorf("read the resident memory: %w", err)
 	}
+	defer file.Close()
+	var buffer [256]byte // seven numbers
+	length, err := file.Read(buffer[:])
+	if err != nil {
+		return 0, fmt.Errorf("read the resident memory: %w", err)
+	}
+	text := buffer[:length]
 	_, rest, _ := bytes.Cut(text, []byte(" "))
 	pages, _, _ := bytes.Cut(rest, []byte(" "))
 	n, err := strconv.ParseUint(string(pages), 10, 64)

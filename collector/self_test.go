@@ -3,6 +3,7 @@ package collector
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 )
@@ -17,9 +19,10 @@ import (
 // TestProcessIsOfTheLibrary: each family is one of the Prometheus library's collectors, with its name, type, help and labels,
 // and with its value if that does not change.
 func TestProcessIsOfTheLibrary(t *testing.T) {
-	constant := []string{"go_info", "go_sched_gomaxprocs_threads", "go_gc_gomemlimit_bytes", "process_max_fds", "process_start_time_seconds"}
+	constant := []string{"go_info", "mig_exporter_build_info", "go_sched_gomaxprocs_threads", "go_gc_gomemlimit_bytes", "process_max_fds", "process_start_time_seconds"}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		versioncollector.NewCollector("mig_exporter"))
 	theirs, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -42,13 +45,8 @@ func TestProcessIsOfTheLibrary(t *testing.T) {
 			t.Errorf("%s: got %s, %q, want %s, %q", f.GetName(), f.GetType(), f.GetHelp(), of.GetType(), of.GetHelp())
 		}
 		a, b := f.GetMetric()[0], of.GetMetric()[0]
-		if len(f.GetMetric()) != 1 || len(a.GetLabel()) != len(b.GetLabel()) {
+		if len(f.GetMetric()) != 1 || labelsIn(a) != labelsIn(b) {
 			t.Errorf("%s: got %v, want %v", f.GetName(), f.GetMetric(), of.GetMetric())
-		}
-		for i := range a.GetLabel() {
-			if a.GetLabel()[i].String() != b.GetLabel()[i].String() {
-				t.Errorf("%s: got %v, want %v", f.GetName(), a, b)
-			}
 		}
 		got, want := valueIn(a), valueIn(b)
 		if got <= 0 || slices.Contains(constant, f.GetName()) && got != want {
@@ -60,6 +58,17 @@ func TestProcessIsOfTheLibrary(t *testing.T) {
 			t.Errorf("no %s", name)
 		}
 	}
+}
+
+// labelsIn are the labels that are not empty.
+func labelsIn(m *dto.Metric) string {
+	text := ""
+	for _, pair := range m.GetLabel() {
+		if pair.GetValue() != "" {
+			text += fmt.Sprintf("%s=%q,", pair.GetName(), pair.GetValue())
+		}
+	}
+	return text
 }
 
 func has(families []*dto.MetricFamily, name string) bool {

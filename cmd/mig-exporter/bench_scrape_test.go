@@ -128,24 +128,6 @@ func benchScrape(b *testing.B, h http.Handler, accept, coding string, before fun
 	reportQuantiles(b, "", took)
 }
 
-// BenchmarkScrapeCached is a scrape of a Snapshot that has been encoded: all but the first.
-func BenchmarkScrapeCached(b *testing.B) {
-	x := benchNode(b, benchGPUs)
-	for _, f := range benchForms {
-		b.Run(f.name, func(b *testing.B) { benchScrape(b, x.handler, f.accept, f.coding, func() {}) })
-	}
-}
-
-// BenchmarkScrapeAlone is a scrape of a Snapshot that has been encoded, a second or more after the last scrape: what the
-// process says of itself is gathered anew.
-func BenchmarkScrapeAlone(b *testing.B) {
-	x := benchNode(b, benchGPUs)
-	h, _ := renewedHandler(x, 0)
-	for _, f := range benchForms {
-		b.Run(f.name, func(b *testing.B) { benchScrape(b, h, f.accept, f.coding, func() {}) })
-	}
-}
-
 // BenchmarkScrapeLone is the scrape of a lone Prometheus, which always meets a new Snapshot: it gathers and encodes it, and
 // what the process says of itself.
 func BenchmarkScrapeLone(b *testing.B) {
@@ -156,13 +138,40 @@ func BenchmarkScrapeLone(b *testing.B) {
 	}
 }
 
+// BenchmarkScrapeRepeated is a scrape of a Snapshot that another scraper has just had encoded.
+func BenchmarkScrapeRepeated(b *testing.B) {
+	x := benchNode(b, benchGPUs)
+	for _, f := range benchForms {
+		b.Run(f.name, func(b *testing.B) { benchScrape(b, x.handler, f.accept, f.coding, func() {}) })
+	}
+}
+
+// TestLoneScrapeAllocatesLittle holds the bound of docs/performance.md.
+func TestLoneScrapeAllocatesLittle(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector empties pools; it runs in the target test-growth")
+	}
+	x := benchNode(t, benchGPUs)
+	h, snaps := renewedHandler(x, 0)
+	for _, coding := range []string{"identity", "gzip"} {
+		r := scrapeRequest(t, "http://node/metrics", acceptText, coding)
+		scrape := func() {
+			snaps.renew()
+			scrapeDiscarding(t, h, r)
+		}
+		if allocations := testing.AllocsPerRun(50, scrape); allocations > 200 {
+			t.Errorf("text/%s: %v allocations", coding, allocations)
+		}
+	}
+}
+
 // BenchmarkScrapeGrowth is the same on smaller and larger nodes.
 func BenchmarkScrapeGrowth(b *testing.B) {
 	for _, gpus := range growth {
 		x := benchNode(b, gpus)
-		h, snaps := renewedHandler(x, minFresh)
-		b.Run(fmt.Sprintf("cached/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, x.handler, acceptText, "identity", func() {}) })
-		b.Run(fmt.Sprintf("first/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "identity", snaps.renew) })
+		h, snaps := renewedHandler(x, 0)
+		b.Run(fmt.Sprintf("lone/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "gzip", snaps.renew) })
+		b.Run(fmt.Sprintf("plain/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "identity", snaps.renew) })
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 	"github.com/prometheus/client_golang/prometheus"
-	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
 	"github.com/prometheus/common/version"
 
 	"github.com/mig-exporter/mig-exporter/collector"
@@ -258,10 +257,7 @@ func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
 		NativeHistogramBucketFactor: 1.1,
 	})
 	r := prometheus.NewRegistry()
-	r.MustRegister(
-		took,
-		versioncollector.NewCollector("mig_exporter"),
-	)
+	r.MustRegister(took)
 	return r, took
 }
 

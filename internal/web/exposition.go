@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	dto "github.com/prometheus/client_model/go"
@@ -135,6 +136,9 @@ func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.Met
 
 // finish appends what ends an exposition in its format: the "# EOF" of OpenMetrics.
 func finish(dst *bytes.Buffer, format expfmt.Format) error {
+	if !strings.HasPrefix(string(format), expfmt.OpenMetricsType) {
+		return nil // an encoder, for nothing, is ten allocations
+	}
 	if closer, ok := expfmt.NewEncoder(dst, format).(expfmt.Closer); ok {
 		return closer.Close()
 	}
