@@ -87,15 +87,15 @@ func (e *endings) encode(form endingForm) ending {
 
 // families appends the families that belong to no Snapshot.
 func (e *endings) families(dst *bytes.Buffer, format expfmt.Format) error {
-	var errs []error
+	var ofProcess error
 	if e.process != nil {
-		if rendered, err := e.process.Render(dst, format); rendered {
-			errs = append(errs, err)
-		} else {
-			errs = append(errs, gatherInto(dst, format, e.process))
+		rendered, err := e.process.Render(dst, format)
+		if !rendered {
+			err = gatherInto(dst, format, e.process)
 		}
+		ofProcess = err
 	}
-	return errors.Join(append(errs, gatherInto(dst, format, e.fresh))...)
+	return errors.Join(ofProcess, gatherInto(dst, format, e.fresh))
 }
 
 func gatherInto(dst *bytes.Buffer, format expfmt.Format, from prometheus.Gatherer) error {

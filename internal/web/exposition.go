@@ -62,21 +62,22 @@ func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report fu
 // opening is the encoded Snapshot, without the end marker of OpenMetrics, of size 0 where nothing could be encoded. Its
 // bytes are shared: they must not be modified. The error says why some or all is missing; it has been reported.
 func (e *exposition) opening(w wire, s selection) (opening, error) {
-	create := func() encoding {
-		return sync.OnceValues(func() (opening, error) { return e.encode(w, s.names) })
-	}
 	e.mu.Lock()
 	var made encoding
 	if s.all() {
 		if made = e.openings[w]; made == nil {
-			made = create()
+			made = e.encoding(w, nil)
 			e.openings[w] = made
 		}
 	} else {
-		made = e.selected.get(selectedWire{w, s.key}, maxSelections, create)
+		made = e.selected.get(selectedWire{w, s.key}, maxSelections, func() encoding { return e.encoding(w, s.names) })
 	}
 	e.mu.Unlock()
 	return made()
+}
+
+func (e *exposition) encoding(w wire, names []string) encoding {
+	return sync.OnceValues(func() (opening, error) { return e.encode(w, names) })
 }
 
 func (e *exposition) encode(w wire, names []string) (opening, error) {

@@ -37,8 +37,9 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 		formats:    expfmt.DefaultOpenMetricsAcceptedFormats(),
 		complaints: &complaints{logger: logger, now: opts.Now},
 	}
+	report := h.complaints.add
 	h.endings = &endings{
-		process: opts.Process, fresh: fresh, keep: opts.FreshFor, pool: pool, report: h.complaints.add,
+		process: opts.Process, fresh: fresh, keep: opts.FreshFor, pool: pool, report: report,
 		kept: make(map[endingForm]*keptEnding),
 	}
 	if opts.NoOpenMetrics {
@@ -51,7 +52,7 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 		h.slots = make(chan struct{}, opts.MaxScrapes)
 	}
 	h.expositions = perSnapshot[*exposition]{snaps: snaps, make: func(snap *gpu.Snapshot) *exposition {
-		return newExposition(snap, metrics, pool, h.complaints.add)
+		return newExposition(snap, metrics, pool, report)
 	}}
 	return h
 }
