@@ -104,8 +104,8 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 
 .PHONY: test-growth
 test-growth: toolchain
-	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes; rendered text and holders over whole scenarios"
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run 'TestNothingGrows|TestRenderIs|TestNoHeldDevice' ./cmd/mig-exporter
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes; rendered text and holders over whole scenarios; the allocations of a scrape"
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run 'TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape' ./cmd/mig-exporter
 
 .PHONY: test-docs
 test-docs: toolchain
@@ -135,7 +135,7 @@ docs: toolchain ## rewrite the generated documentation
 .PHONY: bench
 bench: toolchain ## measure and print the tables of docs/performance.md; it takes ten minutes and a machine that is quiet
 	@mkdir -p bin && cat /proc/loadavg >bin/bench.load
-	go test -run '^$$' -bench 'Poll|Scrape|Loopback' -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >bin/bench.txt
+	go test -run '^$$' -bench 'ScrapeLone|ScrapeRepeated|Gzip|ScrapeGrowth|Loopback|Poll' -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >bin/bench.txt
 	go test -run '^$$' -bench Resident -benchtime 1x -count 2 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	@echo "load average before: $$(cat bin/bench.load)"
 	@go run ./cmd/benchtable <bin/bench.txt

@@ -58,6 +58,7 @@ type Options struct {
 // Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
 type Collector struct {
 	groups        []enabledGroup
+	groupNames    map[string]string // the group of each native family, "" for those about the groups themselves
 	pods          podLabels
 	distributions *distributions
 	dcgm          *dcgmGroup // nil: nothing under dcgm-exporter's names
@@ -105,6 +106,10 @@ func New(opts Options) (*Collector, error) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}
+	}
+	c.groupNames = make(map[string]string, len(cat.families))
+	for _, f := range cat.families {
+		c.groupNames[f.Name] = f.Group
 	}
 	if asDCGM {
 		if c.dcgm, err = newDCGM(opts, pods); err != nil {
@@ -199,7 +204,7 @@ func (c *Collector) run(g *enabledGroup, k *sink, v *view) (r run) {
 // report writes what became of the groups. The caller holds c.mu.
 func (c *Collector) report(k *sink, runs []run) {
 	for i := range runs {
-		l := c.root.extend("collector", runs[i].group)
+		l := c.root.extend(statusLabel, runs[i].group)
 		k.flag(c.success, l, runs[i].err == nil)
 		k.add(c.duration, l, runs[i].took.Seconds())
 	}

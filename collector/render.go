@@ -34,28 +34,33 @@ type layoutSeries struct {
 	labels labels
 }
 
-// textTemplate is a text exposition of a layout without its values.
+// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
 type textTemplate struct {
 	text        []byte
+	families    []textFamily
 	slots       []slot
 	openMetrics bool // numbers are written as in OpenMetrics
 }
 
-// slot is a place in a template at which a value goes.
-type slot struct {
-	end    int // of the text before it, which begins at the end of the slot before
-	series int // index in rendered.metrics
+// textFamily is a family of a template. Its text begins at the end of the family before.
+type textFamily struct {
+	comments int // end of its comments in the text
+	slots    int // end of its slots
 }
 
-// Render appends the metrics of a Snapshot to dst, byte for byte as Gather and an encoder of the expfmt package give them but
-// for the duration of the collectors. It reports whether it could: it renders text and OpenMetrics 1.0 only, and nothing
-// that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
-func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (ok bool, err error) {
-	openMetrics := strings.HasPrefix(string(format), expfmt.OpenMetricsType)
-	if strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0) {
-		return false, nil
-	}
-	if !openMetrics && !strings.HasPrefix(string(format), "text/plain") {
+// slot is a line of a template, at whose end a value goes.
+type slot struct {
+	end    int // of the line in the text; it begins at the end of what is before it
+	series int // index in rendered.metrics
+	group  int // that the series belongs to, as Collector.groupOf returns it
+}
+
+// Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the expfmt
+// package give them but for the duration of the collectors. It reports whether it could: it renders text and OpenMetrics 1.0
+// only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
+// All selections of a Snapshot share one gathering and one template.
+func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
+	if !isText(format) {
 		return false, nil
 	}
 	c.mu.Lock()
@@ -68,16 +73,38 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		r.metrics, r.snap = k.metrics, s
 		r.keepLayout()
 	}
-	t, made := r.templates[format]
-	if !made {
-		t = r.newTemplate(format, openMetrics)
-		r.templates[format] = t
-	}
-	if t == nil {
+	if !r.fill(dst, format, c.groupOf, c.selection(names)) {
 		return false, nil
 	}
-	t.fill(dst, r.metrics)
 	return true, r.err
+}
+
+// isText reports whether a format is text or OpenMetrics 1.0.
+func isText(format expfmt.Format) bool {
+	if isOpenMetrics(format) {
+		return !strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0)
+	}
+	return strings.HasPrefix(string(format), "text/plain")
+}
+
+func isOpenMetrics(format expfmt.Format) bool {
+	return strings.HasPrefix(string(format), expfmt.OpenMetricsType)
+}
+
+// groupFunc returns the index of the group that a series of a family belongs to.
+type groupFunc func(family string, m *dto.Metric) int
+
+// fill appends the selected metrics to dst and reports whether they could be rendered.
+func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected selection) bool {
+	t, made := r.templates[format]
+	if !made {
+		t = r.newTemplate(format, groupOf)
+		r.templates[format] = t
+	}
+	if t != nil {
+		t.fill(dst, r.metrics, selected)
+	}
+	return t != nil
 }
 
 // keepLayout drops the templates if the series are others than those that they were made of.
@@ -96,7 +123,7 @@ func (r *rendered) keepLayout() {
 
 // newTemplate has the library gather and encode the metrics and takes the values out of the text. It returns nil if
 // anything is refused, or if the text is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool) *textTemplate {
+func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) *textTemplate {
 	families, err := gather(r.metrics)
 	if err != nil {
 		return nil
@@ -105,37 +132,47 @@ func (r *rendered) newTemplate(format expfmt.Format, openMetrics bool) *textTemp
 	for i := range r.metrics {
 		index[&r.metrics[i].value] = i
 	}
-	t := &textTemplate{openMetrics: openMetrics, slots: make([]slot, 0, len(r.metrics))}
+	t := &textTemplate{openMetrics: isOpenMetrics(format), slots: make([]slot, 0, len(r.metrics))}
 	var all, one bytes.Buffer
 	encoder := expfmt.NewEncoder(&one, format)
 	for _, family := range families {
 		one.Reset()
-		if err := encoder.Encode(family); err != nil || !t.add(one.Bytes(), family, index) {
+		if err := encoder.Encode(family); err != nil || !t.add(one.Bytes(), family, index, groupOf) {
 			return nil
 		}
 		all.Write(one.Bytes())
 	}
-	t.text, t.slots = slices.Clip(t.text), slices.Clip(t.slots)
+	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
 	var filled bytes.Buffer
-	t.fill(&filled, r.metrics)
+	t.fill(&filled, r.metrics, nil)
 	if !bytes.Equal(filled.Bytes(), all.Bytes()) {
 		return nil
 	}
 	for _, other := range r.templates { // escaping schemes seldom make a difference
-		if other != nil && other.openMetrics == t.openMetrics && slices.Equal(other.slots, t.slots) && bytes.Equal(other.text, t.text) {
+		if other != nil && other.equal(t) {
 			return other
 		}
 	}
 	return t
 }
 
+// equal reports whether two templates of one layout give the same text.
+func (t *textTemplate) equal(other *textTemplate) bool {
+	return t.openMetrics == other.openMetrics && slices.Equal(t.slots, other.slots) && slices.Equal(t.families, other.families) &&
+		bytes.Equal(t.text, other.text)
+}
+
 // add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
-// which series a value is of. It reports whether there is a value for each line.
-func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int) bool {
-	metrics := family.GetMetric()
+// which series a value is of. It reports whether there is a value for each line, and no comment among the lines.
+func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf groupFunc) bool {
+	metrics, first, comments := family.GetMetric(), len(t.slots), len(t.text)
 	for line := range bytes.Lines(text) {
 		if line[0] == '#' {
 			t.text = append(t.text, line...)
+			comments = len(t.text)
+			if len(t.slots) > first {
+				return false
+			}
 			continue
 		}
 		if len(metrics) == 0 {
@@ -147,10 +184,10 @@ func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*flo
 			return false
 		}
 		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: i})
-		t.text = append(t.text, '\n')
+		t.slots = append(t.slots, slot{end: len(t.text), series: i, group: groupOf(family.GetName(), metrics[0])})
 		metrics = metrics[1:]
 	}
+	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
 	return len(metrics) == 0
 }
 
@@ -162,17 +199,28 @@ func valueOf(m *dto.Metric) *float64 {
 	return m.GetCounter().Value
 }
 
-// fill appends the text to dst with the values of the metrics in it.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics) {
-	dst.Grow(len(t.text) + 12*len(t.slots))
-	begin := 0
-	for i := range t.slots {
-		at := &t.slots[i]
-		dst.Write(t.text[begin:at.end])
-		begin = at.end
-		dst.Write(appendFloat(dst.AvailableBuffer(), m[at.series].value, t.openMetrics))
+// fill appends the text of the selected groups to dst with the values of the metrics in it.
+func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) {
+	if selected == nil {
+		dst.Grow(len(t.text) + 12*len(t.slots))
 	}
-	dst.Write(t.text[begin:])
+	out := dst.AvailableBuffer()
+	begin, i := 0, 0
+	for _, f := range t.families {
+		comments := t.text[begin:f.comments] // nil once they are written
+		begin = f.comments
+		for ; i < f.slots; i++ {
+			at := &t.slots[i]
+			line := t.text[begin:at.end]
+			begin = at.end
+			if selected.has(at.group) {
+				out = append(append(out, comments...), line...)
+				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
+				comments = nil
+			}
+		}
+	}
+	dst.Write(out)
 }
 
 // appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.

@@ -20,14 +20,21 @@ import (
 func encoded(t testing.TB, c *Collector, s *gpu.Snapshot, format expfmt.Format) (string, error) {
 	t.Helper()
 	families, err := c.Gather(s)
+	text, encodeErr := encode(families, format)
+	return text, errors.Join(err, encodeErr)
+}
+
+// encode is what the library makes of families but for histograms: they are native ones, which text does not have.
+func encode(families []*dto.MetricFamily, format expfmt.Format) (string, error) {
 	var out bytes.Buffer
+	var errs []error
 	encoder := expfmt.NewEncoder(&out, format)
 	for _, f := range families {
-		if f.GetType() != dto.MetricType_HISTOGRAM { // native ones, which text does not have
-			err = errors.Join(err, encoder.Encode(f))
+		if f.GetType() != dto.MetricType_HISTOGRAM {
+			errs = append(errs, encoder.Encode(f))
 		}
 	}
-	return out.String(), err
+	return out.String(), errors.Join(errs...)
 }
 
 var rendersIn = []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0}
@@ -39,7 +46,7 @@ func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
 	for _, format := range rendersIn {
 		want, wantErr := encoded(t, c, s, format)
 		var got bytes.Buffer
-		ok, err := c.Render(&got, s, format)
+		ok, err := c.Render(&got, s, format, nil)
 		if !ok {
 			t.Fatalf("%s: not rendered, %v", format, wantErr)
 		}
@@ -109,7 +116,7 @@ func TestRenderWithFailures(t *testing.T) {
 	}
 	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*sink, *view) { panic("bad") }})
 	var out bytes.Buffer
-	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
+	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
 		t.Errorf("after a panic: rendered %v, %v", ok, err)
 	}
 }
@@ -122,7 +129,7 @@ func TestRenderRefuses(t *testing.T) {
 	for range 2 {
 		for _, format := range rendersIn {
 			var out bytes.Buffer
-			if ok, _ := c.Render(&out, twice, format); ok || out.Len() != 0 {
+			if ok, _ := c.Render(&out, twice, format, nil); ok || out.Len() != 0 {
 				t.Errorf("%s: duplicate series were rendered", format)
 			}
 		}
@@ -134,7 +141,7 @@ func TestRenderRefuses(t *testing.T) {
 		}
 	}
 	for _, format := range []expfmt.Format{expfmt.FmtProtoDelim, expfmt.FmtProtoText, expfmt.FmtProtoCompact, expfmt.FmtOpenMetrics_2_0_0} {
-		if ok, err := c.Render(&bytes.Buffer{}, good, format); ok || err != nil {
+		if ok, err := c.Render(&bytes.Buffer{}, good, format, nil); ok || err != nil {
 			t.Errorf("%s: rendered %v, %v", format, ok, err)
 		}
 	}
@@ -156,7 +163,7 @@ func TestRenderKeepsLittle(t *testing.T) {
 	render := func() {
 		out.Reset()
 		next++
-		if ok, err := c.Render(&out, snaps[next%2], expfmt.FmtText); !ok || err != nil {
+		if ok, err := c.Render(&out, snaps[next%2], expfmt.FmtText, nil); !ok || err != nil {
 			t.Fatalf("rendered %v, %v", ok, err)
 		}
 	}
@@ -206,7 +213,7 @@ func TestRenderConcurrently(t *testing.T) {
 			for round := range 10 {
 				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%2]
 				var out bytes.Buffer
-				if ok, err := c.Render(&out, s, format); !ok || err != nil || out.String() != want[s][format] {
+				if ok, err := c.Render(&out, s, format, nil); !ok || err != nil || out.String() != want[s][format] {
 					t.Errorf("rendered %v, %v, or other text than alone", ok, err)
 				}
 				if got, err := encoded(t, c, s, format); err != nil || got != want[s][format] {
@@ -226,7 +233,7 @@ func BenchmarkRender(b *testing.B) {
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		out.Reset()
-		if ok, err := c.Render(&out, snaps[i%2], expfmt.FmtText); !ok || err != nil {
+		if ok, err := c.Render(&out, snaps[i%2], expfmt.FmtText, nil); !ok || err != nil {
 			b.Fatal(ok, err)
 		}
 	}

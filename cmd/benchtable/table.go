@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -22,23 +23,22 @@ const (
 	gpusOfBench = "gpus=8"
 )
 
-// lines are those of the first table.
+// lines are those of the first table: the lone scrape first, which is what most nodes see.
 func lines() []line {
 	var list []line
-	for _, kind := range []struct {
-		title, benchmark string
-		target           float64
-	}{
-		{"scrape of an encoded Snapshot, among others", "ScrapeCached", 1 * millisecond},
-		{"scrape of an encoded Snapshot, alone", "ScrapeAlone", 1 * millisecond},
-		{"first scrape of a Snapshot", "ScrapeFirst", 15 * millisecond},
-	} {
-		for _, form := range forms() {
-			name := kind.benchmark + "/" + form
-			list = append(list,
-				line{kind.title + ", " + form + ": p50", metric{name, "p50-ns"}, 0},
-				line{kind.title + ", " + form + ": p99", metric{name, "p99-ns"}, kind.target})
-		}
+	for _, form := range forms() {
+		name, title := "ScrapeLone/"+form, "lone scrape, "+form
+		list = append(list,
+			line{title + ": p50", metric{name, "p50-ns"}, loneTarget(form, 2*millisecond)},
+			line{title + ": p99", metric{name, "p99-ns"}, 0},
+			line{title + ": allocations", metric{name, "allocs/op"}, loneTarget(form, 200)},
+			line{title + ": body", metric{name, "body-bytes"}, 0})
+	}
+	for _, form := range forms() {
+		name, title := "ScrapeRepeated/"+form, "repeated scrape of a Snapshot, "+form
+		list = append(list,
+			line{title + ": p50", metric{name, "p50-ns"}, 0},
+			line{title + ": p99", metric{name, "p99-ns"}, 1 * millisecond})
 	}
 	for _, form := range forms() {
 		for _, scrapers := range []string{"1", "8"} {
@@ -65,7 +65,15 @@ func lines() []line {
 	)
 }
 
-// tables writes both tables and lists the benchmarks that are not there.
+// loneTarget is a target of a lone scrape in a form, 0 for protobuf, which is not rendered from templates.
+func loneTarget(form string, target float64) float64 {
+	if strings.HasPrefix(form, "text/") {
+		return target
+	}
+	return 0
+}
+
+// tables writes all tables and lists the benchmarks that are not there.
 func tables(found results, machine string) (text string, missing []string) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n", machine)
@@ -82,8 +90,36 @@ func tables(found results, machine string) (text string, missing []string) {
 		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", l.title,
 			format(best(values), l.metric.unit), format(median(values), l.metric.unit), target, verdict(values, l.target))
 	}
+	levels, none := levelTable(found)
 	growth, lacking := growthTable(found)
-	return out.String() + "\n" + growth, append(missing, lacking...)
+	return out.String() + "\n" + levels + "\n" + growth, slices.Concat(missing, none, lacking)
+}
+
+// levelTable is the time and the result of compressing a scrape at several levels, the best of the runs of each.
+func levelTable(found results) (text string, missing []string) {
+	var out strings.Builder
+	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed |\n|--:|--:|--:|--:|--:|\n")
+	for level := 1; level <= 6; level++ {
+		fmt.Fprintf(&out, "| %d", level)
+		for _, form := range []string{"text", "protobuf"} {
+			for _, unit := range []string{"p50-ns", "packed-bytes"} {
+				m := metric{fmt.Sprintf("GzipLevel/%s/identity/level=%d", form, level), unit}
+				out.WriteString(" | " + cell(found, m, &missing))
+			}
+		}
+		out.WriteString(" |\n")
+	}
+	return out.String(), missing
+}
+
+// cell is the best of the runs of a figure, or nothing and an entry in missing.
+func cell(found results, m metric, missing *[]string) string {
+	values := found[m]
+	if len(values) == 0 {
+		*missing = append(*missing, m.benchmark+" "+m.unit)
+		return ""
+	}
+	return format(best(values), m.unit)
 }
 
 // growthTable is the same figures on nodes of several sizes, the best of the runs of each.
@@ -95,21 +131,15 @@ func growthTable(found results) (text string, missing []string) {
 		{"poll: CPU", metric{"Poll/", "cpu-ns"}, 0},
 		{"poll: driver calls", metric{"Poll/", "calls"}, 0},
 		{"poll: allocations", metric{"Poll/", "allocs/op"}, 0},
-		{"first scrape, text: p50", metric{"ScrapeGrowth/first/", "p50-ns"}, 0},
-		{"first scrape: allocations", metric{"ScrapeGrowth/first/", "allocs/op"}, 0},
-		{"scrape of an encoded Snapshot, text: p50", metric{"ScrapeGrowth/cached/", "p50-ns"}, 0},
-		{"body, text", metric{"ScrapeGrowth/first/", "body-bytes"}, 0},
+		{"lone scrape, text/gzip: p50", metric{"ScrapeGrowth/lone/", "p50-ns"}, 0},
+		{"lone scrape, text/gzip: allocations", metric{"ScrapeGrowth/lone/", "allocs/op"}, 0},
+		{"lone scrape, text/gzip: body", metric{"ScrapeGrowth/lone/", "body-bytes"}, 0},
+		{"lone scrape, text/identity: p50", metric{"ScrapeGrowth/plain/", "p50-ns"}, 0},
+		{"lone scrape, text/identity: body", metric{"ScrapeGrowth/plain/", "body-bytes"}, 0},
 	} {
 		out.WriteString("| " + l.title)
 		for _, size := range sizes {
-			m := metric{l.metric.benchmark + "gpus=" + size, l.metric.unit}
-			cell := ""
-			if values := found[m]; len(values) > 0 {
-				cell = format(best(values), m.unit)
-			} else {
-				missing = append(missing, m.benchmark+" "+m.unit)
-			}
-			out.WriteString(" | " + cell)
+			out.WriteString(" | " + cell(found, metric{l.metric.benchmark + "gpus=" + size, l.metric.unit}, &missing))
 		}
 		out.WriteString(" |\n")
 	}

@@ -10,6 +10,10 @@ cpu: AMD EPYC
 BenchmarkPoll/gpus=8-2  	 99	 3582016 ns/op	 510.3 calls	 5326111 cpu-ns	 6927047 p99-ns
 BenchmarkPoll/gpus=8-2  	 99	 3582016 ns/op	 510.3 calls	 4900000 cpu-ns	 5927047 p99-ns
 BenchmarkPoll/gpus=8-2  	 99	 3582016 ns/op	 510.3 calls	 5000001 cpu-ns	 4927047 p99-ns
+BenchmarkScrapeLone/text/gzip-2 	 99	 3582016 ns/op	 2100000 p50-ns	 190 allocs/op
+BenchmarkScrapeLone/protobuf/gzip-2 	 99	 3582016 ns/op	 9100000 p50-ns	 9190 allocs/op
+BenchmarkScrapeRepeated/text/gzip-2 	 99	 3582016 ns/op	 1400 p50-ns
+BenchmarkGzipLevel/text/identity/level=6-2 	 99	 3582016 ns/op	 3100000 p50-ns	 37450 packed-bytes
 BenchmarkResident-16    	 1	 39 ns/op	 32.98 MiB@10000
 BenchmarkOther          	 1	 39 ns/op
 PASS
@@ -23,7 +27,11 @@ func TestTables(t *testing.T) {
 	}
 	text, missing := tables(runs, "a machine")
 	for _, want := range []string{
-		"a machine.\n",
+		"a machine.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n| lone scrape, text/gzip: p50 | 2.1 ms | 2.1 ms | < 2 ms | missed |\n" +
+			"| lone scrape, text/gzip: allocations | 190 | 190 | < 200 | met |\n",
+		"| lone scrape, protobuf/gzip: p50 | 9.1 ms | 9.1 ms |  |  |\n",
+		"| repeated scrape of a Snapshot, text/gzip: p50 | 1.4 µs | 1.4 µs |  |  |\n",
+		"| 6 | 3.1 ms | 37 KiB |  |  |\n",
 		"| poll: CPU | 4.9 ms | 5 ms | < 5 ms | met by the best run only |\n",
 		"| poll: p99 | 4.93 ms | 5.93 ms |  |  |\n",
 		"| resident after 10,000 polls and 1,000 scrapes | 33.0 MiB | 33.0 MiB | < 40.0 MiB | met |\n",
@@ -60,7 +68,7 @@ func TestFormat(t *testing.T) {
 
 func TestMissingBenchmarksFail(t *testing.T) {
 	var out strings.Builder
-	if err := write(&out, strings.NewReader(output), "a machine"); err == nil || !strings.Contains(err.Error(), "ScrapeFirst/text/gzip p99-ns") {
+	if err := write(&out, strings.NewReader(output), "a machine"); err == nil || !strings.Contains(err.Error(), "ScrapeLone/text/gzip p99-ns") {
 		t.Errorf("got %v, want an error that names what is missing", err)
 	}
 	if !strings.Contains(out.String(), "| poll: CPU |") {

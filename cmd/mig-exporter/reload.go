@@ -31,9 +31,19 @@ func (m *servedMetrics) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	return m.current.Load().Gather(s)
 }
 
+// CheckCollectors implements web.Metrics.
+func (m *servedMetrics) CheckCollectors(names []string) error {
+	return m.current.Load().CheckCollectors(names)
+}
+
+// Filter implements web.Metrics.
+func (m *servedMetrics) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
+	return m.current.Load().Filter(families, names)
+}
+
 // Render implements web.Metrics.
-func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (bool, error) {
-	return m.current.Load().Render(dst, s, format)
+func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error) {
+	return m.current.Load().Render(dst, s, format, names)
 }
 
 // Observe takes a Snapshot that is about to be published.

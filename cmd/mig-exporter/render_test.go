@@ -45,7 +45,7 @@ func compareRendered(t *testing.T, x *exporter, formats []expfmt.Format) {
 	}
 	for _, format := range formats {
 		var got, want bytes.Buffer
-		if ok, err := x.metrics.Render(&got, snap, format); !ok || err != nil {
+		if ok, err := x.metrics.Render(&got, snap, format, nil); !ok || err != nil {
 			t.Fatalf("%s: rendered %v, %v", format, ok, err)
 		}
 		encoder := expfmt.NewEncoder(&want, format)

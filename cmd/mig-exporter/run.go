@@ -147,20 +147,21 @@ func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profil
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
 	return web.Options{
-		Notes:         x.notes,
-		TelemetryPath: cfg.TelemetryPath,
-		MaxScrapes:    cfg.MaxScrapes,
-		FreshFor:      cfg.freshFor(),
-		ReadyMaxAge:   cfg.ReadyMaxAge * cfg.speed(),
-		State:         cfg.State,
-		Hosts:         hostNames(cfg.Addresses, x.node.hostname),
-		Pprof:         cfg.Pprof,
-		NoOpenMetrics: cfg.Names != collector.NamesNative,
-		Simulated:     cfg.Driver == driverSim,
-		Version:       version.Version,
-		Now:           x.node.now,
-		Register:      x.fresh,
-		Extra:         x.node.handlers(x.poller),
+		Notes:          x.notes,
+		TelemetryPath:  cfg.TelemetryPath,
+		MaxScrapes:     cfg.MaxScrapes,
+		FreshFor:       cfg.freshFor(),
+		FreshCollector: collector.ExporterGroup,
+		ReadyMaxAge:    cfg.ReadyMaxAge * cfg.speed(),
+		State:          cfg.State,
+		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
+		Pprof:          cfg.Pprof,
+		NoOpenMetrics:  cfg.Names != collector.NamesNative,
+		Simulated:      cfg.Driver == driverSim,
+		Version:        version.Version,
+		Now:            x.node.now,
+		Register:       x.fresh,
+		Extra:          x.node.handlers(x.poller),
 	}
 }
 

@@ -51,11 +51,20 @@ func TestGzipIsOneMember(t *testing.T) {
 		var head bytes.Buffer
 		open := pool.openGzip(&head, []byte(shared))
 		for _, own := range []string{"", "two\n", long} { // answers share the opening
-			var tail bytes.Buffer
-			pool.closeGzip(&tail, open, []byte(own))
-			if got := gunzip(t, slices.Concat(open.bytes, tail.Bytes())); string(got) != shared+own {
+			end := ending{text: []byte(own)}
+			if own != "" {
+				var packed bytes.Buffer
+				pool.deflate(&packed, end.text)
+				end.packed = packed.Bytes()
+			}
+			if got := gunzip(t, slices.Concat(closeGzip(open, end)...)); string(got) != shared+own {
 				t.Errorf("%d bytes and %d: got %d back", len(shared), len(own), len(got))
 			}
+		}
+		var whole bytes.Buffer
+		pool.gzip(&whole, []byte(shared))
+		if got := gunzip(t, whole.Bytes()); string(got) != shared {
+			t.Errorf("%d bytes: got %d back", len(shared), len(got))
 		}
 	}
 }

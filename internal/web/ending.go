@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 )
 
 // endings makes the second part of answers: the families that belong to no Snapshot, and what ends an exposition. It is
@@ -20,27 +21,33 @@ type endings struct {
 	report func(error)
 
 	mu   sync.Mutex
-	kept map[wire]*keptEnding
+	kept map[endingForm]*keptEnding
+}
+
+// endingForm names one form of an ending.
+type endingForm struct {
+	wire
+	bare bool // without the families
 }
 
 // keptEnding is the last ending of one form.
 type keptEnding struct {
 	mu   sync.Mutex // held while it is made: others of the form wait for it
 	made time.Time  // zero: never
-	// size and sum are those of the opening that it ends: under gzip both are in the trailer.
-	size, sum uint32
 	ending
 }
 
 // ending is the end of a body. Its bytes are shared: they must not be modified.
 type ending struct {
-	bytes []byte
-	empty bool  // no families are in it
-	err   error // why some or all are missing; it has been reported
+	text   []byte
+	packed []byte // the text in deflate blocks of its own, under gzip
+	empty  bool   // no families are in it
+	err    error  // why some or all are missing; it has been reported
 }
 
-// of gives an ending of the form for an opening.
-func (e *endings) of(form wire, open opening) ending {
+// of returns an ending of the form, bare or with the families.
+func (e *endings) of(w wire, bare bool) ending {
+	form := endingForm{w, bare}
 	e.mu.Lock()
 	k := e.kept[form]
 	if k == nil {
@@ -50,32 +57,39 @@ func (e *endings) of(form wire, open opening) ending {
 	e.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if now := time.Now(); k.made.IsZero() || now.Sub(k.made) >= e.keep || k.size != open.size || k.sum != open.sum {
-		k.ending = e.encode(form, open)
-		k.made, k.size, k.sum = now, open.size, open.sum
+	if now := time.Now(); k.made.IsZero() || now.Sub(k.made) >= e.keep {
+		k.ending, k.made = e.encode(form), now
 	}
 	return k.ending
 }
 
-func (e *endings) encode(form wire, open opening) ending {
-	families, err := e.fresh.Gather()
-	if err != nil {
-		err = fmt.Errorf("gather: %w", err)
-	}
+func (e *endings) encode(form endingForm) ending {
 	plain := e.pool.get()
 	defer e.pool.put(plain)
-	err = errors.Join(err, encodeFamilies(plain, form.format, families))
+	var err error
+	if !form.bare {
+		err = e.families(plain, form.format)
+	}
 	empty := plain.Len() == 0
 	err = errors.Join(err, finish(plain, form.format))
 	if err != nil {
 		e.report(err)
 	}
-	text := plain.Bytes()
-	if form.coding == codingGzip {
+	end := ending{text: bytes.Clone(plain.Bytes()), empty: empty, err: err} // the buffers go back
+	if form.coding == codingGzip && len(end.text) > 0 {
 		packed := e.pool.get()
 		defer e.pool.put(packed)
-		e.pool.closeGzip(packed, open, text)
-		text = packed.Bytes()
+		e.pool.deflate(packed, end.text)
+		end.packed = bytes.Clone(packed.Bytes())
 	}
-	return ending{bytes: bytes.Clone(text), empty: empty, err: err} // the buffers go back
+	return end
+}
+
+// families appends the families that belong to no Snapshot.
+func (e *endings) families(dst *bytes.Buffer, format expfmt.Format) error {
+	families, err := e.fresh.Gather()
+	if err != nil {
+		err = fmt.Errorf("gather: %w", err)
+	}
+	return errors.Join(err, encodeFamilies(dst, format, families))
 }

@@ -70,10 +70,10 @@ func TestSharedFailureIsReportedOnce(t *testing.T) {
 	reports := 0
 	e := &endings{
 		fresh: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("no /proc") }),
-		keep:  time.Hour, pool: new(buffers), report: func(error) { reports++ }, kept: map[wire]*keptEnding{},
+		keep:  time.Hour, pool: new(buffers), report: func(error) { reports++ }, kept: map[endingForm]*keptEnding{},
 	}
 	for range 3 {
-		if got := e.of(wire{expfmt.FmtText, codingIdentity}, opening{}); got.err == nil || !got.empty {
+		if got := e.of(wire{expfmt.FmtText, codingIdentity}, false); got.err == nil || !got.empty {
 			t.Errorf("got %+v, want an error and nothing", got)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	dto "github.com/prometheus/client_model/go"
@@ -20,54 +21,75 @@ type wire struct {
 	coding coding
 }
 
-// exposition is one Snapshot on the wire: gathered once at most, and encoded once in each form that was asked for. All
-// methods may be called at once; the first caller does the work and the others wait for it.
+// exposition is one Snapshot on the wire: gathered once at most, and encoded once in each form that was asked for. Of
+// selections, which clients make up, only the last maxSelections encodings are kept. All methods may be called at once; the
+// first caller does the work and the others wait for it.
 type exposition struct {
-	pool   *buffers
-	report func(error)
-	render func(*bytes.Buffer, expfmt.Format) (bool, error)
-	gather func() ([]*dto.MetricFamily, error)
+	snap    *gpu.Snapshot
+	metrics Metrics
+	pool    *buffers
+	report  func(error)
+	gather  func() ([]*dto.MetricFamily, error)
 
 	mu       sync.Mutex
-	openings map[wire]func() (opening, error)
+	openings map[wire]encoding // of everything
+	selected recent[selectedWire, encoding]
 	reported bool // that something could not be gathered
+}
+
+// encoding returns an opening, which the first call makes.
+type encoding func() (opening, error)
+
+// selectedWire names one form of a selection.
+type selectedWire struct {
+	wire
+	selection string // its key
 }
 
 // newExposition gathers nothing yet. What goes wrong later is told to report, once each.
 func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report func(error)) *exposition {
 	return &exposition{
-		pool:   pool,
-		report: report,
-		render: func(dst *bytes.Buffer, format expfmt.Format) (bool, error) { return metrics.Render(dst, snap, format) },
+		snap:    snap,
+		metrics: metrics,
+		pool:    pool,
+		report:  report,
 		// A Gather that panics does so for every scraper of the Snapshot: OnceValues keeps the panic. A half of the
 		// metrics that looks like all of them would be worse.
 		gather:   sync.OnceValues(func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) }),
-		openings: make(map[wire]func() (opening, error)),
+		openings: make(map[wire]encoding),
 	}
 }
 
 // opening is the encoded Snapshot, without the end marker of OpenMetrics, of size 0 where nothing could be encoded. Its
 // bytes are shared: they must not be modified. The error says why some or all is missing; it has been reported.
-func (e *exposition) opening(w wire) (opening, error) {
+func (e *exposition) opening(w wire, s selection) (opening, error) {
 	e.mu.Lock()
-	made, ok := e.openings[w]
-	if !ok {
-		made = sync.OnceValues(func() (opening, error) { return e.encode(w) })
-		e.openings[w] = made
+	var made encoding
+	if s.all() {
+		if made = e.openings[w]; made == nil {
+			made = e.encoding(w, nil)
+			e.openings[w] = made
+		}
+	} else {
+		made = e.selected.get(selectedWire{w, s.key}, maxSelections, func() encoding { return e.encoding(w, s.names) })
 	}
 	e.mu.Unlock()
 	return made()
 }
 
-func (e *exposition) encode(w wire) (opening, error) {
+func (e *exposition) encoding(w wire, names []string) encoding {
+	return sync.OnceValues(func() (opening, error) { return e.encode(w, names) })
+}
+
+func (e *exposition) encode(w wire, names []string) (opening, error) {
 	plain := e.pool.get()
 	defer e.pool.put(plain)
-	rendered, gatherErr := e.render(plain, w.format)
+	rendered, gatherErr := e.metrics.Render(plain, e.snap, w.format, names)
 	var err error
 	if !rendered {
 		var families []*dto.MetricFamily
 		families, gatherErr = e.gather()
-		if err = encodeFamilies(plain, w.format, families); err != nil {
+		if err = encodeFamilies(plain, w.format, e.metrics.Filter(families, names)); err != nil {
 			e.report(err)
 		}
 	}
@@ -130,6 +152,9 @@ func isProtobuf(format expfmt.Format) bool { return format.FormatType() == expfm
 
 // finish appends what ends an exposition in its format: the "# EOF" of OpenMetrics.
 func finish(dst *bytes.Buffer, format expfmt.Format) error {
+	if !strings.HasPrefix(string(format), expfmt.OpenMetricsType) {
+		return nil // an encoder, for nothing, is ten allocations
+	}
 	if closer, ok := expfmt.NewEncoder(dst, format).(expfmt.Closer); ok {
 		return closer.Close()
 	}

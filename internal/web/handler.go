@@ -26,11 +26,15 @@ type Snapshots interface {
 // Metrics turns a Snapshot into metrics. Its methods may be called from several goroutines at once. With an error they give
 // what could be gathered all the same.
 type Metrics interface {
+	// CheckCollectors returns an error that says what was expected unless each name is that of a collector that is on.
+	CheckCollectors(names []string) error
 	// Gather returns the metric families. It is called once per Snapshot at most; the families are owned by the caller.
 	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
-	// Render appends to dst what an encoder of the format makes of the families, which is quicker, and reports true. Or it
-	// appends nothing and reports false: Gather and an encoder do it then.
-	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format) (bool, error)
+	// Filter returns what the named collectors have in families that Gather returned; no names are all.
+	Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily
+	// Render appends to dst what an encoder of the format makes of the filtered families, which is quicker, and reports
+	// true. Or it appends nothing and reports false: Gather, Filter and an encoder do it then.
+	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error)
 }
 
 // Options say what the handler serves. The zero value of a field is the default that its comment names.
@@ -44,6 +48,9 @@ type Options struct {
 	MaxScrapes int
 	// FreshFor is for how long, in real time, scrapers share what was gathered anew for one of them; 0 is not at all.
 	FreshFor time.Duration
+	// FreshCollector is the collector that the fresh families belong to: a scrape that picks others does not get them. Empty is
+	// none.
+	FreshCollector string
 	// ReadyMaxAge is the age of the last Snapshot from which the process is not ready; 0 is no bound.
 	ReadyMaxAge time.Duration
 	// Notes, if not nil, are lines that the readiness answer has besides those of its sources.

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,8 +21,32 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
+// plainMetrics has what is alike in all Metrics of these tests: each family is a collector by its name, and nothing is
+// rendered without an encoder.
+type plainMetrics struct{}
+
+func (plainMetrics) CheckCollectors(names []string) error {
+	for _, name := range names {
+		if !strings.HasPrefix(name, "test_") && name != "own" {
+			return fmt.Errorf("unknown collector %q", name)
+		}
+	}
+	return nil
+}
+
+func (plainMetrics) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
+	return slices.DeleteFunc(slices.Clone(families), func(f *dto.MetricFamily) bool {
+		return len(names) > 0 && !slices.Contains(names, f.GetName())
+	})
+}
+
+func (plainMetrics) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format, []string) (bool, error) {
+	return false, nil
+}
+
 // registry is a Metrics that gathers the same families of any Snapshot, and a gauge with its generation.
 type registry struct {
+	plainMetrics
 	reg     *prometheus.Registry
 	current prometheus.Gauge
 	err     error         // added to what was gathered
@@ -41,10 +67,6 @@ func newRegistry(t testing.TB) *registry {
 	hist.Observe(3)
 	r.reg.MustRegister(r.current, hist, constant{created})
 	return r
-}
-
-func (r *registry) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format) (bool, error) {
-	return false, nil
 }
 
 func (r *registry) Gather(snap *gpu.Snapshot) ([]*dto.MetricFamily, error) {
@@ -117,7 +139,10 @@ func (l *logged) count() int {
 }
 
 // synthetic gives 2,500 series in 25 families.
-type synthetic struct{ reg *prometheus.Registry }
+type synthetic struct {
+	plainMetrics
+	reg *prometheus.Registry
+}
 
 func newSynthetic() synthetic {
 	reg := prometheus.NewRegistry()
@@ -130,10 +155,8 @@ func newSynthetic() synthetic {
 		}
 		reg.MustRegister(vec)
 	}
-	return synthetic{reg}
+	return synthetic{reg: reg}
 }
-
-func (synthetic) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format) (bool, error) { return false, nil }
 
 func (s synthetic) Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error) { return s.reg.Gather() }
 

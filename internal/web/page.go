@@ -75,7 +75,7 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	packed := h.pool.get()
 	defer h.pool.put(packed)
-	h.pool.closeGzip(packed, opening{}, buf.Bytes())
+	h.pool.gzip(packed, buf.Bytes())
 	answer(w, codingGzip, packed.Bytes())
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,8 +19,10 @@ import (
 
 // scrapeHandler serves metrics: the encoded Snapshot, shared by all scrapers, and after it the fresh families.
 type scrapeHandler struct {
+	metrics     Metrics
 	expositions perSnapshot[*exposition]
 	endings     *endings
+	own         string // the collector that the fresh families belong to; empty for none
 	formats     []expfmt.Format
 	slots       chan struct{} // nil: no bound
 	complaints  *complaints
@@ -29,11 +32,15 @@ type scrapeHandler struct {
 
 func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers, logger log.Logger) *scrapeHandler {
 	h := &scrapeHandler{
+		metrics:    metrics,
+		own:        opts.FreshCollector,
 		formats:    expfmt.DefaultOpenMetricsAcceptedFormats(),
 		complaints: &complaints{logger: logger, now: opts.Now},
 	}
+	report := h.complaints.add
 	h.endings = &endings{
-		fresh: fresh, keep: opts.FreshFor, pool: pool, report: h.complaints.add, kept: make(map[wire]*keptEnding),
+		fresh: fresh, keep: opts.FreshFor, pool: pool, report: report,
+		kept: make(map[endingForm]*keptEnding),
 	}
 	if opts.NoOpenMetrics {
 		h.formats = expfmt.DefaultAcceptedFormats()
@@ -45,7 +52,7 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 		h.slots = make(chan struct{}, opts.MaxScrapes)
 	}
 	h.expositions = perSnapshot[*exposition]{snaps: snaps, make: func(snap *gpu.Snapshot) *exposition {
-		return newExposition(snap, metrics, pool, h.complaints.add)
+		return newExposition(snap, metrics, pool, report)
 	}}
 	return h
 }
@@ -61,6 +68,11 @@ func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 
 // ServeHTTP serves one scrape.
 func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	chosen, err := selected(r.URL.RawQuery, h.metrics)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
 	if !h.enter() {
 		h.rejected.Add(1)
 		w.Header().Set("Retry-After", "1")
@@ -69,31 +81,35 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	form := wire{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
-	begin, end, err := h.encode(form)
+	parts, err := h.encode(form, chosen)
 	if err != nil {
 		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", string(form.format))
 	w.Header().Add("Vary", "Accept")
-	answer(w, form.coding, begin, end)
+	answer(w, form.coding, parts...)
 	h.served.Add(1)
 }
 
-// encode gives the two parts of an answer: the Snapshot, and the families that are gathered anew with what ends an
+// encode returns the parts of an answer: the Snapshot, and the families that are gathered anew with what ends an
 // exposition. It gives up its slot before the answer is written, so that slow readers keep nobody out. What is missing is
 // logged; it is an error only where nothing else is left.
-func (h *scrapeHandler) encode(form wire) (begin, end []byte, err error) {
+func (h *scrapeHandler) encode(form wire, chosen selection) ([][]byte, error) {
 	defer h.leave()
 	var open opening
+	var err error
 	if e, ok := h.expositions.current(); ok {
-		open, err = e.opening(form)
+		open, err = e.opening(form, chosen)
 	}
-	last := h.endings.of(form, open)
+	last := h.endings.of(form, !chosen.all() && !slices.Contains(chosen.names, h.own))
 	if err = errors.Join(err, last.err); err != nil && open.size == 0 && last.empty {
-		return nil, nil, err
+		return nil, err
 	}
-	return open.bytes, last.bytes, nil
+	if form.coding == codingGzip {
+		return closeGzip(open, last), nil
+	}
+	return [][]byte{open.bytes, last.text}, nil
 }
 
 func (h *scrapeHandler) enter() bool {

@@ -253,8 +253,8 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 func TestExpositionEncodesOnce(t *testing.T) {
 	e := newExposition(nodeFixture(), newRegistry(t), new(buffers), func(err error) { t.Error(err) })
 	for _, form := range []wire{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
-		a, errA := e.opening(form)
-		b, errB := e.opening(form)
+		a, errA := e.opening(form, selection{})
+		b, errB := e.opening(form, selection{})
 		if errA != nil || errB != nil || a.size == 0 || &a.bytes[0] != &b.bytes[0] {
 			t.Errorf("%v: encoded anew (%v, %v)", form, errA, errB)
 		}
@@ -280,11 +280,10 @@ func TestScrapeBeforeFirstSnapshot(t *testing.T) {
 
 // failing gives families and an error.
 type failing struct {
+	plainMetrics
 	families []*dto.MetricFamily
 	err      error
 }
-
-func (failing) Render(*bytes.Buffer, *gpu.Snapshot, expfmt.Format) (bool, error) { return false, nil }
 
 func (f failing) Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error) { return f.families, f.err }
 
@@ -301,10 +300,10 @@ func TestScrapePartial(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{"gather error keeps what was gathered", failing{[]*dto.MetricFamily{good}, collide}, prometheus.NewRegistry(), 200, "test_good 1\n"},
-		{"family that cannot be encoded is left out whole", failing{[]*dto.MetricFamily{bad, good}, nil}, prometheus.NewRegistry(), 200, "# HELP test_good -\n# TYPE test_good gauge\ntest_good 1\n"},
-		{"nothing gathered but fresh", failing{nil, collide}, freshRegistry(), 200, "fresh_gathers "},
-		{"nothing at all", failing{nil, collide}, prometheus.NewRegistry(), 500, "nothing could be gathered and encoded: gather: collector memory: boom\n"},
+		{"gather error keeps what was gathered", failing{families: []*dto.MetricFamily{good}, err: collide}, prometheus.NewRegistry(), 200, "test_good 1\n"},
+		{"family that cannot be encoded is left out whole", failing{families: []*dto.MetricFamily{bad, good}, err: nil}, prometheus.NewRegistry(), 200, "# HELP test_good -\n# TYPE test_good gauge\ntest_good 1\n"},
+		{"nothing gathered but fresh", failing{err: collide}, freshRegistry(), 200, "fresh_gathers "},
+		{"nothing at all", failing{err: collide}, prometheus.NewRegistry(), 500, "nothing could be gathered and encoded: gather: collector memory: boom\n"},
 		{"nothing to say", failing{}, prometheus.NewRegistry(), 200, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

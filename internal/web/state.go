@@ -52,7 +52,7 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 			return nil, err
 		}
 		var buf bytes.Buffer
-		pool.closeGzip(&buf, opening{}, text)
+		pool.gzip(&buf, text)
 		return buf.Bytes(), nil
 	})
 	return &stateDocument{

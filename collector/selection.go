@@ -1,0 +1,95 @@
+package collector
+
+import (
+	"fmt"
+	"slices"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// ExporterGroup is the name of the collector that tells about the exporter itself.
+const ExporterGroup = groupExporter
+
+// statusLabel is the label by which the families about the collectors themselves tell whose a series is.
+const statusLabel = "collector"
+
+// selection says of every group of a Collector, by its index, whether its series are asked for; nil asks for all.
+type selection []bool
+
+// has reports whether the group with an index is selected.
+func (s selection) has(group int) bool { return s == nil || group < len(s) && s[group] }
+
+// enabled lists the names of the collectors that are switched on, in the order in which they run.
+func (c *Collector) enabled() []string {
+	names := make([]string, len(c.groups))
+	for i := range c.groups {
+		names[i] = c.groups[i].name
+	}
+	return names
+}
+
+// CheckCollectors returns an error unless each name is that of a collector that is switched on. The error names the first
+// one that is not, and what was expected.
+func (c *Collector) CheckCollectors(names []string) error {
+	enabled := c.enabled()
+	for _, name := range names {
+		switch {
+		case slices.Contains(enabled, name):
+		case name == string(NamesDCGM) || slices.Contains(groupNames(), name):
+			return fmt.Errorf("collector %q is switched off by the flags of the exporter, expected one of %v", name, enabled)
+		default:
+			return fmt.Errorf("unknown collector %.64q, expected one of %v", name, enabled)
+		}
+	}
+	return nil
+}
+
+// selection returns the selection of the named collectors, nil for no names. Names of others select nothing.
+func (c *Collector) selection(names []string) selection {
+	if len(names) == 0 {
+		return nil
+	}
+	selected := make(selection, len(c.groups))
+	for i := range c.groups {
+		selected[i] = slices.Contains(names, c.groups[i].name)
+	}
+	return selected
+}
+
+// groupOf returns the index of the group that a series of a family belongs to, -1 for none.
+func (c *Collector) groupOf(family string, m *dto.Metric) int {
+	name, native := c.groupNames[family]
+	switch {
+	case !native:
+		name = string(NamesDCGM)
+	case name == "":
+		for _, pair := range m.GetLabel() {
+			if pair.GetName() == statusLabel {
+				name = pair.GetValue()
+			}
+		}
+	}
+	return slices.IndexFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
+}
+
+// Filter returns what the named collectors have in families that Gather returned; all of it for no names. The result
+// shares memory with families and must not be modified either.
+func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
+	selected := c.selection(names)
+	if selected == nil {
+		return families
+	}
+	var kept []*dto.MetricFamily
+	for _, f := range families {
+		var metrics []*dto.Metric
+		for _, m := range f.GetMetric() {
+			if selected.has(c.groupOf(f.GetName(), m)) {
+				metrics = append(metrics, m)
+			}
+		}
+		if len(metrics) > 0 {
+			kept = append(kept, &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit, Metric: metrics})
+		}
+	}
+	return kept
+}
