@@ -21,6 +21,7 @@ type GPUInstance struct {
 	Errors    []ReadError
 	Memory    Memory
 	Activity  Activity
+	Media     Media // of its own engines; its compute instances share them
 	Processes Opt[int]
 	Allocated Opt[bool]
 	// Holders: the pod that holds every compute instance of it, where one does.
