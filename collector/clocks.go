@@ -9,9 +9,11 @@ func newClocks(c *catalog) collectFunc {
 		"1 while clocks are held down for the reason, else 0, at the moment of the reading.", wide, "reason")
 	seconds := c.family("nvidia_gpu_clock_event_seconds_total",
 		"Time for which clocks were held down for the reason, by readings of nvidia_gpu_clock_event_active.", wide, "reason")
+	state := newPerformanceState(c, wide)
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
+			state(k, g)
 			clocks := g.Readings.ClockHertz
 			for _, one := range []struct {
 				domain string

@@ -87,7 +87,7 @@ func TestProcessIsOptIn(t *testing.T) {
 		}
 	}
 	for _, g := range Groups() {
-		if g.OptIn != (g.Name == "process") {
+		if g.OptIn != (g.Name == "process" || g.Name == groupMedia) {
 			t.Errorf("%s: opt-in is %v", g.Name, g.OptIn)
 		}
 	}

@@ -93,7 +93,7 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x := &exporter{
-		node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Logger: logger}), logger: logger,
+		node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
