@@ -152,8 +152,8 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 		}
 	}
 	slices.Sort(off)
-	if !slices.Equal(off, []string{"ecc", processCollector}) || c.processes() {
-		t.Errorf("collectors that are off: %v; want ecc, and process by default", off)
+	if !slices.Equal(off, []string{"ecc", "media", processCollector}) || c.processes() {
+		t.Errorf("collectors that are off: %v; want ecc, and media and process by default", off)
 	}
 	if inv, err = parse([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.processes() {
 		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)

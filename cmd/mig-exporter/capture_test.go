@@ -97,7 +97,9 @@ func served(t *testing.T, r captureRun) []string {
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
-	metrics, err := collector.New(collector.Options{DriverCalls: x.source.DriverCalls, Now: n.now})
+	metrics, err := collector.New(collector.Options{
+		DriverCalls: x.source.DriverCalls, Now: n.now, Disabled: map[string]bool{"media": false},
+	})
 	if x.metrics = serveMetrics(metrics); err != nil {
 		t.Fatal(err)
 	}

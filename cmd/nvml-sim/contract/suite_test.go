@@ -146,7 +146,7 @@ func simulated(t *testing.T, path, state string) *subject {
 	}}
 }
 
-// eachScenario runs a test on every shipped scenario, and on a node without rights and with an old driver, and on one with fans.
+// eachScenario runs a test on every shipped scenario, and on a node without rights and with an old driver.
 func eachScenario(t *testing.T, test func(t *testing.T, path string)) {
 	t.Helper()
 	paths, err := filepath.Glob(scenarios + "*.yaml")
@@ -157,7 +157,6 @@ func eachScenario(t *testing.T, test func(t *testing.T, path string)) {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) { test(t, path) })
 	}
 	t.Run("old-driver", func(t *testing.T) { test(t, scenarioFile(t, oldDriver)) })
-	t.Run("workstation", func(t *testing.T) { test(t, scenarioFile(t, workstation)) })
 }
 
 // Every check runs, and every function of the seam answers on one scenario or another: no check is empty.
