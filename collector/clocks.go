@@ -8,9 +8,11 @@ func newClocks(c *catalog) collectFunc {
 	seconds := c.family("nvidia_gpu_clock_event_seconds_total",
 		"Time for which clocks were held down for a reason that slows the GPU; its rate is the part of the time. By the reasons at each reading.",
 		wide, "reason")
+	state := newPerformanceState(c, wide)
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
+			state(k, g)
 			clocks := g.Readings.ClockHertz
 			for _, one := range []struct {
 				domain string

@@ -49,6 +49,8 @@ func dcgmValues() map[string]float64 {
 		"DCGM_FI_DEV_SM_CLOCK": 1410, "DCGM_FI_DEV_MEM_CLOCK": 1215, "DCGM_FI_DEV_VIDEO_CLOCK": 1275,
 		"DCGM_FI_DEV_MEMORY_TEMP": 50, "DCGM_FI_DEV_GPU_TEMP": 40, "DCGM_FI_DEV_POWER_USAGE": 250.5,
 		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 1234567, "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": 400,
+		"DCGM_FI_DEV_PSTATE": 2, "DCGM_FI_DEV_FAN_SPEED": 42, "DCGM_FI_DEV_ENC_UTIL": 11, "DCGM_FI_DEV_DEC_UTIL": 22,
+		"DCGM_FI_DEV_ENC_UTIL_RATIO": 0.11, "DCGM_FI_DEV_DEC_UTIL_RATIO": 0.22, "DCGM_FI_DEV_FAN_SPEED_RATIO": 0.42,
 		"DCGM_FI_DEV_GPU_UTIL": 29, "DCGM_FI_DEV_MEM_COPY_UTIL": 7, "DCGM_FI_DEV_MIG_MODE": 0,
 		"DCGM_FI_DEV_FB_TOTAL": 40960, "DCGM_FI_DEV_FB_FREE": 29696, "DCGM_FI_DEV_FB_USED": 10240, "DCGM_FI_DEV_FB_RESERVED": 600,
 		"DCGM_FI_DEV_FB_USED_PERCENT": float64(10<<30+5) / float64(40<<30-600<<20),
@@ -277,7 +279,7 @@ func TestNewRefusesDCGM(t *testing.T) {
 	}{
 		{Options{Names: "DCGM"}, `names "DCGM": expected native, dcgm or both`},
 		{Options{Names: NamesDCGM, HostnameLabel: "host"}, `hostname label "host": expected Hostname, hostname or off`},
-		{Options{Names: NamesBoth, Counters: rows("DCGM_FI_DEV_FAN_SPEED")}, `counters: field DCGM_FI_DEV_FAN_SPEED: DCGM has it`},
+		{Options{Names: NamesBoth, Counters: rows("DCGM_FI_DEV_MAX_SM_CLOCK")}, `counters: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it`},
 		{Options{Names: NamesBoth, Counters: []Counter{{Field: "DCGM_FI_DRIVER_VERSION", Type: CounterGauge}}}, `counters: type gauge: `},
 	} {
 		if _, err := New(test.opts); err == nil || !strings.HasPrefix(err.Error(), test.want) {

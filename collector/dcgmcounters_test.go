@@ -27,20 +27,20 @@ func TestParseCounters(t *testing.T) {
 	got := mustParse(t, "# Format\n\n"+
 		"DCGM_FI_DEV_SM_CLOCK,  gauge, Clock (in MHz).\r\n"+
 		"   \n"+
-		"DCGM_FI_DEV_DEC_UTIL ,\t gauge,\"Decoder, in % of \"\"time\"\"\"\n"+
+		"DCGM_FI_DEV_VGPU_LICENSE_STATUS ,\t gauge,\"License, \"\"1\"\" if there\"\n"+
 		"#DCGM_FI_DEV_GPU_TEMP, gauge, commented out\n"+
 		"DCGM_FI_DRIVER_VERSION,label,\n"+
 		"DCGM_FI_DEV_FB_USED_BYTES, gauge, Ärger \xff")
 	want := []Counter{
 		{"DCGM_FI_DEV_SM_CLOCK", CounterGauge, "Clock (in MHz)."},
-		{"DCGM_FI_DEV_DEC_UTIL", CounterGauge, `Decoder, in % of "time"`},
+		{"DCGM_FI_DEV_VGPU_LICENSE_STATUS", CounterGauge, `License, "1" if there`},
 		{"DCGM_FI_DRIVER_VERSION", CounterLabel, ""},
 		{"DCGM_FI_DEV_FB_USED_BYTES", CounterGauge, "Ärger \uFFFD"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := WithoutValue(got); !slices.Equal(got, []string{"DCGM_FI_DEV_DEC_UTIL"}) {
+	if got := WithoutValue(got); !slices.Equal(got, []string{"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}) {
 		t.Errorf("without a value: %v", got)
 	}
 }
@@ -53,8 +53,8 @@ func TestParseCountersFaults(t *testing.T) {
 			`2:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
 		{"part of a name", "DCGM_FI_DEV, gauge, x\n", `2:1: field "DCGM_FI_DEV": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
 		{"no name", ", gauge, x\n", `2:1: field "": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
-		{"not served", "  DCGM_FI_DEV_FAN_SPEED, gauge, x\n",
-			`2:3: field DCGM_FI_DEV_FAN_SPEED: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
+		{"not served", "  DCGM_FI_DEV_MAX_SM_CLOCK, gauge, x\n",
+			`2:3: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
 		{"1.x", "dcgm_gpu_temp, gauge, x\n",
 			`2:1: field "dcgm_gpu_temp": the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_`},
 		{"two columns", "DCGM_FI_DEV_SM_CLOCK, gauge\n", "2:1: 2 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
@@ -235,7 +235,7 @@ func TestCountersFiles(t *testing.T) {
 	}
 	want := []string{
 		`wrong.bad.csv:3:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`,
-		`wrong.bad.csv:4:1: field DCGM_FI_DEV_FAN_SPEED: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`,
+		`wrong.bad.csv:4:1: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`,
 		`wrong.bad.csv:5:30: type "meter" of DCGM_FI_DEV_FB_USED: expected gauge, counter or label`,
 		`wrong.bad.csv:6:1: 4 columns: expected 3, field, type, help, with the help in quotes where it has commas`,
 		`wrong.bad.csv:7:30: type gauge: DCGM_FI_DRIVER_VERSION is text, expected label`,

@@ -24,6 +24,7 @@ type dcgmField struct {
 	source    dcgmSource
 	newer     bool // a name that DCGM has since 4.6 or 4.7
 	noMIG     bool // the driver does not tell it while MIG is on
+	media     bool // of media engines, which are read where they are served
 	label     bool // text, for rows of the type label
 
 	board    func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
@@ -55,7 +56,7 @@ func (f *dcgmField) without() bool {
 func dcgmFieldList() []dcgmField {
 	var all []dcgmField
 	for _, part := range [][]dcgmField{
-		dcgmStateFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(), dcgmClockEventFields(),
+		dcgmStateFields(), dcgmMediaFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(), dcgmClockEventFields(),
 		dcgmActivityFields(), dcgmOwnCounters(), dcgmTextFields(), dcgmSilentFields(),
 	} {
 		all = append(all, part...)
@@ -153,8 +154,31 @@ func dcgmStateFields() []dcgmField {
 		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 204, unit: "%", byDefault: CounterGauge, noMIG: true,
 			help: "Part of the time in which memory was read or written (in %).", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.MemoryCopy) }},
+		{name: "DCGM_FI_DEV_PSTATE", id: 190, unit: "0 to 15", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.PerformanceState, 1) }},
+		{name: "DCGM_FI_DEV_FAN_SPEED", id: 191, unit: "%", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(firstFan(g)) }},
 		{name: "DCGM_FI_DEV_MIG_MODE", id: 67, unit: "0 or 1", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return truthOf(g.MIG.Enabled) }},
+	}
+}
+
+// firstFan is the speed of a board's first fan, which stands for all: DCGM has one value for a board.
+func firstFan(g *gpu.GPU) gpu.Opt[float64] {
+	for _, f := range g.Readings.Fans {
+		return gpu.Some(f.Speed)
+	}
+	return gpu.None[float64]()
+}
+
+func dcgmMediaFields() []dcgmField {
+	return []dcgmField{
+		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge, noMIG: true, media: true,
+			help: "Part of the time with the encoder active (in %).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.Media.Encoder) }},
+		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge, noMIG: true, media: true,
+			help: "Part of the time with the decoder active (in %).", source: fromNVML,
+			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.Media.Decoder) }},
 	}
 }
 
@@ -237,8 +261,6 @@ func dcgmTextFields() []dcgmField {
 // this program reads tells them.
 func dcgmSilentFields() []dcgmField {
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge, help: "Part of the time with the encoder active (in %)."},
-		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge, help: "Part of the time with the decoder active (in %)."},
 		{name: "DCGM_FI_DEV_VGPU_LICENSE_STATUS", id: 526, byDefault: CounterGauge, help: "Whether the vGPU is licensed."},
 		{name: "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", id: 243, unit: "ns"},
 		{name: "DCGM_FI_DEV_LOW_UTIL_VIOLATION", id: 244, unit: "ns"},

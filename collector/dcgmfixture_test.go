@@ -22,6 +22,7 @@ func dcgmNode() *gpu.Snapshot {
 			g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")}
 		default:
 			g.MIG = gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true)}
+			g.Readings.Media = gpu.Media{}
 			g.Readings.Utilization, g.Readings.MemoryCopy, g.Readings.RemappedRows = gpu.None[float64](), gpu.None[float64](), gpu.None[gpu.RemappedRows]()
 		}
 	}
@@ -40,6 +41,8 @@ func dcgmBoard(index int) gpu.GPU {
 	g.Readings = gpu.Readings{
 		Memory:      gpu.Memory{Total: gpu.Some[uint64](40 << 30), Used: gpu.Some[uint64](10<<30 + 5), Free: gpu.Some[uint64](29 << 30), Reserved: gpu.Some[uint64](600 << 20)},
 		Utilization: gpu.Some(0.29), MemoryCopy: gpu.Some(0.07),
+		Media: gpu.Media{Encoder: gpu.Some(0.11), Decoder: gpu.Some(0.22)}, PerformanceState: gpu.Some(2),
+		Fans:       []gpu.Fan{{Index: 0, Speed: 0.42}, {Index: 1, Speed: 0.9}},
 		PowerWatts: gpu.Some(250.5 + float64(index)), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1234.567),
 		TemperatureCelsius: gpu.Some(40.0 + float64(index)), MemoryCelsius: gpu.Some(50.0),
 		ClockHertz:   gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Video: gpu.Some(1.275e9)},

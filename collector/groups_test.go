@@ -107,7 +107,11 @@ func readingCases() []groupCase {
 			nvidia_mig_gpu_instance_power_estimate_watts{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 70`},
 		{"temperature", func(g *gpu.GPU) {
 			g.Readings.TemperatureCelsius, g.Readings.MemoryCelsius = gpu.Some(37.0), gpu.Some(45.0)
-		}, `# TYPE nvidia_gpu_temperature_celsius gauge
+			g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 2, Speed: 1.02}}
+		}, `# TYPE nvidia_gpu_fan_speed_ratio gauge
+			nvidia_gpu_fan_speed_ratio{fan="0",gpu="2",uuid="GPU-2"} 0.3
+			nvidia_gpu_fan_speed_ratio{fan="2",gpu="2",uuid="GPU-2"} 1.02
+			# TYPE nvidia_gpu_temperature_celsius gauge
 			nvidia_gpu_temperature_celsius{gpu="2",sensor="gpu",uuid="GPU-2"} 37
 			nvidia_gpu_temperature_celsius{gpu="2",sensor="memory",uuid="GPU-2"} 45`},
 	}
@@ -117,14 +121,16 @@ func boardCases() []groupCase {
 	return []groupCase{
 		{"clocks", func(g *gpu.GPU) {
 			g.Readings.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)}
-			g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0x4))
+			g.Readings.ClockEvents, g.Readings.PerformanceState = gpu.Some(gpu.ClockEvents(0x4)), gpu.Some(8)
 			g.Totals.ClockEvents = []gpu.ReasonSeconds{
 				{Reason: "gpu_idle", Seconds: begun(0)}, {Reason: "sw_power_cap", Active: true, Seconds: begun(12.5)}}
 		}, `# TYPE nvidia_gpu_clock_event_seconds_total counter
 			nvidia_gpu_clock_event_seconds_total{gpu="2",reason="sw_power_cap",uuid="GPU-2"} 12.5
 			# TYPE nvidia_gpu_clock_hertz gauge
 			nvidia_gpu_clock_hertz{domain="sm",gpu="2",uuid="GPU-2"} 1.41e+09
-			nvidia_gpu_clock_hertz{domain="video",gpu="2",uuid="GPU-2"} 1.275e+09`},
+			nvidia_gpu_clock_hertz{domain="video",gpu="2",uuid="GPU-2"} 1.275e+09
+			# TYPE nvidia_gpu_performance_state gauge
+			nvidia_gpu_performance_state{gpu="2",uuid="GPU-2"} 8`},
 		{"pcie", func(g *gpu.GPU) {
 			g.Totals.PCIeReceive, g.Totals.PCIeTransmit = gpu.Some(begun(5)), gpu.Some(begun(6))
 			g.Readings.PCIe = gpu.PCIe{
@@ -227,7 +233,7 @@ func layoutCases() []groupCase {
 }
 
 func TestGroups(t *testing.T) {
-	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), errorCases(), layoutCases(), activityCases()) {
+	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), mediaCases(), errorCases(), layoutCases(), activityCases()) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()
 			test.fill(&g)

@@ -134,6 +134,8 @@ func richNode(count, instances int) *gpu.Snapshot {
 		if i == 0 {
 			g.MIG = gpu.MIGState{Enabled: gpu.Some(false), Pending: gpu.Some(false)}
 			g.Readings.Utilization, g.Readings.MemoryCopy = gpu.Some(0.5), gpu.Some(0.25)
+			g.Readings.Media = gpu.Media{Encoder: gpu.Some(0.1), Decoder: gpu.Some(0.2), JPEG: gpu.Some(0.3), OFA: gpu.Some(0.4)}
+			g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 1, Speed: 0.31}}
 			g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")}
 			g.Containers = []gpu.ContainerUse{
 				{Container: g.Holders[0].Container, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some[uint64](1 << 30)}}
@@ -192,7 +194,7 @@ func richGPU(i int) gpu.GPU {
 		ActivityAnomalies: gpu.Some(begun(2)),
 		LayoutChanges:     begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
 	}
-	g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(0))
+	g.Readings.ClockEvents, g.Readings.PerformanceState = gpu.Some(gpu.ClockEvents(0)), gpu.Some(0)
 	for _, r := range gpu.ClockEventReasons() {
 		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: begun(0)})
 	}
@@ -216,6 +218,7 @@ func richInstance(i, j int) gpu.GPUInstance {
 		ID: gpu.InstanceID(7 + j), Generation: 1, Profile: "1g.5gb", Placement: gpu.Some(gpu.Placement{Start: j, Size: 1}),
 		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: epoch(),
 		Memory:   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
+		Media:    gpu.Media{Decoder: gpu.Some(0.5)},
 		Activity: richActivity(), Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders, Jobs: []string{"4242"},
 		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
 		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(begun(10)),

@@ -71,9 +71,12 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	return nil
 }
 
+// always asks for what is opt-in: a capture is of everything.
+func always() bool { return true }
+
 // record polls and returns the last Snapshot, nil where not even the first poll came to an end.
 func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
-	source := nvmlsrc.New(recorder.Library(), nvmlsrc.Options{Now: node.now, GPM: cfg.gpm(), ProcessUtilization: true, Logger: logger})
+	source := nvmlsrc.New(recorder.Library(), nvmlsrc.Options{Now: node.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

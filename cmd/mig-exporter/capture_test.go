@@ -93,11 +93,13 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x := &exporter{
-		node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Logger: logger}), logger: logger,
+		node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
-	metrics, err := collector.New(collector.Options{DriverCalls: x.source.DriverCalls, Now: n.now})
+	metrics, err := collector.New(collector.Options{
+		DriverCalls: x.source.DriverCalls, Now: n.now, Disabled: map[string]bool{"media": false},
+	})
 	if x.metrics = serveMetrics(metrics); err != nil {
 		t.Fatal(err)
 	}

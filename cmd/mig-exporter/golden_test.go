@@ -42,6 +42,7 @@ var goldens = []struct {
 	{name: "kubelet-outages", scenario: "kubelet-outages"},
 	{name: "kubelet-outages.away", scenario: "kubelet-outages", steps: []time.Duration{2*time.Minute + 9*time.Second, 6 * time.Second, 70 * time.Second}},
 	{name: "dra-monitors", scenario: "dra-monitors"},
+	{name: "rtx-pro-video", scenario: "rtx-pro-video", args: []string{"--collector.media"}},
 	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
 	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{
 		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second, 30 * time.Second,

@@ -46,6 +46,9 @@ func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt
 	return m.current.Load().Render(dst, s, format, names)
 }
 
+// ServesMedia reports whether media engines are served.
+func (m *servedMetrics) ServesMedia() bool { return m.current.Load().ServesMedia() }
+
 // Observe takes a Snapshot that is about to be published.
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 

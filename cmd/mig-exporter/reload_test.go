@@ -99,6 +99,26 @@ func TestHangUpReadsTheCountersFile(t *testing.T) {
 	}
 }
 
+// TestHangUpBeginsToReadMediaEngines: a counter of them in the new file is enough for the driver to be asked.
+func TestHangUpBeginsToReadMediaEngines(t *testing.T) {
+	const temperature = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n"
+	file := write(t, "counters.csv", temperature)
+	p := simulate(t, "rtx-pro-video", "--metrics.names=dcgm", "--dcgm.counters="+file)
+	p.advance(time.Second)
+	serves := func() bool { return strings.Contains(string(p.get("/metrics").body), "\nDCGM_FI_DEV_ENC_UTIL{") }
+	if serves() {
+		t.Error("the encoder is served, and not in the file")
+	}
+	rewrite(t, file, temperature+"DCGM_FI_DEV_ENC_UTIL, gauge, Encoder.\n")
+	p.hangUp(`changes="DCGM_FI_DEV_ENC_UTIL added"`)
+	if !serves() {
+		t.Error("the encoder is in the file, and not served")
+	}
+	if code := p.stop(); code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestHangUpReadsControlsFiles: named layouts and who may come in by TCP.
 func TestHangUpReadsControlsFiles(t *testing.T) {
 	dir := t.TempDir()

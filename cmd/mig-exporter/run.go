@@ -81,13 +81,14 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		return nil, err
 	}
 	x := &exporter{
-		node: node,
-		source: nvmlsrc.New(node.library, nvmlsrc.Options{
-			Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
-		}),
+		node:     node,
 		activity: newActivityNote(cfg, node, logger),
 		logger:   logger,
 	}
+	x.source = nvmlsrc.New(node.library, nvmlsrc.Options{
+		Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
+		Media: func() bool { return x.metrics.ServesMedia() },
+	})
 	if err := x.openMetrics(cfg); err != nil {
 		x.close()
 		return nil, err

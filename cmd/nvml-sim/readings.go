@@ -21,7 +21,7 @@ func readingCalls() map[string]call {
 	})
 	maxGeneration := number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.MaxGeneration) })
 	width := number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Width) })
-	pstate := number(gpu.ReadingClocks, performanceState)
+	pstate := number(gpu.ReadingClocks, func(s *sim.State) uint32 { return uint32(s.PerformanceState) })
 	return map[string]call{
 		"nvmlDeviceGetUtilizationRates": notNull(physical(gpu.ReadingUtilization, utilization), 1),
 
@@ -160,14 +160,6 @@ func clockByID(s *sim.State, a args) result {
 		return notSupported
 	}
 	return success
-}
-
-// performanceState: data-centre boards stay in P0 while anything runs.
-func performanceState(s *sim.State) uint32 {
-	if len(s.Processes) == 0 && s.Architecture != sim.Ampere {
-		return C.SIM_NVML_PSTATE_8
-	}
-	return C.SIM_NVML_PSTATE_0
 }
 
 // pcieThroughput is in KB/s.

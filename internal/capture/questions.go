@@ -77,6 +77,13 @@ func gpuQuestions() []question {
 		asks[int]("nvmlDeviceGetTemperature"),
 		asks[uint32]("nvmlDeviceGetClockInfo", clockArg()),
 		asks[uint64]("nvmlDeviceGetCurrentClocksEventReasons"),
+		asks[nvml.Pstates]("nvmlDeviceGetPerformanceState"),
+		asks[int]("nvmlDeviceGetNumFans"),
+		asks[uint32]("nvmlDeviceGetFanSpeed_v2", numberArg()),
+		asks[uint32]("nvmlDeviceGetEncoderUtilization"),
+		asks[uint32]("nvmlDeviceGetDecoderUtilization"),
+		asks[uint32]("nvmlDeviceGetJpgUtilization"),
+		asks[uint32]("nvmlDeviceGetOfaUtilization"),
 		asks[none]("nvmlDeviceGetFieldValues"),
 		asks[fieldValue]("nvmlDeviceGetFieldValues", fieldArg(), numberArg()),
 		asks[int]("nvmlDeviceGetPcieReplayCounter"),
@@ -163,7 +170,7 @@ func eventArg() argument {
 func gpmArg() argument { return argument{{wholeEntity, "WHOLE"}} }
 
 func metricArg() argument {
-	return argument{
+	return append(mediaArg(), argument{
 		{uint64(nvml.GPM_METRIC_GRAPHICS_UTIL), "GRAPHICS_UTIL"},
 		{uint64(nvml.GPM_METRIC_SM_UTIL), "SM_UTIL"},
 		{uint64(nvml.GPM_METRIC_SM_OCCUPANCY), "SM_OCCUPANCY"},
@@ -176,7 +183,26 @@ func metricArg() argument {
 		{uint64(nvml.GPM_METRIC_PCIE_RX_PER_SEC), "PCIE_RX_PER_SEC"},
 		{uint64(nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC), "NVLINK_TOTAL_RX_PER_SEC"},
 		{uint64(nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC), "NVLINK_TOTAL_TX_PER_SEC"},
+	}...)
+}
+
+// mediaArg are the metrics of media engines, one for each engine: NVDEC_0_UTIL and so on.
+func mediaArg() argument {
+	var a argument
+	for _, kind := range []struct {
+		name        string
+		first, last nvml.GpmMetricId
+	}{
+		{"NVDEC", nvml.GPM_METRIC_NVDEC_0_UTIL, nvml.GPM_METRIC_NVDEC_7_UTIL},
+		{"NVJPG", nvml.GPM_METRIC_NVJPG_0_UTIL, nvml.GPM_METRIC_NVJPG_7_UTIL},
+		{"NVOFA", nvml.GPM_METRIC_NVOFA_0_UTIL, nvml.GPM_METRIC_NVOFA_1_UTIL},
+		{"NVENC", nvml.GPM_METRIC_NVENC_0_UTIL, nvml.GPM_METRIC_NVENC_3_UTIL},
+	} {
+		for id := kind.first; id <= kind.last; id++ {
+			a = append(a, argumentName{uint64(id), fmt.Sprintf("%s_%d_UTIL", kind.name, id-kind.first)})
+		}
 	}
+	return a
 }
 
 func fieldArg() argument {

@@ -21,6 +21,14 @@ func (a *Activity) All() [8]*Opt[float64] {
 	return [8]*Opt[float64]{&a.GraphicsEngine, &a.SM, &a.SMOccupancy, &a.Tensor, &a.FP64, &a.FP32, &a.FP16, &a.DRAM}
 }
 
+// Media is how busy the media engines of a device are, each the mean over its engines of the kind, 0-1.
+type Media struct {
+	Encoder Opt[float64] `json:"encoderRatio,omitzero"`
+	Decoder Opt[float64] `json:"decoderRatio,omitzero"`
+	JPEG    Opt[float64] `json:"jpegRatio,omitzero"`
+	OFA     Opt[float64] `json:"ofaRatio,omitzero"` // the optical flow accelerator
+}
+
 // LinkRates are a board's traffic over the same window as its Activity, in bytes per second, where its profiling counters
 // tell it.
 type LinkRates struct {

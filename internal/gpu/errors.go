@@ -92,6 +92,8 @@ const (
 	ReadingProcesses   Reading = "processes"
 	ReadingEvents      Reading = "events"
 	ReadingActivity    Reading = "activity"
+	ReadingFans        Reading = "fans"
+	ReadingMedia       Reading = "media" // by the driver's own utilization; what GPM says of media engines is ReadingActivity
 )
 
 // ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors.

@@ -21,6 +21,7 @@ type GPUInstance struct {
 	Errors    []ReadError
 	Memory    Memory
 	Activity  Activity
+	Media     Media // of its own engines; its compute instances share them
 	Processes Opt[int]
 	Allocated Opt[bool]
 	// ConfirmedFree is as the GPU's.

@@ -15,6 +15,7 @@ type Readings struct {
 	Memory               Memory
 	Utilization          Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
 	MemoryCopy           Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
+	Media                Media        // none while MIG is on
 	PowerWatts           Opt[float64]
 	PowerLimitWatts      Opt[float64]
 	EnergyJoules         Opt[float64]
@@ -22,6 +23,8 @@ type Readings struct {
 	MemoryCelsius        Opt[float64]
 	ClockHertz           Clocks
 	ClockEvents          Opt[ClockEvents]
+	PerformanceState     Opt[int] // 0, the fastest, to 15
+	Fans                 []Fan
 	PCIe                 PCIe
 	NVLink               NVLink
 	ECC                  []ECCCount
@@ -34,6 +37,12 @@ type Readings struct {
 // Clocks are the current clocks by domain in hertz.
 type Clocks struct {
 	SM, Memory, Graphics, Video Opt[float64]
+}
+
+// Fan is the speed that one fan of a board is told to turn at, of the one that is as loud as the product may be. It can be above 1.
+type Fan struct {
+	Index int     `json:"fan"`
+	Speed float64 `json:"speedRatio"`
 }
 
 // ClockEvents is a set of reasons why clocks are not at their highest, NVML's nvmlClocksEventReason* bits.

@@ -42,6 +42,7 @@ type board struct {
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
 	processesSeen uint64
 	metrics       [boardMetrics]GPMMetric // reused by every Read
+	mediaMetrics  []GPMMetric             // likewise
 	freshAt       time.Time               // when answers were last empty
 }
 
@@ -106,6 +107,7 @@ type round struct {
 	dev   Device
 	now   time.Time
 	slow  bool // the slow tier is due
+	media bool // media engines are wanted
 	hopes bool // what was not supported is asked again
 	// moved: somebody re-cuts the GPU while it is read; rescans: how often its tree has been read again for that.
 	// changed: the last look at the tree differed from the one before.
@@ -125,6 +127,7 @@ func newRound(s *Source, b *board) *round {
 	since := r.now.Sub(b.slowAt)
 	r.slow = b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery
 	r.retry = r.slow
+	r.media = s.opts.Media != nil && s.opts.Media()
 	return r
 }
 

@@ -82,6 +82,14 @@ type Device interface {
 	GetTemperature() (int, nvml.Return) // of the GPU die, Celsius; nvmlDeviceGetTemperatureV where present
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
+	GetPerformanceState() (nvml.Pstates, nvml.Return)
+	GetNumFans() (int, nvml.Return)
+	GetFanSpeed(fan int) (uint32, nvml.Return) // of nvmlDeviceGetFanSpeed_v2, in percent
+	// The utilization of media engines is in percent.
+	GetEncoderUtilization() (uint32, nvml.Return)
+	GetDecoderUtilization() (uint32, nvml.Return)
+	GetJpgUtilization() (uint32, nvml.Return)
+	GetOfaUtilization() (uint32, nvml.Return)
 	GetFieldValues([]nvml.FieldValue) nvml.Return
 	GetPcieReplayCounter() (int, nvml.Return)
 	GetCurrPcieLinkWidth() (int, nvml.Return)

@@ -77,6 +77,15 @@ func (n noise) GetClockInfo(nvml.ClockType) (uint32, nvml.Return) { return n.u32
 func (n noise) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	return n.u64(), n.ret()
 }
+func (n noise) GetPerformanceState() (nvml.Pstates, nvml.Return) {
+	return nvml.Pstates(n.u32()), n.ret()
+}
+func (n noise) GetNumFans() (int, nvml.Return)                { return int(int32(n.u32())), n.ret() }
+func (n noise) GetFanSpeed(int) (uint32, nvml.Return)         { return n.u32(), n.ret() }
+func (n noise) GetEncoderUtilization() (uint32, nvml.Return)  { return n.u32(), n.ret() }
+func (n noise) GetDecoderUtilization() (uint32, nvml.Return)  { return n.u32(), n.ret() }
+func (n noise) GetJpgUtilization() (uint32, nvml.Return)      { return n.u32(), n.ret() }
+func (n noise) GetOfaUtilization() (uint32, nvml.Return)      { return n.u32(), n.ret() }
 func (n noise) GetPcieReplayCounter() (int, nvml.Return)      { return int(int32(n.u32())), n.ret() }
 func (n noise) GetCurrPcieLinkWidth() (int, nvml.Return)      { return int(int32(n.u32())), n.ret() }
 func (n noise) GetCurrPcieLinkGeneration() (int, nvml.Return) { return int(int32(n.u32())), n.ret() }
@@ -258,7 +267,8 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, said []byte) {
 		now := time.Unix(1e9, 0)
 		source := nvmlsrc.New(noise{&said}, nvmlsrc.Options{
-			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true, Logger: log.NewNopLogger(),
+			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true,
+			Media: func() bool { return true }, Logger: log.NewNopLogger(),
 		})
 		for range 3 {
 			now = now.Add(10 * time.Second)
@@ -294,12 +304,18 @@ func checkSane(t *testing.T, g *gpu.GPU) {
 	if sms := g.SMs.Or(1); sms <= 0 || sms > math.MaxInt32 {
 		t.Errorf("%d SMs", sms)
 	}
+	if state := g.Readings.PerformanceState.Or(0); state < 0 || state > 15 {
+		t.Errorf("performance state %d", state)
+	}
 	seen := map[gpu.InstanceID]bool{}
 	for _, gi := range g.Instances {
 		if seen[gi.ID] {
 			t.Errorf("GPU instance %d is there twice", gi.ID)
 		}
 		seen[gi.ID] = true
+		if _, err := json.Marshal(gi.Media); err != nil {
+			t.Error(err)
+		}
 		computes := map[gpu.ComputeID]bool{}
 		for _, ci := range gi.Computes {
 			if computes[ci.ID] || !utf8.ValidString(string(ci.UUID)+ci.Profile) {

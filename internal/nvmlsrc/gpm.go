@@ -49,6 +49,7 @@ type window struct {
 	errs     []gpu.ReadError // why it says nothing
 	activity gpu.Activity
 	rates    gpu.LinkRates
+	media    gpu.Media // of a GPU instance
 }
 
 // samplePool keeps the samples that nobody uses. They belong to no GPU until they are filled.
@@ -223,7 +224,7 @@ func (r *round) sampleInto(w *window, a *asker, of Entity, instance int) {
 
 // forget drops what a window says, and its counters.
 func (w *window) forget(errs []gpu.ReadError) {
-	w.count, w.errs, w.activity, w.rates = 0, errs, gpu.Activity{}, gpu.LinkRates{}
+	w.count, w.errs, w.activity, w.rates, w.media = 0, errs, gpu.Activity{}, gpu.LinkRates{}, gpu.Media{}
 }
 
 // readActivity makes the metrics of the windows whose samples the scan of the tree has vouched for.
@@ -264,7 +265,9 @@ func (r *round) measure() {
 	r.measureWindow(&r.board.gpm.own, boardMetrics)
 	for i := range r.board.tree.nodes {
 		n := &r.board.tree.nodes[i]
-		r.measureWindow(r.windowOf(instanceRef{n.ID, wholeInstance}), instanceMetrics)
+		whole := r.windowOf(instanceRef{n.ID, wholeInstance})
+		r.measureWindow(whole, instanceMetrics)
+		r.measureMedia(whole, n)
 		for j := range n.computes {
 			r.measureWindow(r.windowOf(instanceRef{n.ID, int64(n.computes[j].ID)}), computeMetrics)
 		}
@@ -342,7 +345,7 @@ func (r *round) fillActivity() {
 	for i := range r.out.Instances {
 		gi := &r.out.Instances[i]
 		if w := g.instances[instanceRef{gi.ID, wholeInstance}]; w != nil {
-			gi.Activity = w.activity
+			gi.Activity, gi.Media = w.activity, w.media
 			gi.Errors = r.windowErrors(gi.Errors, w)
 		}
 		for j := range gi.Computes {

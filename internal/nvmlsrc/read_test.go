@@ -127,9 +127,10 @@ func TestDriverCallsCountsEveryCall(t *testing.T) {
 	n.read(id)
 	before := n.source.DriverCalls()
 	n.read(id)
-	// MIG mode, memory, utilization, power, energy, temperature, four clocks, clock events, fields, three process lists
-	if calls := n.source.DriverCalls() - before; calls != 15 {
-		t.Errorf("a read of a whole GPU makes %d calls, want 15", calls)
+	// MIG mode, memory, utilization, power, energy, temperature, four clocks, clock events, performance state, fields, three
+	// process lists
+	if calls := n.source.DriverCalls() - before; calls != 16 {
+		t.Errorf("a read of a whole GPU makes %d calls, want 16", calls)
 	}
 	before = n.source.DriverCalls()
 	n.discover()

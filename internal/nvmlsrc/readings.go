@@ -16,6 +16,7 @@ func (r *round) readFast() {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
+	to.Media = r.readMedia()
 	if milliwatts, ok := ask(&r.asker, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage); ok {
 		to.PowerWatts = gpu.Some(float64(milliwatts) / 1000)
 	}
@@ -35,6 +36,7 @@ func (r *round) readFast() {
 	if ok {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
+	to.PerformanceState = r.readPerformanceState()
 }
 
 // readMemory reads the board's memory. A driver that does not know the GPU's handle any more says so here, where the
@@ -86,6 +88,7 @@ func (r *round) readSlow() {
 	if r.slow {
 		before := len(r.errs)
 		r.readLimits(&slow)
+		r.readFans(&slow)
 		r.readECC(&slow)
 		r.readRows(&slow)
 		r.board.slow = slowReadings{readings: slow, errs: append(errs, r.errs[before:]...)}
@@ -93,7 +96,7 @@ func (r *round) readSlow() {
 		r.board.slowAt = r.now
 	}
 	from, to := &r.board.slow.readings, &r.out.Readings
-	to.PowerLimitWatts = from.PowerLimitWatts
+	to.PowerLimitWatts, to.Fans = from.PowerLimitWatts, from.Fans
 	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth, from.PCIe.LinkGeneration
 	to.NVLink.Errors = from.NVLink.Errors
 	to.ECC = from.ECC

@@ -24,7 +24,9 @@ type Options struct {
 	GPM bool
 	// ProcessUtilization asks how busy each process keeps the SMs, where the driver tells.
 	ProcessUtilization bool
-	Logger             log.Logger
+	// Media reports whether media engines are asked for; nil means never. Every Read calls it, concurrently with others.
+	Media  func() bool
+	Logger log.Logger
 }
 
 const defaultSlowEvery = 15 * time.Second

@@ -172,7 +172,7 @@ func dropReadings(g *gpu.GPU) {
 }
 
 func dropInstanceReadings(gi *gpu.GPUInstance) {
-	gi.Memory, gi.Activity = gpu.Memory{}, gpu.Activity{}
+	gi.Memory, gi.Activity, gi.Media = gpu.Memory{}, gpu.Activity{}, gpu.Media{}
 	gi.Processes = gpu.None[int]()
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
 	for c := range gi.Computes {

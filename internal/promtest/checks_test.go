@@ -286,6 +286,8 @@ func slicesOf(model, kind string) float64 {
 	switch {
 	case strings.Contains(model, "A30"):
 		return 4
+	case strings.Contains(model, "RTX PRO 6000"):
+		return map[string]float64{"compute": 4, "memory": 12}[kind]
 	case kind == "compute":
 		return 7
 	default:

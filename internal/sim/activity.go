@@ -10,6 +10,7 @@ type Activity struct {
 	FP32      float64
 	FP16      float64
 	DRAM      float64
+	Media     Media // of the device's own engines; a compute instance has none
 }
 
 // use is what a workload does with the SMs that it keeps busy: shares of their time, and of the memory's bandwidth.

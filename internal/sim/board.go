@@ -40,6 +40,7 @@ type boardModel struct {
 	pcieGen     int
 	nvlinks     int
 	memoryTemp  bool // tells its memory's temperature
+	idleState   int  // performance state without work: only boards with several memory clocks leave P0
 
 	mig mig.Model // its geometry, out of the table of known models; filled in by findBoard
 }
@@ -94,7 +95,7 @@ func boardModels() []boardModel {
 			geometry: "RTX PRO 6000 Blackwell 96GB", name: "NVIDIA RTX PRO 6000 Blackwell Server Edition", arch: Blackwell,
 			memoryMiB: 97887, reservedMiB: 638, sms: 188, coresPerSM: 128, capability: [2]int{12, 0},
 			pciDevice: 0x2BB510DE, pciSubsys: 0x204E10DE, vbios: "98.02.6A.00.03",
-			idleWatts: 35, limitWatts: 600, idleSMMHz: 180, maxSMMHz: 2430, memoryMHz: 12481, pcieGen: 5,
+			idleWatts: 35, limitWatts: 600, idleSMMHz: 180, maxSMMHz: 2430, memoryMHz: 12481, pcieGen: 5, idleState: 8,
 		},
 	}
 }

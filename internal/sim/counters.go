@@ -14,6 +14,8 @@ type Counters struct {
 	Of       CountersOf
 	Odd      Odd // what a fault makes of them
 	Activity Activity
+	// Engines are those that the device has of its own: a compute instance has none.
+	Engines gpu.Engines
 	// Traffic since the start of the node, in bytes; of a board alone.
 	PCIeReceived, PCIeTransmitted, NVLinkReceived, NVLinkTransmitted float64
 }
@@ -29,7 +31,7 @@ func (n *Node) BoardCounters(index int) (Counters, error) {
 	seconds := now.Sub(n.at).Seconds()
 	t := b.totals.after(b.sample, seconds)
 	return Counters{
-		Time: now, Odd: n.odd(index, now), Activity: t.activity,
+		Time: now, Odd: n.odd(index, now), Activity: t.activity, Engines: b.engines(),
 		PCIeReceived: t.pcieRead, PCIeTransmitted: t.pcieWrite, NVLinkReceived: t.nvlinkRead, NVLinkTransmitted: t.nvlinkWr,
 	}, nil
 }
@@ -45,7 +47,10 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
-	return Counters{Time: now, Of: OfInstance, Odd: n.odd(index, now), Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds())}, nil
+	return Counters{
+		Time: now, Of: OfInstance, Odd: n.odd(index, now), Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds()),
+		Engines: i.profile.Engines.Or(gpu.Engines{}),
+	}, nil
 }
 
 // ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
@@ -102,6 +107,9 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	a.FP32 += during.FP32 * seconds
 	a.FP16 += during.FP16 * seconds
 	a.DRAM += during.DRAM * seconds
+	for kind := range a.Media {
+		a.Media[kind] += during.Media[kind] * seconds
+	}
 	return a
 }
 

@@ -50,7 +50,11 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 	case 61:
 		from, to, unit, has = before.NVLinkTransmitted, after.NVLinkTransmitted, 1.0/mebi, board
 	default:
-		return 0, false
+		kind, engine, known := mediaMetric(id)
+		if !known {
+			return 0, false
+		}
+		from, to, unit, has = a.Media[kind], b.Media[kind], 100, engine < mediaCounts(after.Engines)[kind]
 	}
 	switch {
 	case after.Odd == OddNaN:

@@ -60,6 +60,8 @@ type board struct {
 	sharing SharingSpec
 	mps     uint32 // pid of the MPS server, 0 without MPS
 
+	fanCount int
+
 	migOn, migPending bool
 	instances         []*instance // by placement
 	devices           []*compute  // MIG devices by handle index; nil where one was destroyed
@@ -122,6 +124,7 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *board {
 		uuid:       uuid,
 		noise:      hash(uuid),
 		sharing:    spec.Sharing,
+		fanCount:   spec.Fans,
 		migOn:      spec.MIG == MIGOn,
 		migPending: spec.MIG != MIGOff,
 	}

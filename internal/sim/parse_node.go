@@ -58,10 +58,13 @@ func cudaVersion(version string) (int, bool) {
 // maxGPUs bounds a node; it leaves room for far more devices than any node has.
 const maxGPUs = 4096
 
+// maxFans bounds the fans of a board.
+const maxFans = 8
+
 // gpus reads the list of GPUs, one GPUSpec for each board.
 func (p *parser) gpus(top object, s *Scenario) {
 	for _, item := range top.list("gpus") {
-		o := p.object(item.node, item.key, "model", "count", "minor", "mig", "layout", "sharing")
+		o := p.object(item.node, item.key, "model", "count", "minor", "fans", "mig", "layout", "sharing")
 		spec := GPUSpec{Model: o.required("model")}
 		count := o.integer("count", 1, 1, maxGPUs)
 		board, ok := p.board(spec.Model)
@@ -78,6 +81,7 @@ func (p *parser) gpus(top object, s *Scenario) {
 				p.fail(o.at("minor"), o.sub("minor"), "is given for %d GPUs; expected one GPU in an entry with a minor number", count)
 			}
 		}
+		spec.Fans = int(o.integer("fans", 0, 0, maxFans))
 		spec.MIG = o.migMode()
 		if n := o.fields["layout"]; n != nil {
 			if spec.MIG != MIGOn {

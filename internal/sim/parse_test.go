@@ -38,6 +38,7 @@ func badGPUs() []badScenario {
 	return []badScenario{
 		{"unknown model", "version: 1\ngpus:\n  - {model: B200}\n", `bad.yaml:3: gpus[0].model: is "B200", which cannot be simulated; expected one of A30-24GB, A100-40GB`},
 		{"count", "version: 1\ngpus:\n  - {model: A30, count: 0}\n", `gpus[0].count: is "0"; expected a whole number from 1`},
+		{"fans", "version: 1\ngpus:\n  - {model: A30, fans: 9}\n", `gpus[0].fans: is "9"; expected a whole number from 0 to 8`},
 		{"layout without MIG", "version: 1\ngpus:\n  - {model: A30, layout: []}\n", "bad.yaml:3: gpus[0].layout: is given without mig: true"},
 		{"unknown profile", "version: 1\ngpus:\n  - {model: A30, mig: true, layout: [\"3g.20gb@0\"]}\n",
 			`gpus[0].layout[0]: is "3g.20gb@0"; expected one of the model's profiles (1g.6gb, `},
@@ -61,6 +62,7 @@ func badWork() []badScenario {
 	return []badScenario{
 		{"bad size", goodHead + "workloads:\n  - {name: w, memory: 6GB}\n", `bad.yaml:5: workloads[0].memory: is "6GB"; expected a size such as 512MiB`},
 		{"bad share", goodHead + "workloads:\n  - {name: w, dram: 1.5}\n", `workloads[0].dram: is "1.5"; expected a number from 0 to 1`},
+		{"bad engines", goodHead + "workloads:\n  - {name: w, decoder: 65}\n", `workloads[0].decoder: is "65"; expected a number from 0 to 64`},
 		{"no shape", goodHead + "workloads:\n  - {name: w, sm: {repeat: 1m}}\n", "workloads[0].sm: has 0 shapes; expected exactly one of sine, steps or trace"},
 		{"bad sine", goodHead + "workloads:\n  - {name: w, sm: {sine: {min: 4, max: 2, period: 1m}}}\n", "workloads[0].sm.sine.max: is below min"},
 		{"no period", goodHead + "workloads:\n  - {name: w, sm: {sine: {min: 1, max: 2}}}\n", "workloads[0].sm.sine.period: is missing"},

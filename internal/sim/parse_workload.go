@@ -16,7 +16,8 @@ import (
 func (p *parser) readWorkloads(top object) {
 	p.workloads = make(map[string]*Workload)
 	for _, item := range top.list("workloads") {
-		o := p.object(item.node, item.key, "name", "memory", "sm", "dram", "tensor", "fp64", "fp32", "fp16", "occupancy", "pcie", "nvlink")
+		o := p.object(item.node, item.key,
+			"name", "memory", "sm", "dram", "tensor", "fp64", "fp32", "fp16", "occupancy", "encoder", "decoder", "jpeg", "ofa", "pcie", "nvlink")
 		w := &Workload{Name: o.required("name")}
 		if p.workloads[w.Name] != nil {
 			p.fail(o.at("name"), o.sub("name"), "is %q; a workload with this name stands above", w.Name)
@@ -32,6 +33,9 @@ func (p *parser) readWorkloads(top object) {
 		w.FP32 = o.signalOr("fp32", share, defaultFP32)
 		w.FP16 = o.signal("fp16", share)
 		w.Occupancy = o.signalOr("occupancy", share, defaultOccupancy)
+		for kind, name := range mediaNames() {
+			w.Media[kind] = o.signal(name, func(n *yaml.Node, key string) float64 { return p.number(n, key, maxMediaEngines) })
+		}
 		w.PCIe = o.signal("pcie", p.size)
 		w.NVLink = o.signal("nvlink", p.size)
 		p.workloads[w.Name] = w
@@ -56,6 +60,9 @@ const (
 	defaultFP32      = 0.2
 	defaultOccupancy = 0.5
 )
+
+// maxMediaEngines bounds how many engines of a kind a process can want.
+const maxMediaEngines = 64
 
 // signalOr is signal, with what holds where the key is absent.
 func (o object) signalOr(name string, value func(*yaml.Node, string) float64, otherwise float64) Signal {

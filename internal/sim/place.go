@@ -72,12 +72,9 @@ func (b *board) admits(f gpu.Profile) bool {
 
 // hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
 func (b *board) hasEngines(e gpu.Engines) bool {
-	for _, f := range b.mig.Profiles {
-		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {
-			return e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
-		}
-	}
-	return true
+	all := b.engines()
+	return all == gpu.Engines{} ||
+		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
 }
 
 // together adds up engines.

@@ -63,6 +63,7 @@ func (n *Node) sampleAll(passed time.Duration) {
 	}
 	for _, b := range n.boards {
 		n.useSMs(b)
+		n.useMedia(b)
 		n.useTraffic(b)
 		n.usePower(b, passed)
 	}

@@ -31,6 +31,7 @@ type State struct {
 	MemoryTotal, MemoryUsed, MemoryReserved uint64 // bytes; used leaves out what is reserved
 	Activity                                Activity
 	Utilization                             gpu.Opt[Utilization]
+	Media                                   gpu.Opt[MediaUtilization]
 	Watts, LimitWatts                       float64
 	Joules                                  float64
 	Celsius                                 int
@@ -38,6 +39,8 @@ type State struct {
 	SMMHz, MemoryMHz, VideoMHz              uint32
 	MaxSMMHz                                uint32
 	ClockEvents                             gpu.ClockEvents
+	PerformanceState                        int
+	Fans                                    []uint32 // speeds in percent
 	// Traffic since the start, in bytes.
 	PCIeReceived, PCIeTransmitted uint64
 	// Traffic as it is now, in bytes per second.

@@ -81,6 +81,7 @@ type GPUSpec struct {
 	Model   string // as the scenario names it
 	board   boardModel
 	Minor   gpu.Opt[int]
+	Fans    int
 	MIG     MIGModeSpec
 	Layout  []LayoutSpec
 	Sharing SharingSpec
@@ -109,6 +110,9 @@ type Workload struct {
 	Tensor Signal // share of its SM time with the tensor cores busy, 0-1
 	// Shares of its SM time with the pipe busy, and of the warps that could be resident, 0-1.
 	FP64, FP32, FP16, Occupancy Signal
+
+	// Media are the media engines of each kind that it keeps busy: 1.5 is one all the time and another half of it.
+	Media [mediaEngines]Signal
 
 	PCIe   Signal // bytes per second and direction at full speed
 	NVLink Signal // bytes per second and direction at full speed

@@ -31,7 +31,7 @@ func shippedNames(t *testing.T) []string {
 	for _, f := range files {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
-	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors"} {
+	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video"} {
 		if !slices.Contains(names, must) {
 			t.Errorf("scenario %s is missing", must)
 		}

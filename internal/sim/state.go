@@ -83,6 +83,8 @@ func (n *Node) state(b *board, now time.Time) State {
 		VideoMHz:          b.sample.smMHz * 9 / 10,
 		MaxSMMHz:          b.model.maxSMMHz,
 		ClockEvents:       b.sample.reasons,
+		PerformanceState:  b.performanceState(),
+		Fans:              b.fans(),
 		PCIeReceived:      uint64(t.pcieRead),
 		PCIeTransmitted:   uint64(t.pcieWrite),
 		PCIeReceiving:     b.sample.pcie,
@@ -99,6 +101,7 @@ func (n *Node) state(b *board, now time.Time) State {
 		s.MaxMIGDevices = b.mig.ComputeSlices
 	} else {
 		s.Utilization = gpu.Some(Utilization{GPU: percent(b.sample.activity.Graphics), Memory: percent(b.sample.activity.DRAM)})
+		s.Media = gpu.Some(b.sample.activity.Media.percents())
 	}
 	if b.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)

@@ -22,6 +22,10 @@ func finiteActivity(a gpu.Activity) gpu.Activity {
 	return a
 }
 
+func finiteMedia(m gpu.Media) gpu.Media {
+	return gpu.Media{Encoder: finite(m.Encoder), Decoder: finite(m.Decoder), JPEG: finite(m.JPEG), OFA: finite(m.OFA)}
+}
+
 func stateOfPower(g *gpu.GPU) statePower {
 	return statePower{
 		Watts:                   finite(g.Readings.PowerWatts),

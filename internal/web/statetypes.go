@@ -71,6 +71,9 @@ type stateGPU struct {
 	Temperature      stateTemperature            `json:"temperature,omitzero"`
 	Clocks           stateClocks                 `json:"clocks,omitzero"`
 	ClockEvents      []stateClockEvent           `json:"clockEvents,omitempty"`
+	PerformanceState gpu.Opt[int]                `json:"performanceState,omitzero"`
+	Fans             []gpu.Fan                   `json:"fans,omitempty"`
+	Media            gpu.Media                   `json:"media,omitzero"`
 	PCIe             statePCIe                   `json:"pcie,omitzero"`
 	NVLink           stateNVLink                 `json:"nvlink,omitzero"`
 	ECC              []gpu.ECCCount              `json:"ecc,omitempty"`
@@ -236,6 +239,7 @@ type stateInstance struct {
 	LastRead             time.Time              `json:"lastRead,omitzero"`
 	Memory               gpu.Memory             `json:"memory,omitzero"`
 	Activity             gpu.Activity           `json:"activity,omitzero"`
+	Media                gpu.Media              `json:"media,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
 	Processes            gpu.Opt[int]           `json:"processes,omitzero"`

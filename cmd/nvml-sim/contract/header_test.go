@@ -151,7 +151,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	int (*init)(void) = dlsym(library, "nvmlInit_v2");
-	int (*fan)(void *, unsigned *) = dlsym(library, "nvmlDeviceGetFanSpeed");
+	int (*fan)(void *, unsigned *) = dlsym(library, "nvmlDeviceGetFanSpeedRPM");
 	int (*count)(unsigned *) = dlsym(library, "nvmlDeviceGetCount_v2");
 	const char *(*text)(int) = dlsym(library, "nvmlErrorString");
 	unsigned number = 0;

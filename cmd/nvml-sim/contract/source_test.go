@@ -68,7 +68,9 @@ func compareFaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer node.Close()
-	options := nvmlsrc.Options{Now: node.Now, SlowEvery: 15 * time.Second, Logger: log.NewNopLogger()}
+	options := nvmlsrc.Options{
+		Now: node.Now, SlowEvery: 15 * time.Second, GPM: true, Media: func() bool { return true }, Logger: log.NewNopLogger(),
+	}
 	faces := []face{
 		{"in process", nvmlsrc.New(nvmlface.New(node), options)},
 		{"C library", nvmlsrc.New(nvmlsrc.Open(built("libnvidia-ml.so.1")), options)},

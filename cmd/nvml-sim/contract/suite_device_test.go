@@ -73,6 +73,12 @@ func readingChecks() []checkOf {
 				s.want(reasons < 1<<16, "reasons %x", reasons)
 			}
 		})},
+		{name: "Device.GetPerformanceState", check: each(func(s *subject, d nvmlsrc.Device) {
+			if state, ret := d.GetPerformanceState(); s.has("Device.GetPerformanceState", ret) {
+				s.want(state >= nvml.PSTATE_0 && state <= nvml.PSTATE_15 || state == nvml.PSTATE_UNKNOWN, "performance state %d", state)
+			}
+		})},
+		{name: "Device.GetNumFans", methods: []string{"Device.GetFanSpeed"}, check: each(checkFans)},
 		{name: "Device.GetCurrPcieLinkWidth", check: each(func(s *subject, d nvmlsrc.Device) {
 			if width, ret := d.GetCurrPcieLinkWidth(); s.has("Device.GetCurrPcieLinkWidth", ret) {
 				s.want(width > 0 && width <= 32, "%d lanes", width)
@@ -94,6 +100,22 @@ func readingChecks() []checkOf {
 			check:   each(checkProcesses),
 		},
 	}
+}
+
+// checkFans: a speed may be above 100 % (nvml.h). A fan that there is not has none.
+func checkFans(s *subject, d nvmlsrc.Device) {
+	count, ret := d.GetNumFans()
+	if !s.has("Device.GetNumFans", ret) {
+		count = 0
+	}
+	s.want(count >= 0 && count < 16, "%d fans", count)
+	for i := range count {
+		if percent, ret := d.GetFanSpeed(i); s.has("Device.GetFanSpeed", ret) {
+			s.want(percent <= 200, "fan %d at %d %%", i, percent)
+		}
+	}
+	_, ret = d.GetFanSpeed(count)
+	s.refused("a fan that there is not", ret)
 }
 
 func printable(text string) bool {

@@ -23,6 +23,11 @@ func profilingChecks() []checkOf {
 			check: checkWindows,
 		},
 		{name: "Device.GetProcessUtilization", check: each(checkProcessUse)},
+		{
+			name:    "Device.GetDecoderUtilization",
+			methods: []string{"Device.GetEncoderUtilization", "Device.GetJpgUtilization", "Device.GetOfaUtilization"},
+			check:   each(checkMedia),
+		},
 	}
 }
 
@@ -99,14 +104,17 @@ func checkWindows(s *subject) {
 }
 
 func (s *subject) checkMetrics(before, after nvmlsrc.GPMSample) {
-	metrics := []nvmlsrc.GPMMetric{{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}, {ID: uint32(nvml.GPM_METRIC_SM_OCCUPANCY)}, {ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)}}
+	metrics := []nvmlsrc.GPMMetric{
+		{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}, {ID: uint32(nvml.GPM_METRIC_SM_OCCUPANCY)}, {ID: uint32(nvml.GPM_METRIC_NVDEC_0_UTIL)},
+		{ID: uint32(nvml.GPM_METRIC_NVENC_0_UTIL)}, {ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)},
+	}
 	if !s.must("Library.GpmMetricsGet", s.lib.GpmMetricsGet(before, after, metrics)) {
 		return
 	}
-	for _, m := range metrics[:2] { // above 100 % has been seen, and NaN
+	for _, m := range metrics[:4] { // above 100 % has been seen, and NaN
 		s.want(m.Return != nvml.SUCCESS || !(m.Value < 0 || m.Value > 1000), "metric %d is %g %%", m.ID, m.Value)
 	}
-	if m := metrics[2]; m.Return == nvml.SUCCESS {
+	if m := metrics[4]; m.Return == nvml.SUCCESS {
 		s.want(!(m.Value < 0 || m.Value > 1<<20), "metric %d is %g MiB/s", m.ID, m.Value)
 	}
 }
@@ -122,6 +130,21 @@ func checkProcessUse(s *subject, d nvmlsrc.Device) {
 			s.want(p.Pid > 0 && p.TimeStamp > 0, "sample %+v", p)
 		}
 		s.want(!migOn(d), "use by process of a GPU with MIG")
+	}
+}
+
+// checkMedia: the driver tells nothing of media engines while MIG is on (nvml.h).
+func checkMedia(s *subject, d nvmlsrc.Device) {
+	for function, read := range map[string]func() (uint32, nvml.Return){
+		"Device.GetEncoderUtilization": d.GetEncoderUtilization,
+		"Device.GetDecoderUtilization": d.GetDecoderUtilization,
+		"Device.GetJpgUtilization":     d.GetJpgUtilization,
+		"Device.GetOfaUtilization":     d.GetOfaUtilization,
+	} {
+		if percent, ret := read(); s.has(function, ret) {
+			s.want(percent <= 100, "%s: %d %%", function, percent)
+			s.want(!migOn(d), "%s of a GPU with MIG", function)
+		}
 	}
 }
 
@@ -160,6 +183,10 @@ func (l lyingProfiled) GpmMigSampleGet(id int, sample nvmlsrc.GPMSample) nvml.Re
 	return l.Device.GpmMigSampleGet(id, sample)
 }
 
+func (l lyingProfiled) GetOfaUtilization() (uint32, nvml.Return) {
+	return lying(l.lie == "media", 101, l.Device.GetOfaUtilization)
+}
+
 func (l lyingProfiled) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return lying(l.lie == "processes", []nvml.ProcessUtilizationSample{{}}, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		return l.Device.GetProcessUtilization(0)
@@ -172,6 +199,7 @@ func TestContractFindsLiesOfProfiling(t *testing.T) {
 		"metrics":     {"Library.GpmMetricsGet", "gke-h100-3g"},
 		"no instance": {"Library.GpmMetricsGet", "gke-h100-3g"},
 		"processes":   {"Device.GetProcessUtilization", "gke-h100-3g"},
+		"media":       {"Device.GetDecoderUtilization", "gke-h100-3g"},
 	} {
 		s := simulated(t, scenarios+c.scenario+".yaml", filepath.Join(t.TempDir(), "state"))
 		s.lib = lyingProfiler{s.lib, lie}

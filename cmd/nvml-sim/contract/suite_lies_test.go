@@ -67,6 +67,12 @@ func (l liar) GetPowerUsage() (uint32, nvml.Return) {
 func (l liar) GetTemperature() (int, nvml.Return) {
 	return lying(l.lie == "kelvin", 310, l.Device.GetTemperature)
 }
+func (l liar) GetPerformanceState() (nvml.Pstates, nvml.Return) {
+	return lying(l.lie == "P-state", 16, l.Device.GetPerformanceState)
+}
+func (l liar) GetFanSpeed(fan int) (uint32, nvml.Return) {
+	return lying(l.lie == "no last fan", 30, func() (uint32, nvml.Return) { return l.Device.GetFanSpeed(fan) })
+}
 func (l liar) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	return lying(l.lie == "utilization", nvml.Utilization{Gpu: 50}, l.Device.GetUtilizationRates)
 }
@@ -233,6 +239,7 @@ func TestContractFindsLies(t *testing.T) {
 		"one GPU twice": "Library.DeviceGetCount", "no last GPU": "Library.DeviceGetCount", "events": "Library.EventSetCreate",
 		"UUID": "Device.GetUUID", "name": "Device.GetName", "minor": "Device.GetMinorNumber", "PCI": "Device.GetPciInfo",
 		"return code": "Device.GetSerial", "memory": "Device.GetMemoryInfo", "watts": "Device.GetPowerUsage",
+		"P-state": "Device.GetPerformanceState", "no last fan": "Device.GetNumFans",
 		"kelvin": "Device.GetTemperature", "utilization": "Device.GetUtilizationRates", "architecture": "Device.GetArchitecture",
 		"energy goes back": "Device.GetTotalEnergyConsumption", "energy in joules": "energy is power over time, mJ and mW",
 		"fields": "Device.GetFieldValues", "process": "Device.GetComputeRunningProcesses",

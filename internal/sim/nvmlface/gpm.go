@@ -77,6 +77,17 @@ func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmls
 	return nvml.SUCCESS
 }
 
+func (d *device) GetEncoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaEncoder) }
+func (d *device) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaDecoder) }
+func (d *device) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
+func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
+
+// media is not told while MIG is on (nvml.h).
+func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
+	all, ret := optional(d, gpu.ReadingMedia, func(s *sim.State) gpu.Opt[sim.MediaUtilization] { return s.Media })
+	return all[kind], ret
+}
+
 // GetProcessUtilization tells the SM use of each process of a GPU without MIG, as of now.
 func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return read(d, gpu.ReadingProcesses, func(s *sim.State) ([]nvml.ProcessUtilizationSample, nvml.Return) {

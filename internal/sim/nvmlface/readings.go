@@ -50,6 +50,31 @@ func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	return fact(d, gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
 }
 
+func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
+	return fact(d, gpu.ReadingClocks, func(s *sim.State) nvml.Pstates { return nvml.Pstates(s.PerformanceState) })
+}
+
+func (d *device) GetNumFans() (int, nvml.Return) {
+	return read(d, gpu.ReadingFans, func(s *sim.State) (int, nvml.Return) {
+		if len(s.Fans) == 0 {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return len(s.Fans), nvml.SUCCESS
+	})
+}
+
+func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingFans, func(s *sim.State) (uint32, nvml.Return) {
+		switch {
+		case len(s.Fans) == 0:
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		case fan < 0 || fan >= len(s.Fans):
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return s.Fans[fan], nvml.SUCCESS
+	})
+}
+
 func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
 	return fact(d, gpu.ReadingPCIe, func(*sim.State) int { return 0 })
 }

@@ -1,0 +1,185 @@
+package nvmlsrc_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+)
+
+func (d spyDevice) GetEncoderUtilization() (uint32, nvml.Return) {
+	return via(d.spy, "GetEncoderUtilization", d.Device.GetEncoderUtilization)
+}
+
+func (d spyDevice) GetDecoderUtilization() (uint32, nvml.Return) {
+	return via(d.spy, "GetDecoderUtilization", d.Device.GetDecoderUtilization)
+}
+
+func (d spyDevice) GetJpgUtilization() (uint32, nvml.Return) {
+	return via(d.spy, "GetJpgUtilization", d.Device.GetJpgUtilization)
+}
+
+func (d spyDevice) GetOfaUtilization() (uint32, nvml.Return) {
+	return via(d.spy, "GetOfaUtilization", d.Device.GetOfaUtilization)
+}
+
+const mediaScenario = `
+version: 1
+node: {kubernetes: false}
+gpus:
+  - {model: RTX-PRO-6000}
+  - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, "1g.10gb+me@6"]}
+  - {model: A100-40GB, mig: true, layout: ["2g.10gb@0"]}
+workloads:
+  - {name: video, memory: 1GiB, sm: 4, encoder: 2, decoder: 1, jpeg: 0.4, ofa: 0.25}
+processes:
+  - {device: 0, workload: video}
+  - {device: 1/2g.20gb@0/0, workload: video}
+  - {device: 1/1g.10gb+me@6, workload: video}
+  - {device: 2/2g.10gb@0, workload: video}
+`
+
+// mediaNode is a node whose GPUs are asked for media engines while wanted is true.
+func mediaNode(t *testing.T, wanted *bool) (*node, []gpu.UUID) {
+	t.Helper()
+	n := startNode(t, mediaScenario)
+	n.source = nvmlsrc.New(n.spy, nvmlsrc.Options{
+		Now: n.Now, SlowEvery: time.Hour, GPM: true, Media: func() bool { return *wanted }, Logger: log.NewNopLogger(),
+	})
+	t.Cleanup(func() {
+		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	return n, n.discover()
+}
+
+// poll reads a GPU, and again a second later, when there is a window.
+func (n *node) poll(id gpu.UUID) gpu.GPU {
+	n.t.Helper()
+	n.read(id)
+	n.advance(time.Second)
+	return n.read(id)
+}
+
+func sameMedia(got, want gpu.Media) bool {
+	return near(got.Encoder, want.Encoder) && near(got.Decoder, want.Decoder) && near(got.JPEG, want.JPEG) && near(got.OFA, want.OFA)
+}
+
+func near(got, want gpu.Opt[float64]) bool {
+	w, present := want.Get()
+	return !present && !got.Present() || present && about(got, w)
+}
+
+// Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM does, of the
+// kinds that their profiles have; of an A100's nobody does.
+func TestMediaEngines(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	whole, cut, old := n.poll(ids[0]), n.poll(ids[1]), n.poll(ids[2])
+	want := gpu.Media{Encoder: gpu.Some(0.5), Decoder: gpu.Some(0.25), JPEG: gpu.Some(0.1), OFA: gpu.Some(0.25)}
+	if !sameMedia(whole.Readings.Media, want) {
+		t.Errorf("a whole GPU: %+v, want %+v", whole.Readings.Media, want)
+	}
+	if cut.Readings.Media != (gpu.Media{}) {
+		t.Errorf("a GPU with MIG: %+v, want none", cut.Readings.Media)
+	}
+	if want := (gpu.Media{Decoder: gpu.Some(0.5), JPEG: gpu.Some(0.2)}); !sameMedia(cut.Instances[0].Media, want) {
+		t.Errorf("a 2g of two decoders and two JPEG engines: %+v, want %+v", cut.Instances[0].Media, want)
+	}
+	if want := (gpu.Media{Decoder: gpu.Some(1.0), JPEG: gpu.Some(0.4), OFA: gpu.Some(0.25)}); !sameMedia(cut.Instances[1].Media, want) {
+		t.Errorf("a 1g+me of one of each: %+v, want %+v", cut.Instances[1].Media, want)
+	}
+	if old.Instances[0].Media != (gpu.Media{}) || len(old.Errors)+len(old.Instances[0].Errors) > 0 {
+		t.Errorf("an A100's instance: %+v, errors %v", old.Instances[0].Media, old.Errors)
+	}
+}
+
+// Nothing is asked for media engines while nobody wants them, and they are there or gone with the poll after that changes.
+func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
+	wanted := false
+	n, ids := mediaNode(t, &wanted)
+	calls := func(id gpu.UUID) (g gpu.GPU, media, metrics int) {
+		n.advance(time.Second)
+		n.spy.taken()
+		g = n.read(id)
+		made := n.spy.taken()
+		for call, times := range made {
+			if call != "GetUtilizationRates" && call != "GetProcessUtilization" && strings.HasSuffix(call, "Utilization") {
+				media += times
+			}
+		}
+		return g, media, made["GpmMetricsGet"]
+	}
+	n.poll(ids[0])
+	n.poll(ids[1])
+	_, off, _ := calls(ids[0])
+	cut, _, without := calls(ids[1])
+	if off != 0 || cut.Instances[0].Media != (gpu.Media{}) {
+		t.Errorf("not wanted: %d calls, %+v", off, cut.Instances[0].Media)
+	}
+	wanted = true
+	_, on, _ := calls(ids[0])
+	cut, underMIG, with := calls(ids[1])
+	if on != 4 || underMIG != 0 || with != without+2 || !cut.Instances[0].Media.Decoder.Present() {
+		t.Errorf("wanted: %d calls of a whole GPU, %d of one with MIG, %d more for two instances; %+v",
+			on, underMIG, with-without, cut.Instances[0].Media)
+	}
+	wanted = false
+	if cut, _, _ := calls(ids[1]); cut.Instances[0].Media != (gpu.Media{}) {
+		t.Errorf("no longer wanted: %+v", cut.Instances[0].Media)
+	}
+}
+
+// What a driver says of engines that an instance does not have counts for nothing; what is no number is dropped.
+func TestMediaEnginesThatDoNotTell(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	says := func(value float64) nvmlsrc.GPMMetric { return nvmlsrc.GPMMetric{Value: value, Return: nvml.SUCCESS} }
+	const decoder0, decoder1, decoder2 = uint32(nvml.GPM_METRIC_NVDEC_0_UTIL), uint32(nvml.GPM_METRIC_NVDEC_1_UTIL), uint32(nvml.GPM_METRIC_NVDEC_2_UTIL)
+	for _, c := range []struct {
+		about string
+		lies  map[uint32]nvmlsrc.GPMMetric
+		want  gpu.Opt[float64]
+	}{
+		{"a third decoder, idle", map[uint32]nvmlsrc.GPMMetric{decoder0: says(90), decoder1: says(10), decoder2: says(0)}, gpu.Some(0.5)},
+		{"one of two", map[uint32]nvmlsrc.GPMMetric{decoder0: says(90), decoder1: {Return: nvml.ERROR_NOT_SUPPORTED}}, gpu.Some(0.9)},
+		{"one less than nothing", map[uint32]nvmlsrc.GPMMetric{decoder0: says(90), decoder1: says(-1)}, gpu.Some(0.9)},
+		{"none", map[uint32]nvmlsrc.GPMMetric{decoder0: {Return: nvml.ERROR_UNKNOWN}, decoder1: {Return: nvml.ERROR_UNKNOWN}}, gpu.None[float64]()},
+	} {
+		n.spy.metrics = c.lies
+		if gi := n.poll(ids[1]).Instances[0]; !near(gi.Media.Decoder, c.want) || !near(gi.Media.JPEG, gpu.Some(0.2)) || len(gi.Errors) > 0 {
+			t.Errorf("%s: %+v, errors %v; want %v", c.about, gi.Media, gi.Errors, c.want)
+		}
+	}
+}
+
+// A driver that does not know the metrics is not asked again, and tells activity as before.
+func TestMediaEnginesNotSupported(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	n.spy.metrics = map[uint32]nvmlsrc.GPMMetric{}
+	for id := uint32(nvml.GPM_METRIC_NVDEC_0_UTIL); id <= uint32(nvml.GPM_METRIC_NVOFA_1_UTIL); id++ {
+		n.spy.metrics[id] = nvmlsrc.GPMMetric{Return: nvml.ERROR_NOT_SUPPORTED}
+	}
+	g := n.poll(ids[1])
+	if gi := g.Instances[0]; gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() || len(gi.Errors) > 0 {
+		t.Errorf("%+v, activity %+v, errors %v", gi.Media, gi.Activity, gi.Errors)
+	}
+	wanted = false
+	n.advance(time.Second)
+	n.spy.taken()
+	n.read(ids[1])
+	without := n.spy.taken()["GpmMetricsGet"]
+	wanted = true
+	n.advance(time.Second)
+	n.read(ids[1])
+	if with := n.spy.taken()["GpmMetricsGet"]; with != without {
+		t.Errorf("%d metrics calls, want %d: the driver has said that it does not support them", with, without)
+	}
+}

@@ -1,0 +1,28 @@
+package sim
+
+import "math"
+
+// A fan turns at its idle speed up to a temperature, and from there on in proportion up to full speed at the temperature at which
+// clocks fall.
+const (
+	idleFanPercent = 30
+	fanRestCelsius = 45
+)
+
+// fans are the speeds of the board's fans in percent, all the same; nil where it has none.
+func (b *board) fans() []uint32 {
+	var speeds []uint32
+	for range b.fanCount {
+		above := (b.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
+		speeds = append(speeds, uint32(math.Round(idleFanPercent+(100-idleFanPercent)*min(max(above, 0), 1))))
+	}
+	return speeds
+}
+
+// performanceState is P0 while anything runs. Without work only boards that can lower their memory clock leave it.
+func (b *board) performanceState() int {
+	if len(b.tasks) > 0 {
+		return 0
+	}
+	return b.model.idleState
+}

@@ -1,0 +1,103 @@
+package sim
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// MediaEngine is a kind of media engine.
+type MediaEngine int
+
+// The kinds of media engines.
+const (
+	MediaEncoder MediaEngine = iota
+	MediaDecoder
+	MediaJPEG
+	MediaOFA
+	mediaEngines
+)
+
+// Media has a number for each kind of media engine: of a device how busy its engines are, 0-1, the mean over them.
+type Media [mediaEngines]float64
+
+// MediaUtilization is the driver's own, in percent.
+type MediaUtilization [mediaEngines]uint32
+
+// mediaNames are the kinds as scenarios name them.
+func mediaNames() [mediaEngines]string { return [...]string{"encoder", "decoder", "jpeg", "ofa"} }
+
+// mediaCounts are the media engines of a device.
+func mediaCounts(e gpu.Engines) [mediaEngines]int {
+	return [...]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
+}
+
+// useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that want more than
+// there are keep all of them busy; engines that the device does not have are not used.
+func (n *Node) useMedia(b *board) {
+	wanted := make(map[*instance]Media)
+	for _, t := range b.tasks {
+		if t.workload == nil {
+			continue
+		}
+		sum := wanted[t.on.instance]
+		for kind, demand := range t.workload.Media {
+			sum[kind] += t.now(n, demand)
+		}
+		wanted[t.on.instance] = sum
+	}
+	all := mediaCounts(b.engines())
+	if !b.migOn {
+		b.sample.activity.Media = busyMedia(wanted[nil], all)
+		return
+	}
+	var total Media
+	for _, i := range b.instances {
+		own := mediaCounts(i.profile.Engines.Or(gpu.Engines{}))
+		i.activity.Media = busyMedia(wanted[i], own)
+		for kind, count := range own {
+			total[kind] += i.activity.Media[kind] * float64(count)
+		}
+	}
+	b.sample.activity.Media = busyMedia(total, all)
+}
+
+// busyMedia is how busy engines are that are wanted for so much of the time, by how many there are.
+func busyMedia(wanted Media, counts [mediaEngines]int) Media {
+	var busy Media
+	for kind, count := range counts {
+		if count > 0 {
+			busy[kind] = min(wanted[kind]/float64(count), 1)
+		}
+	}
+	return busy
+}
+
+// engines are those of an instance of all the GPU's slices; none where they are not known.
+func (b *board) engines() gpu.Engines {
+	for _, f := range b.mig.Profiles {
+		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {
+			return all
+		}
+	}
+	return gpu.Engines{}
+}
+
+// mediaMetric is what a metric of GPM is of, and which engine of the kind, if it is one of a media engine (nvml.h,
+// nvmlGpmMetricId_t).
+func mediaMetric(id uint32) (kind MediaEngine, engine int, ok bool) {
+	for _, r := range [...]struct {
+		kind        MediaEngine
+		first, last uint32
+	}{{MediaDecoder, 30, 37}, {MediaJPEG, 40, 47}, {MediaOFA, 50, 51}, {MediaEncoder, 166, 169}} {
+		if id >= r.first && id <= r.last {
+			return r.kind, int(id - r.first), true
+		}
+	}
+	return 0, 0, false
+}
+
+// percents are a Media in whole percent.
+func (m Media) percents() MediaUtilization {
+	var u MediaUtilization
+	for kind, ratio := range m {
+		u[kind] = percent(ratio)
+	}
+	return u
+}
