@@ -42,7 +42,7 @@ func controlNodeIn(t *testing.T, dir, scenario string, args ...string) *controll
 		args = append(args, "--control.mode=apply")
 	}
 	c := &controlled{dir: dir, program: launch(t, append([]string{
-		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled",
+		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled", "--collector.instance_processes",
 		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state"),
 	}, args...)...)}
 	c.waitFor("Partition control is listening")
@@ -152,8 +152,8 @@ func TestRecut(t *testing.T) {
 		c.advance(time.Second)
 	}
 	s = c.scrape()
-	s.expect(t, "later", 1, "nvidia_mig_gpu_instance_allocated", `pod="comes"`, `mig_profile="1g.5gb"`)
-	s.expect(t, "later", 1, "nvidia_mig_gpu_instance_allocated", `pod="stays"`, `mig_profile="3g.20gb"`)
+	s.expect(t, "later", 1, "nvidia_mig_gpu_instance_pod_info", `pod="comes"`, `mig_profile="1g.5gb"`)
+	s.expect(t, "later", 1, "nvidia_mig_gpu_instance_pod_info", `pod="stays"`, `mig_profile="3g.20gb"`)
 	if n := len(s.of("nvidia_mig_gpu_instance_sm_activity_ratio", `gpu="0"`)); n != 3 {
 		t.Errorf("activity of %d instances, want 3", n)
 	}
@@ -163,7 +163,7 @@ func TestRecut(t *testing.T) {
 	if out := c.must(1, "rollback", "--yes", ids[0]); !strings.Contains(out, "ml/comes") {
 		t.Errorf("the roll-back does not name who is in the way:\n%s", out)
 	}
-	c.scrape().expect(t, "after a roll-back that is refused", 1, "nvidia_mig_gpu_instance_allocated", `pod="comes"`)
+	c.scrape().expect(t, "after a roll-back that is refused", 1, "nvidia_mig_gpu_instance_pod_info", `pod="comes"`)
 }
 
 func TestRollback(t *testing.T) {

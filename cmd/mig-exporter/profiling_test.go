@@ -126,7 +126,7 @@ func TestJobs(t *testing.T) {
 	p.advance(time.Second)
 	body := string(p.get("/metrics").body)
 	for _, want := range []string{
-		`\nnvidia_gpu_container_power_estimate_watts\{gpu="0",hpc_job="4711",`,
+		`\nnvidia_gpu_container_power_estimate_watts\{[^}]*gpu="0",hpc_job="4711",`,
 		`\nnvidia_mig_gpu_instance_hpc_job_info\{[^}]*gpu="2"[^}]*gpu_instance="1"[^}]*hpc_job="4712"`,
 		`\nnvidia_mig_gpu_instance_hpc_job_info\{[^}]*gpu="2"[^}]*gpu_instance="1"[^}]*hpc_job="4713"`,
 		`\nmig_exporter_source_up\{source="hpc_jobs"\} 1`,

@@ -12,7 +12,7 @@ import (
 )
 
 // endings makes the second part of answers: the families that belong to no Snapshot, and what ends an exposition. It is
-// gathered anew unless that was done within keep, so that scrapers at the same moment share it: to gather the process'
+// gathered anew unless that was done for the same exposition within keep, so that scrapers at the same moment share it: to gather the process'
 // own metrics is a dozen system calls.
 type endings struct {
 	fresh  prometheus.Gatherer
@@ -34,6 +34,8 @@ type endingForm struct {
 type keptEnding struct {
 	mu   sync.Mutex // held while it is made: others of the form wait for it
 	made time.Time  // zero: never
+	// after is the exposition that it ends: with a new one it is made anew, so that both are of one moment.
+	after *exposition
 	ending
 }
 
@@ -45,8 +47,8 @@ type ending struct {
 	err    error  // why some or all are missing; it has been reported
 }
 
-// of returns an ending of the form, bare or with the families.
-func (e *endings) of(w wire, bare bool) ending {
+// of returns an ending of the form for an exposition, nil for none, bare or with the families.
+func (e *endings) of(w wire, after *exposition, bare bool) ending {
 	form := endingForm{w, bare}
 	e.mu.Lock()
 	k := e.kept[form]
@@ -57,8 +59,8 @@ func (e *endings) of(w wire, bare bool) ending {
 	e.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if now := time.Now(); k.made.IsZero() || now.Sub(k.made) >= e.keep {
-		k.ending, k.made = e.encode(form), now
+	if now := time.Now(); k.made.IsZero() || k.after != after || now.Sub(k.made) >= e.keep {
+		k.ending, k.made, k.after = e.encode(form), now, after
 	}
 	return k.ending
 }

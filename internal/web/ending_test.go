@@ -73,7 +73,7 @@ func TestSharedFailureIsReportedOnce(t *testing.T) {
 		keep:  time.Hour, pool: new(buffers), report: func(error) { reports++ }, kept: map[endingForm]*keptEnding{},
 	}
 	for range 3 {
-		if got := e.of(wire{expfmt.FmtText, codingIdentity}, false); got.err == nil || !got.empty {
+		if got := e.of(wire{expfmt.FmtText, codingIdentity}, nil, false); got.err == nil || !got.empty {
 			t.Errorf("got %+v, want an error and nothing", got)
 		}
 	}

@@ -99,10 +99,11 @@ func (h *scrapeHandler) encode(form wire, chosen selection) ([][]byte, error) {
 	defer h.leave()
 	var open opening
 	var err error
-	if e, ok := h.expositions.current(); ok {
-		open, err = e.opening(form, chosen)
+	current, ok := h.expositions.current()
+	if ok {
+		open, err = current.opening(form, chosen)
 	}
-	last := h.endings.of(form, !chosen.all() && !slices.Contains(chosen.names, h.own))
+	last := h.endings.of(form, current, !chosen.all() && !slices.Contains(chosen.names, h.own))
 	if err = errors.Join(err, last.err); err != nil && open.size == 0 && last.empty {
 		return nil, err
 	}
