@@ -11,6 +11,8 @@ import (
 // successor.
 type holdings struct {
 	open map[part]*holding
+	// ended are those that ended with the last update, with nothing but their energy.
+	ended []gpu.ContainerUse
 }
 
 // part is a device of the GPU; instance and compute are absent for the whole GPU. The generation tells apart devices that have
@@ -34,56 +36,99 @@ type holding struct {
 	since   time.Time
 	energy  gpu.Opt[gpu.Counter] // absent while the device's is not known, or its holder not described
 	counted time.Time            // since when energy is counted
+	told    bool                 // its use has been told
 }
 
 // tenant is a container or a batch job, or both.
 type tenant struct {
 	container gpu.Container
+	podUID    string // empty if unknown
 	job       string
 }
 
-// update writes into the GPU's exclusive holders since when they have held their device. Holdings begin and end with it.
-func (h *holdings) update(g *gpu.GPU, now time.Time) {
-	next := make(map[part]*holding, len(h.open))
-	keep := func(key part, holders []gpu.Holder, jobs []string, energyKnown bool) {
-		by, holder := exclusiveTenant(holders, jobs)
-		if by == (tenant{}) {
-			return
-		}
-		one := h.open[key]
-		if one == nil || one.by != by {
-			one = &holding{by: by, since: now}
-		}
-		if holder != nil {
-			holder.Since = one.since
-		}
-		if energyKnown && !one.energy.Present() && (holder == nil || !holder.Undescribed) {
-			one.energy, one.counted = gpu.Some(gpu.Counter{Since: now}), now
-		}
-		next[key] = one
-	}
-	keep(part{}, g.Holders, g.Jobs, g.Readings.EnergyJoules.Present())
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		keep(instancePart(gi), gi.Holders, gi.Jobs, gi.EnergyJoules.Present())
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
-			known := gi.EnergyJoules.Present() && (!gi.IsSplit() || ci.PowerWatts.Present())
-			keep(computePart(gi, ci), ci.Holders, gi.Jobs, known)
-		}
-	}
-	h.open = next
+// isSame reports whether two tenants are one: a pod that was created anew under its name is another. A UID may be known late.
+func (t *tenant) isSame(other *tenant) bool {
+	return t.container == other.container && t.job == other.job &&
+		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))
 }
 
-// exclusiveTenant returns who has a device to itself: its only holder, and its only batch job. The holder points into holders.
-func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder) {
+// exclusiveTenant returns who has a device to itself: its only holder, and its only batch job; false for neither. The holder points
+// into holders.
+func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
-		by.container = holder.Container
+		by.container, by.podUID = holder.Container, holder.PodUID
 	}
 	if len(jobs) == 1 {
 		by.job = jobs[0]
 	}
-	return by, holder
+	return by, holder, holder != nil || by.job != ""
+}
+
+// update writes into the GPU's exclusive holders since when they have held their device. Holdings begin and end with it.
+// boardEnergy says whether the energy of the whole GPU is known.
+func (h *holdings) update(g *gpu.GPU, boardEnergy bool, now time.Time) {
+	before := h.open
+	h.open, h.ended = make(map[part]*holding, len(before)), nil
+	if !holdsParts(g) {
+		h.keep(before[part{}], part{}, g.Holders, g.Jobs, boardEnergy, now)
+	}
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		key := instancePart(gi)
+		h.keep(before[key], key, gi.Holders, gi.Jobs, gi.EnergyJoules.Present(), now)
+		for c := range gi.Computes {
+			ci := &gi.Computes[c]
+			known := gi.EnergyJoules.Present() && (!gi.IsSplit() || ci.SMs.Present())
+			key := computePart(gi, ci)
+			h.keep(before[key], key, ci.Holders, gi.Jobs, known, now)
+		}
+	}
+}
+
+// keep goes on with a holding, or begins one in its place.
+func (h *holdings) keep(one *holding, key part, holders []gpu.Holder, jobs []string, energyKnown bool, now time.Time) {
+	by, holder, held := exclusiveTenant(holders, jobs)
+	if one != nil && (!held || !one.by.isSame(&by)) {
+		if one.told && one.energy.Present() && (one.by.container != by.container || one.by.job != by.job) {
+			h.ended = append(h.ended, gpu.ContainerUse{
+				Container: one.by.container, Job: one.by.job, Instance: key.instance, Compute: key.compute,
+				Sharing: gpu.SharingExclusive, EnergyJoules: one.energy,
+			})
+		}
+		one = nil
+	}
+	if !held {
+		return
+	}
+	if one == nil {
+		one = &holding{by: by, since: now}
+	}
+	if by.podUID != "" {
+		one.by.podUID = by.podUID
+	}
+	if holder != nil {
+		holder.Since = one.since
+	}
+	if energyKnown && !one.energy.Present() && (holder == nil || !holder.Undescribed) {
+		one.energy, one.counted = gpu.Some(gpu.Counter{Since: now}), now
+	}
+	h.open[key] = one
+}
+
+// holdsParts reports whether a part of the GPU is held. A holder of the whole GPU beside it contradicts that, and has no use of
+// its own: it would be counted twice.
+func holdsParts(g *gpu.GPU) bool {
+	for i := range g.Instances {
+		if len(g.Instances[i].Holders) > 0 || len(g.Instances[i].Jobs) > 0 {
+			return true
+		}
+		for c := range g.Instances[i].Computes {
+			if len(g.Instances[i].Computes[c].Holders) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // spend adds energy that a device used between two readings to its holding. Of a holding that began in between only the share

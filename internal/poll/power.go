@@ -59,19 +59,18 @@ func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// estimatePower shares the board's power and energy among the GPU instances and the parts of split ones. The reading before
-// was begun at a time; the zero time if there was none.
-func (t *tracked) estimatePower(g *gpu.GPU, before, at time.Time) {
+// estimatePower shares the board's power and energy among the GPU instances and the parts of split ones.
+func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
 	idle := t.idle.watts(g)
 	g.Power = gpu.PowerEstimate{IdleWatts: idle}
 	defer t.tellEnergy(g)
 	if t.hasMIG && !g.MIG.Enabled.Present() {
 		return // the next reading that tells the mode shares the energy since the last one that did
 	}
-	boardJ := g.Readings.EnergyJoules
+	boardJ, before := g.Readings.EnergyJoules, t.boardAt
 	spent := energySince(t.boardJ, boardJ)
 	if boardJ.Present() {
-		t.boardJ = boardJ
+		t.boardJ, t.boardAt = boardJ, at
 	}
 	t.holdings.spend(part{}, spent, before, at)
 	if !g.MIG.Enabled.Or(false) {

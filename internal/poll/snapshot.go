@@ -46,7 +46,7 @@ func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
-			t.holdings.update(g, now)
+			t.holdings.update(g, t.boardJ.Present(), now)
 			g.Containers = t.holdings.usesOf(g, p.opts.Containers, t.isStale(now, p.opts.StaleAfter))
 		}
 	}

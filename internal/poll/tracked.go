@@ -39,7 +39,8 @@ type tracked struct {
 	nvlink    [2]wrapped
 	profiled  profiled
 	idle      idlePower
-	boardJ    gpu.Opt[float64] // the board's energy counter at the last reading
+	boardJ    gpu.Opt[float64] // the board's energy counter when it was last shared
+	boardAt   time.Time        // when that was
 }
 
 // instanceTotals is what is added up for one GPU instance; it ends with it.
@@ -99,7 +100,7 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
 	t.addTraffic(&g, at)
 	t.addActivity(&g, at)
-	t.estimatePower(&g, before.LastRead, at)
+	t.estimatePower(&g, at)
 	g.LastRead = at
 	for i := range g.Instances {
 		g.Instances[i].LastRead = at

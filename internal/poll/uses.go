@@ -1,7 +1,6 @@
 package poll
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -9,28 +8,33 @@ import (
 
 // usesOf lists what containers and batch jobs use of a GPU and its devices. A stale GPU has no readings.
 func (h *holdings) usesOf(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
-	u := uses{of: h, gpu: g, stale: stale}
+	u := uses{holdings: h, gpu: g, stale: stale}
 	if containers != nil && sharesAny(g) {
-		u.shared = sharedMemory(g, containers)
+		u.processes = sumByContainer(g, containers)
 	}
-	u.add(part{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
+	if !holdsParts(g) {
+		u.add(part{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
+	}
 	for i := range g.Instances {
 		u.addInstance(&g.Instances[i])
+	}
+	if !stale {
+		u.list = append(u.list, h.ended...)
 	}
 	return u.list
 }
 
 // uses collects what containers use of the devices of one GPU.
 type uses struct {
-	of     *holdings
-	gpu    *gpu.GPU
-	stale  bool
-	shared []gpu.ContainerUse // of devices that containers share
-	list   []gpu.ContainerUse
+	holdings  *holdings
+	gpu       *gpu.GPU
+	stale     bool
+	processes []gpu.ContainerUse // memory by container and device, if any device is shared; empty if no process is known
+	list      []gpu.ContainerUse
 }
 
 // addInstance adds what is used of the compute instances, for they are what containers are given, or of a GPU instance without
-// any. A batch job has all of its GPU instance.
+// any. A batch job has all of its GPU instance, until a container has a part of it.
 func (u *uses) addInstance(gi *gpu.GPUInstance) {
 	whole := gpu.ContainerUse{Instance: gpu.Some(gi.ID), MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts}
 	held := slices.ContainsFunc(gi.Computes, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
@@ -51,30 +55,48 @@ func (u *uses) addInstance(gi *gpu.GPUInstance) {
 
 // add adds the use of one device: by who has it to itself, or by each of the containers that share it.
 func (u *uses) add(key part, holders []gpu.Holder, jobs []string, of gpu.ContainerUse) {
-	by, holder := exclusiveTenant(holders, jobs)
+	by, holder, held := exclusiveTenant(holders, jobs)
 	switch {
-	case shared(holders):
-		for _, one := range u.shared {
-			if one.Instance == of.Instance && one.Compute == of.Compute {
-				one.Sharing, one.Job = holders[0].Sharing, by.job
-				u.list = append(u.list, one)
-			}
-		}
-	case by == (tenant{}), holder != nil && holder.Undescribed, holder == nil && len(holders) > 0:
-	default:
+	case holder == nil && len(holders) > 0:
+		u.addShared(holders, by.job, of)
+	case held && (holder == nil || !holder.Undescribed):
 		of.Container, of.Job, of.Sharing = by.container, by.job, gpu.SharingExclusive
-		if one := u.of.open[key]; one != nil && !u.stale {
-			of.EnergyJoules = one.energy
+		if one := u.holdings.open[key]; one != nil && !u.stale {
+			of.EnergyJoules, one.told = one.energy, true
 		}
 		u.list = append(u.list, of)
 	}
 }
 
+// addShared adds the memory of each of the containers that share a device. If some of them are confirmed, the others do not count.
+func (u *uses) addShared(holders []gpu.Holder, job string, of gpu.ContainerUse) {
+	anyConfirmed := slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" })
+	added := map[gpu.Container]bool{} // one may have several replicas
+	for i := range holders {
+		h := &holders[i]
+		if h.Undescribed || h.Sharing == gpu.SharingExclusive || anyConfirmed && h.Unconfirmed != "" || added[h.Container] {
+			continue
+		}
+		added[h.Container] = true
+		one := gpu.ContainerUse{Container: h.Container, Job: job, Instance: of.Instance, Compute: of.Compute, Sharing: h.Sharing}
+		if len(u.processes) > 0 { // processes of the host are seen: a container without one uses nothing
+			one.MemoryUsed = gpu.Some(uint64(0))
+		}
+		for p := range u.processes {
+			if by := &u.processes[p]; by.Container == h.Container && by.Instance == of.Instance && by.Compute == of.Compute {
+				one.MemoryUsed = by.MemoryUsed
+			}
+		}
+		u.list = append(u.list, one)
+	}
+}
+
 // memoryOfProcesses adds up the memory of the processes on a compute instance, which has no reading of its own. It is absent if
-// no process is seen: without the host's process ids none may be.
+// no process is seen on the whole GPU: without the host's process ids none may be.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
-	var sum gpu.Opt[uint64]
-	for _, p := range g.Readings.Processes.Or(nil) {
+	list := g.Readings.Processes.Or(nil)
+	sum := uint64(0)
+	for _, p := range list {
 		if p.Instance != gpu.Some(instance) || p.Compute != gpu.Some(compute) {
 			continue
 		}
@@ -82,13 +104,16 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 		if !ok {
 			return gpu.None[uint64]()
 		}
-		sum = gpu.Some(sum.Or(0) + used)
+		sum += used
 	}
-	return sum
+	if len(list) == 0 {
+		return gpu.None[uint64]()
+	}
+	return gpu.Some(sum)
 }
 
-// sharedMemory adds up the memory of containers on a GPU and each of its devices by their processes.
-func sharedMemory(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
+// sumByContainer adds up the memory of containers on a GPU and each of its devices by their processes.
+func sumByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 	for _, p := range g.Readings.Processes.Or(nil) {
 		used, ok := p.MemoryBytes.Get()
@@ -108,28 +133,19 @@ func sharedMemory(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 		}
 		list[i].MemoryUsed = gpu.Some(list[i].MemoryUsed.Or(0) + used)
 	}
-	slices.SortFunc(list, func(a, b gpu.ContainerUse) int {
-		return cmp.Or(compareContainers(a.Container, b.Container), cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)),
-			cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)))
-	})
 	return list
 }
 
 // sharesAny reports whether containers share the GPU or a compute instance of it.
 func sharesAny(g *gpu.GPU) bool {
-	if shared(g.Holders) {
+	isShared := func(holders []gpu.Holder) bool { return len(holders) > 0 && gpu.ExclusiveHolder(holders) == nil }
+	if isShared(g.Holders) {
 		return true
 	}
 	for i := range g.Instances {
-		for c := range g.Instances[i].Computes {
-			if shared(g.Instances[i].Computes[c].Holders) {
-				return true
-			}
+		if slices.ContainsFunc(g.Instances[i].Computes, func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
+			return true
 		}
 	}
 	return false
-}
-
-func shared(holders []gpu.Holder) bool {
-	return slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Sharing != gpu.SharingExclusive })
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,7 +40,7 @@ func TestUses(t *testing.T) {
 			{Instance: split, Compute: first, MemoryUsed: gpu.Some(uint64(150)), PowerWatts: gpu.Some(20.0), Sharing: gpu.SharingExclusive},
 		}},
 		{"a part without a process", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-2"}, "p", 1)}, []gpu.ContainerUse{
-			{Instance: split, Compute: gpu.Some(gpu.ComputeID(1)), Sharing: gpu.SharingExclusive},
+			{Instance: split, Compute: gpu.Some(gpu.ComputeID(1)), MemoryUsed: gpu.Some(uint64(0)), Sharing: gpu.SharingExclusive},
 		}},
 		{"a GPU instance", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}, []gpu.ContainerUse{
 			{Instance: other, Compute: first, MemoryUsed: mib(300), PowerWatts: gpu.Some(30.0), Sharing: gpu.SharingExclusive},
@@ -57,7 +58,7 @@ func TestUses(t *testing.T) {
 			gpus[0].Instances = cloneInstances(g.Instances)
 			attach(gpus, gpu.Assignments{List: tt.list}, pids)
 			var h holdings
-			h.update(&gpus[0], time.Unix(1, 0))
+			h.update(&gpus[0], true, time.Unix(1, 0))
 			gpus[0].Containers = h.usesOf(&gpus[0], pids, false)
 			of := 0
 			for i := range gpus[0].Containers {
@@ -85,7 +86,7 @@ func TestUsesOfJobs(t *testing.T) {
 	g.Instances[0].Memory.Used = gpu.Some(uint64(7))
 	g.Instances[1].Computes[0].Holders = []gpu.Holder{{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}}
 	var h holdings
-	h.update(&g, time.Unix(1, 0))
+	h.update(&g, true, time.Unix(1, 0))
 	uses := h.usesOf(&g, nil, false)
 	if len(uses) != 2 || uses[0].Job != "41" || uses[0].Compute.Present() || uses[0].MemoryUsed != gpu.Some(uint64(7)) ||
 		uses[1].Job != "42" || uses[1].Pod != "p" || !uses[1].Compute.Present() {
@@ -123,20 +124,23 @@ func TestPowerOfASplitInstance(t *testing.T) {
 	}
 }
 
-// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses, so that the energy of all holdings
-// is that of the devices while they were held. No pod pays for its predecessor: not even if a reading failed as one came.
+// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses, its last increase included, so that
+// the energy of all holdings is that of the devices while they were held. No pod pays for its predecessor: not if a reading failed as one
+// came, wholly or in part, nor if it has the predecessor's name.
 func TestEnergyOfHoldings(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		c := &churn{tr: track(), at: time.Unix(1000, 0), pods: map[string]gpu.MIGUUID{}, used: map[gpu.MIGUUID]float64{}, told: map[string]told{}}
+		c := &churn{
+			tr: track(), at: time.Unix(1000, 0), pods: map[gpu.MIGUUID]gpu.Holder{}, used: map[gpu.MIGUUID]float64{}, told: map[holdingKey]told{},
+		}
 		for step := range 80 {
 			if err := c.step(r, step); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
 			c.at = c.at.Add(time.Second)
 		}
-		if c.handovers == 0 || c.compared == 0 {
-			t.Errorf("seed %d: %d hand-overs, %d increases compared: nothing was tried", seed, c.handovers, c.compared)
+		if c.ended == 0 || c.handovers == 0 || c.compared == 0 {
+			t.Errorf("seed %d: %d hand-overs, %d last increases, %d compared: nothing was tried", seed, c.handovers, c.ended, c.compared)
 		}
 	}
 }
@@ -146,13 +150,19 @@ type churn struct {
 	tr    *tracked
 	at    time.Time
 	board float64 // the board's counter
-	read  float64 // its value at the last reading that succeeded
+	read  float64 // its value when it was last shared
 	since time.Time
-	pods  map[string]gpu.MIGUUID
+	pods  map[gpu.MIGUUID]gpu.Holder
 	used  map[gpu.MIGUUID]float64 // energy of each device
-	told  map[string]told         // of each pod in the last Snapshot
+	told  map[holdingKey]told     // of each holding in the last Snapshot
 
-	handovers, compared int
+	handovers, ended, compared int
+}
+
+// holdingKey names a holding: a pod has a device once at a time.
+type holdingKey struct {
+	device      gpu.MIGUUID
+	pod, podUID string
 }
 
 // told is the energy of a holding, that of its device at the last reading, and when that and the holding were begun.
@@ -165,42 +175,23 @@ type told struct {
 func (c *churn) step(r *rand.Rand, step int) error {
 	c.board += r.Float64() * 400
 	if c.read == 0 || r.IntN(10) > 0 {
-		c.take(energyReading(r, c.board))
+		c.take(r)
 	}
 	c.change(r, step)
 	var list []gpu.Assignment
-	for pod, uuid := range c.pods {
-		a := assign(gpu.DeviceRef{MIG: uuid}, pod, 1)
-		a.Listed = c.at
+	for uuid, h := range c.pods {
+		a := assign(gpu.DeviceRef{MIG: uuid}, h.Pod, 1)
+		a.Holder.PodUID, a.Listed = h.PodUID, c.at
 		list = append(list, a)
 	}
 	gpus := []gpu.GPU{c.tr.publish(c.at, time.Hour)}
 	attach(gpus, gpu.Assignments{List: list}, nil)
-	c.tr.holdings.update(&gpus[0], c.at)
-	now := map[string]told{}
+	c.tr.holdings.update(&gpus[0], true, c.at)
+	now := map[holdingKey]told{}
 	for _, u := range c.tr.holdings.usesOf(&gpus[0], nil, false) {
-		joules, ok := u.EnergyJoules.Get()
-		device := c.used[c.pods[u.Pod]]
-		before, held := c.told[u.Pod]
-		if !ok {
-			return fmt.Errorf("no energy of %s", u.Pod)
+		if err := c.compare(&u, now); err != nil {
+			return err
 		}
-		if !held {
-			if joules.Value != 0 || !joules.Since.Equal(c.at) {
-				return fmt.Errorf("the holding of %s begins with %+v", u.Pod, joules)
-			}
-			now[u.Pod] = told{device: device, read: c.since, begun: c.at}
-			continue
-		}
-		want := device - before.device
-		if before.begun.After(before.read) && c.since.After(before.begun) { // it came between two readings
-			want *= float64(c.since.Sub(before.begun)) / float64(c.since.Sub(before.read))
-		}
-		if grew := joules.Value - before.value; math.Abs(grew-want) > 1e-6 {
-			return fmt.Errorf("energy of %s grew by %v, want %v", u.Pod, grew, want)
-		}
-		c.compared++
-		now[u.Pod] = told{joules.Value, device, c.since, before.begun}
 	}
 	if len(now) != len(c.pods) {
 		return fmt.Errorf("%d holdings told, %d pods", len(now), len(c.pods))
@@ -209,12 +200,67 @@ func (c *churn) step(r *rand.Rand, step int) error {
 	return nil
 }
 
-// take absorbs a reading and adds up what each device has used, by the power that it is told to have.
-func (c *churn) take(g gpu.GPU) {
-	spent := c.board - c.read
+// compare compares one use with what its device has used since the last Snapshot.
+func (c *churn) compare(u *gpu.ContainerUse, now map[holdingKey]told) error {
+	uuid := map[[2]uint32]gpu.MIGUUID{{2, 0}: "MIG-1", {2, 1}: "MIG-2", {1, 0}: "MIG-3"}[[2]uint32{uint32(u.Instance.Or(0)), uint32(u.Compute.Or(9))}]
+	joules, ok := u.EnergyJoules.Get()
+	if !ok || uuid == "" {
+		return fmt.Errorf("no energy, or no device: %+v", u)
+	}
+	key := holdingKey{uuid, u.Pod, c.pods[uuid].PodUID}
+	isOpen := c.pods[uuid].Pod == u.Pod
+	if !isOpen { // told once more
+		for k := range c.told {
+			if k.device == uuid && k.pod == u.Pod {
+				key = k
+			}
+		}
+		c.ended++
+	}
+	before, held := c.told[key]
+	device := c.used[uuid]
+	if !held {
+		if joules.Value != 0 || !joules.Since.Equal(c.at) || !isOpen {
+			return fmt.Errorf("the holding of %s begins with %+v", u.Pod, joules)
+		}
+		now[key] = told{device: device, read: c.since, begun: c.at}
+		return nil
+	}
+	want := device - before.device
+	if before.begun.After(before.read) && c.since.After(before.begun) { // it came between two readings
+		want *= float64(c.since.Sub(before.begun)) / float64(c.since.Sub(before.read))
+	}
+	if grew := joules.Value - before.value; math.Abs(grew-want) > 1e-6 {
+		return fmt.Errorf("energy of %s grew by %v, want %v", u.Pod, grew, want)
+	}
+	c.compared++
+	if isOpen {
+		now[key] = told{joules.Value, device, c.since, before.begun}
+	}
+	return nil
+}
+
+// take absorbs a reading, perhaps one that lacks something, and adds up what each device has used, by the power that it is told to have.
+func (c *churn) take(r *rand.Rand) {
+	g := energyReading(r, c.board)
 	first := c.read == 0
+	if lacks := r.IntN(12); !first {
+		switch lacks {
+		case 0:
+			g.MIG, g.Instances, g.Errors = gpu.MIGState{}, nil, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
+		case 1:
+			g.Readings.EnergyJoules = gpu.None[float64]()
+		case 2:
+			g.Readings.PowerWatts = gpu.None[float64]()
+		}
+	}
+	spent := c.board - c.read
 	c.tr.absorb(g, c.at)
+	if !g.MIG.Enabled.Present() || !g.Readings.EnergyJoules.Present() {
+		return
+	}
 	c.read, c.since = c.board, c.at
+	board, known := g.Readings.PowerWatts.Get()
 	for i := range c.tr.last.Instances {
 		gi := &c.tr.last.Instances[i]
 		for k := range gi.Computes {
@@ -222,8 +268,8 @@ func (c *churn) take(g gpu.GPU) {
 			if gi.IsSplit() {
 				watts = gi.Computes[k].PowerWatts
 			}
-			if !first {
-				c.used[gi.Computes[k].UUID] += spent * watts.Or(math.NaN()) / g.Readings.PowerWatts.Or(0)
+			if known && !first {
+				c.used[gi.Computes[k].UUID] += spent * watts.Or(math.NaN()) / board
 			}
 		}
 	}
@@ -243,18 +289,76 @@ func energyReading(r *rand.Rand, board float64) gpu.GPU {
 	return g
 }
 
-// change lets a pod end, and another have its device at once or later.
+// change lets a pod end, and another have its device at once or later, perhaps under the same name.
 func (c *churn) change(r *rand.Rand, step int) {
 	device := []gpu.MIGUUID{"MIG-1", "MIG-2", "MIG-3"}[r.IntN(3)]
-	for pod, uuid := range c.pods {
-		if uuid == device {
-			delete(c.pods, pod)
-			if c.handovers++; r.IntN(2) == 0 {
-				return
-			}
+	if _, held := c.pods[device]; held {
+		delete(c.pods, device)
+		if c.handovers++; r.IntN(2) == 0 {
+			return
 		}
 	}
 	if r.IntN(2) == 0 {
-		c.pods[fmt.Sprint("pod-", step)] = device
+		c.pods[device] = gpu.Holder{Container: gpu.Container{Pod: fmt.Sprint(device, "-", r.IntN(2))}, PodUID: fmt.Sprint(step)}
+	}
+}
+
+// TestUsesOfContradictions: of a device whose holders contradict each other, or are not all confirmed, no more is told than is known.
+func TestUsesOfContradictions(t *testing.T) {
+	pids := fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}, 12: {Namespace: "ns", Pod: "b", Name: "main"}}
+	ref, gpuRef := gpu.DeviceRef{MIG: "MIG-1"}, gpu.DeviceRef{GPU: uuidA}
+	doubtful := func(a gpu.Assignment) gpu.Assignment { a.Holder.Unconfirmed = "for a test"; return a }
+	undescribed := func(a gpu.Assignment) gpu.Assignment { a.Holder.Undescribed = true; return a }
+	for name, tt := range map[string]struct {
+		list []gpu.Assignment
+		want string
+	}{
+		"exclusive beside an unconfirmed claim":  {[]gpu.Assignment{assign(ref, "a", 1), doubtful(replica(ref, "b", "0"))}, "a exclusive 150"},
+		"a replica beside an unconfirmed holder": {[]gpu.Assignment{replica(ref, "b", "0"), unconfirmed(ref, "a")}, "b time-slicing 50"},
+		"unconfirmed replicas":                   {[]gpu.Assignment{doubtful(replica(ref, "a", "0")), doubtful(replica(ref, "b", "1"))}, "a time-slicing 100, b time-slicing 50"},
+		"two replicas of one container":          {[]gpu.Assignment{replica(ref, "a", "0"), replica(ref, "a", "1")}, "a time-slicing 100"},
+		"a replica without a process":            {[]gpu.Assignment{replica(ref, "a", "0"), replica(ref, "c", "1")}, "a time-slicing 100, c time-slicing 0"},
+		"a replica that is not described yet":    {[]gpu.Assignment{undescribed(replica(ref, "a", "0")), replica(ref, "b", "1")}, "b time-slicing 50"},
+		"several unconfirmed ones":               {[]gpu.Assignment{unconfirmed(ref, "a"), unconfirmed(ref, "b")}, ""},
+		"the GPU and a part of it":               {[]gpu.Assignment{assign(gpuRef, "whole", 1), assign(ref, "a", 1)}, "a exclusive 150"},
+		"the GPU, and somebody else's processes": {[]gpu.Assignment{replica(gpuRef, "c", "0"), replica(gpuRef, "d", "1")}, "c time-slicing 0, d time-slicing 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := migGPU()
+			gpus := []gpu.GPU{g}
+			list := g.Readings.Processes.Or(nil)
+			list[1].MemoryBytes = gpu.Some(uint64(50))
+			attach(gpus, gpu.Assignments{List: tt.list}, pids)
+			var h holdings
+			h.update(&gpus[0], true, time.Unix(1, 0))
+			var got []string
+			for _, u := range h.usesOf(&gpus[0], pids, false) {
+				got = append(got, fmt.Sprint(u.Pod, " ", u.Sharing, " ", u.MemoryUsed.Or(999)))
+			}
+			if text := strings.Join(got, ", "); text != tt.want {
+				t.Errorf("%q, want %q", text, tt.want)
+			}
+		})
+	}
+}
+
+// TestHoldingsOfPods: a pod is its UID, which may be known late.
+func TestHoldingsOfPods(t *testing.T) {
+	of := func(pod, uid string) *tenant { return &tenant{container: gpu.Container{Pod: pod}, podUID: uid} }
+	for _, tt := range []struct {
+		a, b *tenant
+		want bool
+	}{
+		{of("web-0", "1"), of("web-0", "1"), true},
+		{of("web-0", "1"), of("web-0", "2"), false},
+		{of("web-0", ""), of("web-0", "2"), true},
+		{of("web-0", "1"), of("web-1", "1"), false},
+		{of("", "1"), of("", "2"), false},
+		{of("", ""), of("", "2"), false},
+		{of("", "1"), of("", "1"), true},
+	} {
+		if got := tt.a.isSame(tt.b); got != tt.want {
+			t.Errorf("%+v and %+v are one: %v", tt.a, tt.b, got)
+		}
 	}
 }
