@@ -2,9 +2,7 @@ package collector
 
 import (
 	"bytes"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
@@ -32,27 +30,6 @@ type rendered struct {
 type layoutSeries struct {
 	family *family
 	labels labels
-}
-
-// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
-type textTemplate struct {
-	text        []byte
-	families    []textFamily
-	slots       []slot
-	openMetrics bool // numbers are written as in OpenMetrics
-}
-
-// textFamily is a family of a template. Its text begins at the end of the family before.
-type textFamily struct {
-	comments int // end of its comments in the text
-	slots    int // end of its slots
-}
-
-// slot is a line of a template, at whose end a value goes.
-type slot struct {
-	end    int // of the line in the text; it begins at the end of what is before it
-	series int // index in rendered.metrics
-	group  int // that the series belongs to, as Collector.groupOf returns it
 }
 
 // Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the expfmt
@@ -156,91 +133,10 @@ func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) *textTem
 	return t
 }
 
-// equal reports whether two templates of one layout give the same text.
-func (t *textTemplate) equal(other *textTemplate) bool {
-	return t.openMetrics == other.openMetrics && slices.Equal(t.slots, other.slots) && slices.Equal(t.families, other.families) &&
-		bytes.Equal(t.text, other.text)
-}
-
-// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
-// which series a value is of. It reports whether there is a value for each line, and no comment among the lines.
-func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf groupFunc) bool {
-	metrics, first, comments := family.GetMetric(), len(t.slots), len(t.text)
-	for line := range bytes.Lines(text) {
-		if line[0] == '#' {
-			t.text = append(t.text, line...)
-			comments = len(t.text)
-			if len(t.slots) > first {
-				return false
-			}
-			continue
-		}
-		if len(metrics) == 0 {
-			return false
-		}
-		i, ok := index[valueOf(metrics[0])]
-		at := bytes.LastIndexByte(line, ' ') + 1
-		if !ok || at == 0 {
-			return false
-		}
-		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: i, group: groupOf(family.GetName(), metrics[0])})
-		metrics = metrics[1:]
-	}
-	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
-	return len(metrics) == 0
-}
-
 // valueOf returns where the value of a metric is.
 func valueOf(m *dto.Metric) *float64 {
 	if m.Gauge != nil {
 		return m.Gauge.Value
 	}
 	return m.GetCounter().Value
-}
-
-// fill appends the text of the selected groups to dst with the values of the metrics in it.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) {
-	if selected == nil {
-		dst.Grow(len(t.text) + 12*len(t.slots))
-	}
-	out := dst.AvailableBuffer()
-	begin, i := 0, 0
-	for _, f := range t.families {
-		comments := t.text[begin:f.comments] // nil once they are written
-		begin = f.comments
-		for ; i < f.slots; i++ {
-			at := &t.slots[i]
-			line := t.text[begin:at.end]
-			begin = at.end
-			if selected.has(at.group) {
-				out = append(append(out, comments...), line...)
-				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
-				comments = nil
-			}
-		}
-	}
-	dst.Write(out)
-}
-
-// appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.
-func appendFloat(dst []byte, f float64, openMetrics bool) []byte {
-	switch {
-	case f == 0: // a negative zero, too
-		dst = append(dst, '0')
-	case math.IsNaN(f):
-		return append(dst, "NaN"...)
-	case math.IsInf(f, 0):
-		return strconv.AppendFloat(dst, f, 'g', -1, 64)
-	default:
-		begin := len(dst)
-		dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
-		if bytes.ContainsAny(dst[begin:], "e.") {
-			return dst
-		}
-	}
-	if openMetrics {
-		dst = append(dst, '.', '0')
-	}
-	return dst
 }
