@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -11,41 +12,60 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A text exposition is mostly names and labels, which change with a layout or a holder, while values change with every
-// Snapshot. Render therefore has the Prometheus library check, sort and encode the series once, keeps that text without its
-// values as a template, and fills in the values of each Snapshot for as long as the series are the same. All that is done
-// here besides is to format numbers.
+// An exposition is mostly names and labels, which change with a layout or a holder, while values change with every Snapshot.
+// Render therefore has the Prometheus library check, sort and encode the series once, keeps what it encoded without the values
+// as a template, and fills in the values of each Snapshot for as long as the series are the same.
 
-// rendered is what Render keeps. Collector.mu guards it.
+// rendered is what Render keeps for text formats, or for protobuf: only the latter has native histograms, so that their metrics
+// differ. Collector.mu guards it.
 type rendered struct {
 	snap *gpu.Snapshot // that metrics are of; nil for none
 	// metrics are all series of snap in the order in which they were collected. The memory is used again.
 	metrics metrics
 	err     error // what the groups could not write
-	// layout is the series of the metrics that the templates were made of; only family and labels are used.
+	// layout is the series of the metrics that the templates were made of: what is in a template besides values.
 	layout    []layoutSeries
-	templates map[expfmt.Format]*textTemplate // of layout; nil for a format in which it cannot be rendered
+	templates map[expfmt.Format]layoutTemplate // of layout; nil for a format in which it cannot be rendered
 }
 
 type layoutSeries struct {
 	family *family
 	labels labels
+	since  time.Time
+}
+
+// layoutTemplate is an exposition of a layout without what differs between Snapshots. What text and protobuf have between values,
+// and what a selection leaves out, has little in common: each is a type of its own.
+type layoutTemplate interface {
+	// fill appends the exposition of the selected groups to dst with the values of the metrics in it. If it fails, a part may
+	// have been appended.
+	fill(dst *bytes.Buffer, m metrics, selected selection) error
+}
+
+// libraryFamily is a family as the library gathers and encodes it: what templates are made of.
+type libraryFamily struct {
+	*dto.MetricFamily
+	encoded []byte
+	series  []int // for each metric, the index in rendered.metrics
 }
 
 // Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the expfmt
-// package give them but for the duration of the collectors. It reports whether it could: it renders text and OpenMetrics 1.0
-// only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
-// All selections of a Snapshot share one gathering and one template.
+// package give them but for the duration of the collectors. It reports whether it could: it renders text, OpenMetrics 1.0 and
+// delimited protobuf only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is
+// that of Gather. All selections of a Snapshot share one gathering for text and one for protobuf, and one template for each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
-	if !isText(format) {
-		return false, nil
+	r, text := &c.renderedText, isText(format)
+	if !text {
+		if format.FormatType() != expfmt.TypeProtoDelim {
+			return false, nil
+		}
+		r = &c.renderedProtobuf
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &c.rendered
 	if r.snap != s {
 		r.snap = nil // if this panics, the metrics are of no Snapshot
-		k := sink{metrics: r.metrics[:0], text: true}
+		k := sink{metrics: r.metrics[:0], text: text}
 		r.err = joinErrors(c.collectLocked(&k, s))
 		r.metrics, r.snap = k.metrics, s
 		r.keepLayout()
@@ -78,64 +98,100 @@ func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFu
 		t = r.newTemplate(format, groupOf)
 		r.templates[format] = t
 	}
-	if t != nil {
-		t.fill(dst, r.metrics, selected)
+	if t == nil {
+		return false
 	}
-	return t != nil
+	before := dst.Len()
+	if err := t.fill(dst, r.metrics, selected); err != nil {
+		dst.Truncate(before)
+		return false
+	}
+	return true
 }
 
 // keepLayout drops the templates if the series are others than those that they were made of.
 func (r *rendered) keepLayout() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
-		return a.family == b.family && a.labels.equal(b.labels)
+		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
 	})
 	r.layout = slices.Grow(r.layout[:0], len(r.metrics))
 	for i := range r.metrics {
-		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels})
+		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels, r.metrics[i].since})
 	}
 	if !same || r.templates == nil {
-		r.templates = make(map[expfmt.Format]*textTemplate)
+		r.templates = make(map[expfmt.Format]layoutTemplate)
 	}
 }
 
-// newTemplate has the library gather and encode the metrics and takes the values out of the text. It returns nil if
-// anything is refused, or if the text is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) *textTemplate {
-	families, err := gather(r.metrics)
-	if err != nil {
+// newTemplate has the library gather and encode the metrics and takes the values out of what it encoded. It returns nil if
+// anything is refused, or if what the library encoded is not what fill makes of the template.
+func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
+	families, whole := r.encodeByLibrary(format)
+	if families == nil {
 		return nil
 	}
-	index := make(map[*float64]int, len(r.metrics))
-	for i := range r.metrics {
-		index[&r.metrics[i].value] = i
+	isWhole := func(t layoutTemplate) bool {
+		var filled bytes.Buffer
+		return t.fill(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
 	}
-	t := &textTemplate{openMetrics: isOpenMetrics(format), slots: make([]slot, 0, len(r.metrics))}
-	var all, one bytes.Buffer
-	encoder := expfmt.NewEncoder(&one, format)
-	for _, family := range families {
-		one.Reset()
-		if err := encoder.Encode(family); err != nil || !t.add(one.Bytes(), family, index, groupOf) {
-			return nil
-		}
-		all.Write(one.Bytes())
-	}
-	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
-	var filled bytes.Buffer
-	t.fill(&filled, r.metrics, nil)
-	if !bytes.Equal(filled.Bytes(), all.Bytes()) {
-		return nil
-	}
-	for _, other := range r.templates { // escaping schemes seldom make a difference
-		if other != nil && other.equal(t) {
+	for f, other := range r.templates { // escaping schemes seldom make a difference
+		if other != nil && f.FormatType() == format.FormatType() && isWhole(other) {
 			return other
 		}
+	}
+	var t layoutTemplate
+	if isText(format) {
+		t = newTextTemplate(families, isOpenMetrics(format), groupOf)
+	} else {
+		t = newProtoTemplate(families, format, groupOf)
+	}
+	if t == nil || !isWhole(t) {
+		return nil
 	}
 	return t
 }
 
-// valueOf returns where the value of a metric is.
-func valueOf(m *dto.Metric) *float64 {
-	if m.Gauge != nil {
+// encodeByLibrary gathers and encodes the metrics, family by family and as a whole. It returns nil if anything is refused.
+func (r *rendered) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
+	gathered, err := gather(r.metrics)
+	if err != nil {
+		return nil, nil
+	}
+	index := make(map[any]int, len(r.metrics)) // of a series, by what its metric points to
+	for i := range r.metrics {
+		if s := &r.metrics[i]; s.histogram != nil {
+			index[s.histogram] = i
+		} else {
+			index[&s.value] = i
+		}
+	}
+	families := make([]libraryFamily, len(gathered))
+	var whole bytes.Buffer
+	encoder := expfmt.NewEncoder(&whole, format)
+	for i, family := range gathered {
+		before := whole.Len()
+		if encoder.Encode(family) != nil {
+			return nil, nil
+		}
+		f := libraryFamily{family, bytes.Clone(whole.Bytes()[before:]), make([]int, len(family.GetMetric()))}
+		for j, m := range family.GetMetric() {
+			at, ok := index[pointerOf(m)]
+			if !ok {
+				return nil, nil
+			}
+			f.series[j] = at
+		}
+		families[i] = f
+	}
+	return families, whole.Bytes()
+}
+
+// pointerOf returns what a metric shares with its series: the pointer to its value or its histogram.
+func pointerOf(m *dto.Metric) any {
+	switch {
+	case m.Histogram != nil:
+		return m.Histogram
+	case m.Gauge != nil:
 		return m.Gauge.Value
 	}
 	return m.GetCounter().Value

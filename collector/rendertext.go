@@ -5,11 +5,10 @@ import (
 	"math"
 	"slices"
 	"strconv"
-
-	dto "github.com/prometheus/client_model/go"
 )
 
-// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
+// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines. All that is
+// done here besides is to format numbers.
 type textTemplate struct {
 	text        []byte
 	families    []textFamily
@@ -30,43 +29,45 @@ type slot struct {
 	group  int // that the series belongs to, as Collector.groupOf returns it
 }
 
-// equal reports whether two templates of one layout give the same text.
-func (t *textTemplate) equal(other *textTemplate) bool {
-	return t.openMetrics == other.openMetrics && slices.Equal(t.slots, other.slots) && slices.Equal(t.families, other.families) &&
-		bytes.Equal(t.text, other.text)
+// newTextTemplate returns nil if the text is not as expected.
+func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFunc) layoutTemplate {
+	t := &textTemplate{openMetrics: openMetrics}
+	for i := range families {
+		if !t.add(&families[i], groupOf) {
+			return nil
+		}
+	}
+	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
+	return t
 }
 
-// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
-// which series a value is of. It reports whether there is a value for each line, and no comment among the lines.
-func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf groupFunc) bool {
-	metrics, first, comments := family.GetMetric(), len(t.slots), len(t.text)
-	for line := range bytes.Lines(text) {
+// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. It reports
+// whether there is a value for each line, and no comment among the lines.
+func (t *textTemplate) add(f *libraryFamily, groupOf groupFunc) bool {
+	first, comments := len(t.slots), len(t.text)
+	for line := range bytes.Lines(f.encoded) {
+		done := len(t.slots) - first
 		if line[0] == '#' {
 			t.text = append(t.text, line...)
 			comments = len(t.text)
-			if len(t.slots) > first {
+			if done > 0 {
 				return false
 			}
 			continue
 		}
-		if len(metrics) == 0 {
-			return false
-		}
-		i, ok := index[valueOf(metrics[0])]
 		at := bytes.LastIndexByte(line, ' ') + 1
-		if !ok || at == 0 {
+		if done == len(f.series) || at == 0 {
 			return false
 		}
 		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: i, group: groupOf(family.GetName(), metrics[0])})
-		metrics = metrics[1:]
+		t.slots = append(t.slots, slot{end: len(t.text), series: f.series[done], group: groupOf(f.GetName(), f.Metric[done])})
 	}
 	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
-	return len(metrics) == 0
+	return len(t.slots)-first == len(f.series)
 }
 
-// fill appends the text of the selected groups to dst with the values of the metrics in it.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) {
+// fill implements layoutTemplate.
+func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
 	if selected == nil {
 		dst.Grow(len(t.text) + 12*len(t.slots))
 	}
@@ -86,7 +87,8 @@ func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) {
 			}
 		}
 	}
-	dst.Write(out)
+	_, err := dst.Write(out)
+	return err
 }
 
 // appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.
