@@ -66,10 +66,11 @@ type Collector struct {
 	success       *family
 	duration      *family
 
-	mu       sync.Mutex
-	root     labelSet // the labels of the last Snapshot
-	size     int      // number of metrics of the last Snapshot
-	rendered rendered
+	mu   sync.Mutex
+	root labelSet // the labels of the last Snapshot
+	size int      // number of metrics of the last Snapshot
+
+	renderedText, renderedProtobuf rendered
 }
 
 // enabledGroup is a group that is switched on, ready to collect.

@@ -2,10 +2,9 @@ package collector
 
 import (
 	"bytes"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -13,62 +12,60 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A text exposition is mostly names and labels, which change with a layout or a holder, while values change with every
-// Snapshot. Render therefore has the Prometheus library check, sort and encode the series once, keeps that text without its
-// values as a template, and fills in the values of each Snapshot for as long as the series are the same. All that is done
-// here besides is to format numbers.
+// An exposition is mostly names and labels, which change with a layout or a holder, while values change with every Snapshot.
+// Render therefore has the Prometheus library check, sort and encode the series once, keeps what it encoded without the values
+// as a template, and fills in the values of each Snapshot for as long as the series are the same.
 
-// rendered is what Render keeps. Collector.mu guards it.
+// rendered is what Render keeps for text formats, or for protobuf: only the latter has native histograms, so that their metrics
+// differ. Collector.mu guards it.
 type rendered struct {
 	snap *gpu.Snapshot // that metrics are of; nil for none
 	// metrics are all series of snap in the order in which they were collected. The memory is used again.
 	metrics metrics
 	err     error // what the groups could not write
-	// layout is the series of the metrics that the templates were made of; only family and labels are used.
+	// layout is the series of the metrics that the templates were made of: what is in a template besides values.
 	layout    []layoutSeries
-	templates map[expfmt.Format]*textTemplate // of layout; nil for a format in which it cannot be rendered
+	templates map[expfmt.Format]layoutTemplate // of layout; nil for a format in which it cannot be rendered
 }
 
 type layoutSeries struct {
 	family *family
 	labels labels
+	since  time.Time
 }
 
-// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
-type textTemplate struct {
-	text        []byte
-	families    []textFamily
-	slots       []slot
-	openMetrics bool // numbers are written as in OpenMetrics
+// layoutTemplate is an exposition of a layout without what differs between Snapshots. What text and protobuf have between values,
+// and what a selection leaves out, has little in common: each is a type of its own.
+type layoutTemplate interface {
+	// fill appends the exposition of the selected groups to dst with the values of the metrics in it. If it fails, a part may
+	// have been appended.
+	fill(dst *bytes.Buffer, m metrics, selected selection) error
 }
 
-// textFamily is a family of a template. Its text begins at the end of the family before.
-type textFamily struct {
-	comments int // end of its comments in the text
-	slots    int // end of its slots
-}
-
-// slot is a line of a template, at whose end a value goes.
-type slot struct {
-	end    int // of the line in the text; it begins at the end of what is before it
-	series int // index in rendered.metrics
-	group  int // that the series belongs to, as Collector.groupOf returns it
+// libraryFamily is a family as the library gathers and encodes it: what templates are made of.
+type libraryFamily struct {
+	*dto.MetricFamily
+	encoded []byte
+	series  []int // for each metric, the index in rendered.metrics
 }
 
 // Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the expfmt
-// package give them but for the duration of the collectors. It reports whether it could: it renders text and OpenMetrics 1.0
-// only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is that of Gather.
-// All selections of a Snapshot share one gathering and one template.
+// package give them but for the duration of the collectors. It reports whether it could: it renders text, OpenMetrics 1.0 and
+// delimited protobuf only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is
+// that of Gather. All selections of a Snapshot share one gathering for text and one for protobuf, and one template for each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
-	if !isText(format) {
-		return false, nil
+	r, text := &c.renderedText, isText(format)
+	if !text {
+		if format.FormatType() != expfmt.TypeProtoDelim {
+			return false, nil
+		}
+		r = &c.renderedProtobuf
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := &c.rendered
 	if r.snap != s {
 		r.snap = nil // if this panics, the metrics are of no Snapshot
-		k := sink{metrics: r.metrics[:0], text: true}
+		k := sink{metrics: r.metrics[:0], text: text}
 		r.err = joinErrors(c.collectLocked(&k, s))
 		r.metrics, r.snap = k.metrics, s
 		r.keepLayout()
@@ -101,146 +98,101 @@ func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFu
 		t = r.newTemplate(format, groupOf)
 		r.templates[format] = t
 	}
-	if t != nil {
-		t.fill(dst, r.metrics, selected)
+	if t == nil {
+		return false
 	}
-	return t != nil
+	before := dst.Len()
+	if err := t.fill(dst, r.metrics, selected); err != nil {
+		dst.Truncate(before)
+		return false
+	}
+	return true
 }
 
 // keepLayout drops the templates if the series are others than those that they were made of.
 func (r *rendered) keepLayout() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
-		return a.family == b.family && a.labels.equal(b.labels)
+		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
 	})
 	r.layout = slices.Grow(r.layout[:0], len(r.metrics))
 	for i := range r.metrics {
-		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels})
+		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels, r.metrics[i].since})
 	}
 	if !same || r.templates == nil {
-		r.templates = make(map[expfmt.Format]*textTemplate)
+		r.templates = make(map[expfmt.Format]layoutTemplate)
 	}
 }
 
-// newTemplate has the library gather and encode the metrics and takes the values out of the text. It returns nil if
-// anything is refused, or if the text is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) *textTemplate {
-	families, err := gather(r.metrics)
-	if err != nil {
+// newTemplate has the library gather and encode the metrics and takes the values out of what it encoded. It returns nil if
+// anything is refused, or if what the library encoded is not what fill makes of the template.
+func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
+	families, whole := r.encodeByLibrary(format)
+	if families == nil {
 		return nil
 	}
-	index := make(map[*float64]int, len(r.metrics))
-	for i := range r.metrics {
-		index[&r.metrics[i].value] = i
+	isWhole := func(t layoutTemplate) bool {
+		var filled bytes.Buffer
+		return t.fill(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
 	}
-	t := &textTemplate{openMetrics: isOpenMetrics(format), slots: make([]slot, 0, len(r.metrics))}
-	var all, one bytes.Buffer
-	encoder := expfmt.NewEncoder(&one, format)
-	for _, family := range families {
-		one.Reset()
-		if err := encoder.Encode(family); err != nil || !t.add(one.Bytes(), family, index, groupOf) {
-			return nil
-		}
-		all.Write(one.Bytes())
-	}
-	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
-	var filled bytes.Buffer
-	t.fill(&filled, r.metrics, nil)
-	if !bytes.Equal(filled.Bytes(), all.Bytes()) {
-		return nil
-	}
-	for _, other := range r.templates { // escaping schemes seldom make a difference
-		if other != nil && other.equal(t) {
+	for f, other := range r.templates { // escaping schemes seldom make a difference
+		if other != nil && f.FormatType() == format.FormatType() && isWhole(other) {
 			return other
 		}
+	}
+	var t layoutTemplate
+	if isText(format) {
+		t = newTextTemplate(families, isOpenMetrics(format), groupOf)
+	} else {
+		t = newProtoTemplate(families, format, groupOf)
+	}
+	if t == nil || !isWhole(t) {
+		return nil
 	}
 	return t
 }
 
-// equal reports whether two templates of one layout give the same text.
-func (t *textTemplate) equal(other *textTemplate) bool {
-	return t.openMetrics == other.openMetrics && slices.Equal(t.slots, other.slots) && slices.Equal(t.families, other.families) &&
-		bytes.Equal(t.text, other.text)
-}
-
-// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. index says
-// which series a value is of. It reports whether there is a value for each line, and no comment among the lines.
-func (t *textTemplate) add(text []byte, family *dto.MetricFamily, index map[*float64]int, groupOf groupFunc) bool {
-	metrics, first, comments := family.GetMetric(), len(t.slots), len(t.text)
-	for line := range bytes.Lines(text) {
-		if line[0] == '#' {
-			t.text = append(t.text, line...)
-			comments = len(t.text)
-			if len(t.slots) > first {
-				return false
-			}
-			continue
-		}
-		if len(metrics) == 0 {
-			return false
-		}
-		i, ok := index[valueOf(metrics[0])]
-		at := bytes.LastIndexByte(line, ' ') + 1
-		if !ok || at == 0 {
-			return false
-		}
-		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: i, group: groupOf(family.GetName(), metrics[0])})
-		metrics = metrics[1:]
+// encodeByLibrary gathers and encodes the metrics, family by family and as a whole. It returns nil if anything is refused.
+func (r *rendered) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
+	gathered, err := gather(r.metrics)
+	if err != nil {
+		return nil, nil
 	}
-	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
-	return len(metrics) == 0
+	index := make(map[any]int, len(r.metrics)) // of a series, by what its metric points to
+	for i := range r.metrics {
+		if s := &r.metrics[i]; s.histogram != nil {
+			index[s.histogram] = i
+		} else {
+			index[&s.value] = i
+		}
+	}
+	families := make([]libraryFamily, len(gathered))
+	var whole bytes.Buffer
+	encoder := expfmt.NewEncoder(&whole, format)
+	for i, family := range gathered {
+		before := whole.Len()
+		if encoder.Encode(family) != nil {
+			return nil, nil
+		}
+		f := libraryFamily{family, bytes.Clone(whole.Bytes()[before:]), make([]int, len(family.GetMetric()))}
+		for j, m := range family.GetMetric() {
+			at, ok := index[pointerOf(m)]
+			if !ok {
+				return nil, nil
+			}
+			f.series[j] = at
+		}
+		families[i] = f
+	}
+	return families, whole.Bytes()
 }
 
-// valueOf returns where the value of a metric is.
-func valueOf(m *dto.Metric) *float64 {
-	if m.Gauge != nil {
+// pointerOf returns what a metric shares with its series: the pointer to its value or its histogram.
+func pointerOf(m *dto.Metric) any {
+	switch {
+	case m.Histogram != nil:
+		return m.Histogram
+	case m.Gauge != nil:
 		return m.Gauge.Value
 	}
 	return m.GetCounter().Value
-}
-
-// fill appends the text of the selected groups to dst with the values of the metrics in it.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) {
-	if selected == nil {
-		dst.Grow(len(t.text) + 12*len(t.slots))
-	}
-	out := dst.AvailableBuffer()
-	begin, i := 0, 0
-	for _, f := range t.families {
-		comments := t.text[begin:f.comments] // nil once they are written
-		begin = f.comments
-		for ; i < f.slots; i++ {
-			at := &t.slots[i]
-			line := t.text[begin:at.end]
-			begin = at.end
-			if selected.has(at.group) {
-				out = append(append(out, comments...), line...)
-				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
-				comments = nil
-			}
-		}
-	}
-	dst.Write(out)
-}
-
-// appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.
-func appendFloat(dst []byte, f float64, openMetrics bool) []byte {
-	switch {
-	case f == 0: // a negative zero, too
-		dst = append(dst, '0')
-	case math.IsNaN(f):
-		return append(dst, "NaN"...)
-	case math.IsInf(f, 0):
-		return strconv.AppendFloat(dst, f, 'g', -1, 64)
-	default:
-		begin := len(dst)
-		dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
-		if bytes.ContainsAny(dst[begin:], "e.") {
-			return dst
-		}
-	}
-	if openMetrics {
-		dst = append(dst, '.', '0')
-	}
-	return dst
 }

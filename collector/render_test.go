@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -24,20 +25,20 @@ func encoded(t testing.TB, c *Collector, s *gpu.Snapshot, format expfmt.Format) 
 	return text, errors.Join(err, encodeErr)
 }
 
-// encode is what the library makes of families but for histograms: they are native ones, which text does not have.
+// encode is what the library makes of families. Histograms are native ones, which text does not have.
 func encode(families []*dto.MetricFamily, format expfmt.Format) (string, error) {
 	var out bytes.Buffer
 	var errs []error
 	encoder := expfmt.NewEncoder(&out, format)
 	for _, f := range families {
-		if f.GetType() != dto.MetricType_HISTOGRAM {
+		if f.GetType() != dto.MetricType_HISTOGRAM || !isText(format) {
 			errs = append(errs, encoder.Encode(f))
 		}
 	}
 	return out.String(), errors.Join(errs...)
 }
 
-var rendersIn = []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0}
+var rendersIn = []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtProtoDelim}
 
 // expectRendered compares both ways, and returns the error of Render. The clock of c must stand still.
 func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
@@ -82,6 +83,10 @@ func TestRenderUnderChurn(t *testing.T) {
 				one := &s.GPUs[g]
 				one.Readings.PowerWatts = gpu.Some(values[r.IntN(len(values))])
 				one.Readings.TemperatureCelsius = gpu.Some(values[r.IntN(len(values))])
+				if i%2 == 1 { // else the labels may stay while this changes
+					one.Totals.XIDs.Since = epoch().Add(time.Duration(r.IntN(3)) * time.Hour)
+				}
+				one.LastRead = epoch().Add(time.Duration(i) * time.Second)
 				if r.IntN(4) == 0 {
 					one.Totals.XIDErrors = append(one.Totals.XIDErrors, gpu.XIDCount{XID: 79, Counter: begun(2), Last: epoch()})
 				}
@@ -140,7 +145,7 @@ func TestRenderRefuses(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, format := range []expfmt.Format{expfmt.FmtProtoDelim, expfmt.FmtProtoText, expfmt.FmtProtoCompact, expfmt.FmtOpenMetrics_2_0_0} {
+	for _, format := range []expfmt.Format{expfmt.FmtProtoText, expfmt.FmtProtoCompact, expfmt.FmtOpenMetrics_2_0_0} {
 		if ok, err := c.Render(&bytes.Buffer{}, good, format, nil); ok || err != nil {
 			t.Errorf("%s: rendered %v, %v", format, ok, err)
 		}
@@ -182,7 +187,7 @@ func TestRenderKeepsLittle(t *testing.T) {
 	if after := count(); after > before+10 {
 		t.Errorf("%d sets of labels, then %d", before, after)
 	}
-	if n := len(c.rendered.templates); n != 1 {
+	if n := len(c.renderedText.templates); n != 1 {
 		t.Errorf("%d templates", n)
 	}
 }
@@ -211,7 +216,7 @@ func TestRenderConcurrently(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for round := range 10 {
-				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%2]
+				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%len(rendersIn)]
 				var out bytes.Buffer
 				if ok, err := c.Render(&out, s, format, nil); !ok || err != nil || out.String() != want[s][format] {
 					t.Errorf("rendered %v, %v, or other text than alone", ok, err)
@@ -225,16 +230,21 @@ func TestRenderConcurrently(t *testing.T) {
 	all.Wait()
 }
 
-// BenchmarkRender is the text of a new Snapshot whose series are those of the last one.
+// BenchmarkRender is the exposition of a new Snapshot whose series are those of the last one.
 func BenchmarkRender(b *testing.B) {
-	c := mustNew(b, everything())
-	snaps := []*gpu.Snapshot{richNode(9, 7), richNode(9, 7)}
-	var out bytes.Buffer
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		out.Reset()
-		if ok, err := c.Render(&out, snaps[i%2], expfmt.FmtText, nil); !ok || err != nil {
-			b.Fatal(ok, err)
-		}
+	for name, format := range map[string]expfmt.Format{"text": expfmt.FmtText, "protobuf": expfmt.FmtProtoDelim} {
+		b.Run(name, func(b *testing.B) {
+			c := mustNew(b, everything())
+			snaps := []*gpu.Snapshot{richNode(9, 7), richNode(9, 7)}
+			c.Observe(snaps[0])
+			var out bytes.Buffer
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				out.Reset()
+				if ok, err := c.Render(&out, snaps[i%2], format, nil); !ok || err != nil {
+					b.Fatal(ok, err)
+				}
+			}
+		})
 	}
 }

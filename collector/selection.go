@@ -81,15 +81,26 @@ func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.
 	}
 	var kept []*dto.MetricFamily
 	for _, f := range families {
-		var metrics []*dto.Metric
-		for _, m := range f.GetMetric() {
-			if selected.has(c.groupOf(f.GetName(), m)) {
-				metrics = append(metrics, m)
-			}
-		}
-		if len(metrics) > 0 {
-			kept = append(kept, &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit, Metric: metrics})
+		if part := selected.filter(f, c.groupOf); part != nil {
+			kept = append(kept, part)
 		}
 	}
 	return kept
+}
+
+// filter returns a family with the selected ones of its metrics, nil for none. The family is not modified.
+func (s selection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.MetricFamily {
+	if s == nil {
+		return f
+	}
+	var metrics []*dto.Metric
+	for _, m := range f.GetMetric() {
+		if s.has(groupOf(f.GetName(), m)) {
+			metrics = append(metrics, m)
+		}
+	}
+	if len(metrics) == 0 {
+		return nil
+	}
+	return &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit, Metric: metrics}
 }

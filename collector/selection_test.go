@@ -87,7 +87,7 @@ func TestFilterModifiesNothing(t *testing.T) {
 	}
 }
 
-// Several selections of a Snapshot are one gathering.
+// Several selections of a Snapshot are one gathering for text and one for protobuf.
 func TestSelectionsGatherOnce(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	collected := 0
@@ -100,8 +100,8 @@ func TestSelectionsGatherOnce(t *testing.T) {
 			}
 		}
 	}
-	if collected != 1 {
-		t.Errorf("collected %d times", collected)
+	if collected != 2 {
+		t.Errorf("collected %d times, want 2", collected)
 	}
 }
 

@@ -10,10 +10,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's registry and encoders: in
-// every scenario and golden, at every poll, in all text formats that are negotiated.
+// every scenario and golden, at every poll, in all formats that are negotiated but those for people.
 func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
 	if raceEnabled {
 		t.Skip("ten times slower; it runs in the target test-growth")
@@ -28,9 +30,9 @@ func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
 			x := runInProcess(t, append([]string{"--sim.scenario=../../testdata/scenarios/" + g.scenario + ".yaml"}, g.args...)...)
 			for _, by := range slices.Concat(goldenSteps, g.steps, []time.Duration{time.Second, time.Second, time.Minute}) {
 				advanceBy(t, x, by)
-				compareRendered(t, x, []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0})
+				compareRendered(t, x, []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtProtoDelim})
 			}
-			compareRendered(t, x, textFormats())
+			compareRendered(t, x, renderedFormats())
 		})
 	}
 }
@@ -50,12 +52,16 @@ func compareRendered(t *testing.T, x *exporter, formats []expfmt.Format) {
 		}
 		encoder := expfmt.NewEncoder(&want, format)
 		for _, f := range families {
-			if f.GetType() == dto.MetricType_HISTOGRAM { // a native one, which text does not have
+			if f.GetType() == dto.MetricType_HISTOGRAM && format.FormatType() != expfmt.TypeProtoDelim { // a native one
 				continue
 			}
 			if err := encoder.Encode(f); err != nil {
 				t.Fatal(err)
 			}
+		}
+		if format.FormatType() == expfmt.TypeProtoDelim {
+			compareProtobuf(t, splitProtobuf(t, want.Bytes()), splitProtobuf(t, got.Bytes()))
+			continue
 		}
 		if a, b := withoutDurations(want.String()), withoutDurations(got.String()); a != b {
 			t.Fatalf("generation %d, %s (- encoded, + rendered):\n%s", snap.Generation, format, firstDifferences(a, b, 10))
@@ -63,9 +69,50 @@ func compareRendered(t *testing.T, x *exporter, formats []expfmt.Format) {
 	}
 }
 
-func textFormats() []expfmt.Format {
+// compareProtobuf compares encoded families.
+func compareProtobuf(t *testing.T, want, got [][]byte) {
+	t.Helper()
+	if len(want) != len(got) {
+		t.Fatalf("%d families rendered, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if !bytes.Equal(want[i], got[i]) {
+			t.Fatalf("family %d: rendered\n%q\nwant\n%q", i, got[i], want[i])
+		}
+	}
+}
+
+// splitProtobuf returns the families of delimited protobuf, encoded as they were but for the values of the durations.
+func splitProtobuf(t *testing.T, encoded []byte) [][]byte {
+	t.Helper()
+	var families [][]byte
+	for len(encoded) > 0 {
+		one, n := protowire.ConsumeBytes(encoded)
+		if n < 0 {
+			t.Fatal(protowire.ParseError(n))
+		}
+		encoded = encoded[n:]
+		if bytes.Contains(one, []byte("mig_exporter_collector_duration_seconds")) {
+			var family dto.MetricFamily
+			if err := proto.Unmarshal(one, &family); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range family.Metric {
+				m.Gauge.Value = nil
+			}
+			var err error
+			if one, err = proto.Marshal(&family); err != nil {
+				t.Fatal(err)
+			}
+		}
+		families = append(families, one)
+	}
+	return families
+}
+
+func renderedFormats() []expfmt.Format {
 	var list []expfmt.Format
-	for _, format := range []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1} {
+	for _, format := range []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1, expfmt.FmtProtoDelim} {
 		list = append(list, format)
 		for _, scheme := range []model.EscapingScheme{
 			model.NoEscaping, model.UnderscoreEscaping, model.DotsEscaping, model.ValueEncodingEscaping,

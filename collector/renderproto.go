@@ -1,0 +1,118 @@
+package collector
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"slices"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+)
+
+// protoTemplate is a delimited protobuf exposition of a layout. The value of a gauge or of a counter always takes eight bytes
+// there, so that between Snapshots most families differ in those bytes alone. The library encodes the others each time.
+type protoTemplate struct {
+	format   expfmt.Format
+	groupOf  groupFunc
+	families []protoFamily
+}
+
+// protoFamily is a family of a template.
+type protoFamily struct {
+	libraryFamily
+	// slots are the offsets of the values in encoded. They are nil, as encoded is, if the library encodes the family each time: if
+	// it is of histograms, which vary in length, or of several groups, for its bytes begin with a length that depends on the selection.
+	slots []int
+	group int // of all its series, if there are slots
+}
+
+// valueSize is the length of a double in protobuf.
+const valueSize = 8
+
+// newProtoTemplate returns nil if it does not find the values. It owns the families.
+func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf groupFunc) layoutTemplate {
+	t := &protoTemplate{format: format, groupOf: groupOf, families: make([]protoFamily, len(families))}
+	for i, f := range families {
+		t.families[i] = protoFamily{libraryFamily: f, group: groupOf(f.GetName(), f.Metric[0])}
+		varies := slices.ContainsFunc(f.Metric, func(m *dto.Metric) bool {
+			return m.Histogram != nil || groupOf(f.GetName(), m) != t.families[i].group
+		})
+		switch {
+		case varies:
+			t.families[i].encoded = nil
+		case !t.families[i].findSlots(format):
+			return nil
+		}
+	}
+	return t
+}
+
+// findSlots has the library encode the family with all bits of its values inverted: the bytes that differ are the values. It
+// reports whether there is one for each metric. It replaces the values of the metrics, not those of the series, which they point to.
+func (f *protoFamily) findSlots(format expfmt.Format) bool {
+	for _, m := range f.Metric {
+		if m.Gauge != nil {
+			m.Gauge.Value = inverted(m.Gauge.Value)
+		} else {
+			m.Counter.Value = inverted(m.Counter.Value)
+		}
+	}
+	var other bytes.Buffer
+	if expfmt.NewEncoder(&other, format).Encode(f.MetricFamily) != nil || other.Len() != len(f.encoded) {
+		return false
+	}
+	f.MetricFamily = nil // free its memory
+	at := 0
+	for range f.series {
+		for at < len(f.encoded) && f.encoded[at] == other.Bytes()[at] {
+			at++
+		}
+		if at+valueSize > len(f.encoded) {
+			return false
+		}
+		f.slots = append(f.slots, at)
+		at += valueSize
+	}
+	return true
+}
+
+func inverted(value *float64) *float64 {
+	v := math.Float64frombits(^math.Float64bits(*value))
+	return &v
+}
+
+// fill implements layoutTemplate.
+func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
+	encoder := expfmt.NewEncoder(dst, t.format)
+	for i := range t.families {
+		f := &t.families[i]
+		if f.slots != nil {
+			if selected.has(f.group) {
+				f.fill(dst, m)
+			}
+			continue
+		}
+		for j, at := range f.series {
+			if err := m[at].Write(f.Metric[j]); err != nil {
+				return err
+			}
+		}
+		if family := selected.filter(f.MetricFamily, t.groupOf); family != nil {
+			if err := encoder.Encode(family); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// fill appends the family with the values of the metrics in its slots.
+func (f *protoFamily) fill(dst *bytes.Buffer, m metrics) {
+	before := dst.Len()
+	dst.Write(f.encoded)
+	family := dst.Bytes()[before:]
+	for i, at := range f.slots {
+		binary.LittleEndian.PutUint64(family[at:], math.Float64bits(m[f.series[i]].value))
+	}
+}

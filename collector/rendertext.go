@@ -1,0 +1,114 @@
+package collector
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines. All that is
+// done here besides is to format numbers.
+type textTemplate struct {
+	text        []byte
+	families    []textFamily
+	slots       []slot
+	openMetrics bool // numbers are written as in OpenMetrics
+}
+
+// textFamily is a family of a template. Its text begins at the end of the family before.
+type textFamily struct {
+	comments int // end of its comments in the text
+	slots    int // end of its slots
+}
+
+// slot is a line of a template, at whose end a value goes.
+type slot struct {
+	end    int // of the line in the text; it begins at the end of what is before it
+	series int // index in rendered.metrics
+	group  int // that the series belongs to, as Collector.groupOf returns it
+}
+
+// newTextTemplate returns nil if the text is not as expected.
+func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFunc) layoutTemplate {
+	t := &textTemplate{openMetrics: openMetrics}
+	for i := range families {
+		if !t.add(&families[i], groupOf) {
+			return nil
+		}
+	}
+	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
+	return t
+}
+
+// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. It reports
+// whether there is a value for each line, and no comment among the lines.
+func (t *textTemplate) add(f *libraryFamily, groupOf groupFunc) bool {
+	first, comments := len(t.slots), len(t.text)
+	for line := range bytes.Lines(f.encoded) {
+		done := len(t.slots) - first
+		if line[0] == '#' {
+			t.text = append(t.text, line...)
+			comments = len(t.text)
+			if done > 0 {
+				return false
+			}
+			continue
+		}
+		at := bytes.LastIndexByte(line, ' ') + 1
+		if done == len(f.series) || at == 0 {
+			return false
+		}
+		t.text = append(t.text, line[:at]...)
+		t.slots = append(t.slots, slot{end: len(t.text), series: f.series[done], group: groupOf(f.GetName(), f.Metric[done])})
+	}
+	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
+	return len(t.slots)-first == len(f.series)
+}
+
+// fill implements layoutTemplate.
+func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
+	if selected == nil {
+		dst.Grow(len(t.text) + 12*len(t.slots))
+	}
+	out := dst.AvailableBuffer()
+	begin, i := 0, 0
+	for _, f := range t.families {
+		comments := t.text[begin:f.comments] // nil once they are written
+		begin = f.comments
+		for ; i < f.slots; i++ {
+			at := &t.slots[i]
+			line := t.text[begin:at.end]
+			begin = at.end
+			if selected.has(at.group) {
+				out = append(append(out, comments...), line...)
+				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
+				comments = nil
+			}
+		}
+	}
+	_, err := dst.Write(out)
+	return err
+}
+
+// appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.
+func appendFloat(dst []byte, f float64, openMetrics bool) []byte {
+	switch {
+	case f == 0: // a negative zero, too
+		dst = append(dst, '0')
+	case math.IsNaN(f):
+		return append(dst, "NaN"...)
+	case math.IsInf(f, 0):
+		return strconv.AppendFloat(dst, f, 'g', -1, 64)
+	default:
+		begin := len(dst)
+		dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
+		if bytes.ContainsAny(dst[begin:], "e.") {
+			return dst
+		}
+	}
+	if openMetrics {
+		dst = append(dst, '.', '0')
+	}
+	return dst
+}
