@@ -55,6 +55,8 @@ func TestParseCountersFaults(t *testing.T) {
 		{"no name", ", gauge, x\n", `2:1: field "": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
 		{"not served", "  DCGM_FI_DEV_MAX_SM_CLOCK, gauge, x\n",
 			`2:3: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
+		{"a single media engine", "DCGM_FI_PROF_NVDEC0_ACTIVE, gauge, x\n",
+			`2:1: field DCGM_FI_PROF_NVDEC0_ACTIVE: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
 		{"1.x", "dcgm_gpu_temp, gauge, x\n",
 			`2:1: field "dcgm_gpu_temp": the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_`},
 		{"two columns", "DCGM_FI_DEV_SM_CLOCK, gauge\n", "2:1: 2 columns: expected 3, field, type, help, with the help in quotes where it has commas"},

@@ -33,7 +33,7 @@ func newProcess(c *catalog) collectFunc {
 	}
 }
 
-// processPairs name a process, its MIG device and its container.
+// processPairs returns the labels of a process, its MIG device and, if series of their own name containers, its container.
 func (p podLabels) processPairs(of *gpu.Process) []string {
 	pairs := []string{"pid", formatUint(of.PID)}
 	if id, ok := of.Instance.Get(); ok {
@@ -42,7 +42,7 @@ func (p podLabels) processPairs(of *gpu.Process) []string {
 	if id, ok := of.Compute.Get(); ok {
 		pairs = append(pairs, "compute_instance", formatUint(id))
 	}
-	if p.mode != PodLabelsOff {
+	if p.namesContainers() {
 		pairs = append(pairs, containerPairs(of.Container)...)
 	}
 	return pairs

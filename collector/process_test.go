@@ -35,13 +35,14 @@ func TestProcess(t *testing.T) {
 		nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
 		nvidia_gpu_process_sm_utilization_ratio{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 0.25
 		`+omitted)
-	opts.PodLabels = PodLabelsOff
-	expect(t, text(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
-		nvidia_gpu_process_memory_used_bytes{gpu="0",pid="7",uuid="GPU-0"} 70
-		`+cut+`# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
-		nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="7",uuid="GPU-0"} 0.25
-		nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
-		`+omitted)
+	for _, opts.PodLabels = range []PodLabelMode{PodLabelsInfo, PodLabelsOff} { // pods are in the info families alone, or nowhere
+		expect(t, text(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
+			nvidia_gpu_process_memory_used_bytes{gpu="0",pid="7",uuid="GPU-0"} 70
+			`+cut+`# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
+			nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="7",uuid="GPU-0"} 0.25
+			nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
+			`+omitted)
+	}
 }
 
 // The series of processes are those of the largest, and the rest is counted.

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/alecthomas/kingpin/v2"
 )
 
 // alias is a flag of dcgm-exporter, with its environment variable.
@@ -41,7 +43,7 @@ func understood() []alias {
 	return []alias{
 		{name: "collectors", short: "f", env: "DCGM_EXPORTER_COLLECTORS", flag: "dcgm.counters", translate: as("dcgm.counters")},
 		{name: "address", short: "a", env: "DCGM_EXPORTER_LISTEN", flag: "web.listen-address", translate: as("web.listen-address")},
-		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval", translate: milliseconds},
+		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval", translate: milliseconds("poll.interval")},
 		{name: "kubernetes", short: "k", env: "DCGM_EXPORTER_KUBERNETES", flag: "kubernetes.labels", switches: true,
 			translate: oneOf("kubernetes.labels", "container", "off")},
 		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
@@ -63,6 +65,10 @@ func understood() []alias {
 			translate: as("web.max-scrapes")},
 		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true, translate: oneOf("log.level", "debug", "")},
 		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: logFormat},
+		{name: "xid-count-window-size", short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", flag: "dcgm.xid-window",
+			translate: milliseconds("dcgm.xid-window")},
+		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", flag: "dcgm.clock-events-window",
+			translate: milliseconds("dcgm.clock-events-window")},
 	}
 }
 
@@ -89,12 +95,15 @@ func oneOf(flag, on, off string) func(string) ([]string, error) {
 	}
 }
 
-func milliseconds(value string) ([]string, error) {
-	n, err := strconv.ParseUint(value, 10, 31)
-	if err != nil {
-		return nil, fmt.Errorf("%q: expected a number of milliseconds", value)
+// milliseconds translates a number of milliseconds into a flag that is a duration.
+func milliseconds(flag string) func(string) ([]string, error) {
+	return func(value string) ([]string, error) {
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return nil, fmt.Errorf("%q: expected a number of milliseconds", value)
+		}
+		return []string{"--" + flag + "=" + (time.Duration(n) * time.Millisecond).String()}, nil
 	}
-	return []string{"--poll.interval=" + (time.Duration(n) * time.Millisecond).String()}, nil
 }
 
 func resourceNames(value string) ([]string, error) {
@@ -150,20 +159,46 @@ func (a *alias) apply(name, value string) (flags []string, warnings []warning, e
 // translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts those that its environment
 // variables stand for before them. The error names all that are not supported.
 func translateAliases(args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
+	words, rest, err := splitLine(args)
+	if err != nil {
+		return nil, nil, err
+	}
 	var errs []error
-	known := aliases()
 	given := map[string]bool{} // names of aliases
+	for _, w := range words {
+		if w.alias == nil {
+			out = append(out, w.text)
+			continue
+		}
+		given[w.alias.name] = true
+		flags, warns, err := w.alias.apply(w.text, w.value)
+		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
+	}
+	out = append(out, rest...)
+	unsaid := slices.DeleteFunc(aliases(), func(a alias) bool { return given[a.name] })
+	flags, warns, err := translateEnvironment(unsaid, out, lookup)
+	return append(flags, out...), append(warnings, warns...), errors.Join(append(errs, err)...)
+}
+
+// word is an argument of a command line.
+type word struct {
+	text  string // as it stands there; of a flag of dcgm-exporter without its value
+	alias *alias // nil if it is no flag of dcgm-exporter
+	value string // of a flag of dcgm-exporter
+}
+
+// splitLine splits a command line into its words, and what "--" and the arguments after it are.
+func splitLine(args []string) (words []word, rest []string, err error) {
+	known := aliases()
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
-			out = append(out, args[i:]...)
-			break
+			return words, args[i:], nil
 		}
 		name, value, hasValue := strings.Cut(args[i], "=")
 		a := findAlias(known, name)
 		switch {
 		case a == nil:
-			out = append(out, args[i])
-			continue
+			name = args[i]
 		case hasValue:
 		case a.switches:
 			value = "true"
@@ -173,13 +208,51 @@ func translateAliases(args []string, lookup lookupFunc) (out []string, warnings 
 		default:
 			return nil, nil, fmt.Errorf("%s: expected a value", name)
 		}
-		given[a.name] = true
-		flags, warns, err := a.apply(name, value)
-		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
+		words = append(words, word{name, a, value})
 	}
-	known = slices.DeleteFunc(known, func(a alias) bool { return given[a.name] })
-	flags, warns, err := translateEnvironment(known, out, lookup)
-	return append(flags, out...), append(warnings, warns...), errors.Join(append(errs, err)...)
+	return words, nil, nil
+}
+
+// flags returns the flags of this program that a word sets, each with its value as far as that is in the word.
+func (w *word) flags() []string {
+	if w.alias == nil {
+		return []string{w.text}
+	}
+	if w.alias.translate == nil {
+		return nil
+	}
+	flags, err := w.alias.translate(w.value)
+	if err != nil {
+		return nil // apply reports it
+	}
+	return flags
+}
+
+// checkRepeated returns an error about the flags of app that a command line sets more than once, at least once by a name of
+// dcgm-exporter, although they have one value. The error names the words that set them.
+func checkRepeated(app *kingpin.Application, args []string) error {
+	words, _, err := splitLine(args)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, flag := range app.Model().Flags {
+		if several, ok := flag.Value.(interface{ IsCumulative() bool }); ok && several.IsCumulative() {
+			continue
+		}
+		var by []string
+		byAlias := false
+		for _, w := range words {
+			if named(w.flags(), flag.Name) {
+				name, _, _ := strings.Cut(w.text, "=")
+				by, byAlias = append(by, name), byAlias || w.alias != nil
+			}
+		}
+		if byAlias && len(by) > 1 {
+			errs = append(errs, fmt.Errorf("--%s is set by %s: expected one of them", flag.Name, strings.Join(by, " and ")))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or "--collectors", as Go's flag

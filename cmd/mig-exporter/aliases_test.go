@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -22,6 +24,7 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 	for _, tt := range []struct{ args, env, want string }{
 		{args: "-f counters.csv -a :9400 -c 30000", want: "--dcgm.counters=counters.csv --web.listen-address=:9400 --poll.interval=30s"},
 		{args: "--collectors=c.csv -collectors d.csv -f=e.csv", want: "--dcgm.counters=c.csv --dcgm.counters=d.csv --dcgm.counters=e.csv"},
+		{args: "-x 60000 --clock-events-count-window-size=1500", want: "--dcgm.xid-window=1m0s --dcgm.clock-events-window=1.5s"},
 		{args: "-k", want: "--kubernetes.labels=container"},
 		{args: "-k=false", want: "--kubernetes.labels=off"},
 		{args: "-r localhost:5555", want: "--dcgm.mode=remote --dcgm.address=localhost:5555"},
@@ -53,6 +56,7 @@ func TestAliasesWithBadValues(t *testing.T) {
 	for _, tt := range []struct{ args, env, want string }{
 		{args: "-c soon", want: `-c="soon": expected a number of milliseconds`},
 		{args: "-c -1", want: "milliseconds"},
+		{args: "-x 5m", want: `-x="5m": expected a number of milliseconds`},
 		{args: "-k=maybe", want: `-k="maybe": expected true or false`},
 		{args: "-f", want: "-f: expected a value"},
 		{args: "--log-format=logfmt", want: "expected text or json"},
@@ -61,6 +65,60 @@ func TestAliasesWithBadValues(t *testing.T) {
 		_, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q with %q: %v; want %q", tt.args, tt.env, err, tt.want)
+		}
+	}
+}
+
+// TestRepeatedAliases: a flag that is given twice, by a name of dcgm-exporter, is named by the words that the command line has.
+func TestRepeatedAliases(t *testing.T) {
+	for args, want := range map[string]string{
+		"--kubernetes.labels=info -k":              "--kubernetes.labels is set by --kubernetes.labels and -k: expected one of them",
+		"-k --kubernetes.labels info":              "--kubernetes.labels is set by -k and --kubernetes.labels: expected",
+		"-f a.csv --collectors=b.csv":              "--dcgm.counters is set by -f and --collectors: expected",
+		"--web.pprof --enable-pprof=false":         "--web.pprof is set by --web.pprof and --enable-pprof: expected",
+		"-r dcgm:5555 --dcgm.mode=remote":          "--dcgm.mode is set by -r and --dcgm.mode: expected",
+		"-k -x 1000 --dcgm.xid-window=1s":          "--dcgm.xid-window is set by -x and --dcgm.xid-window: expected",
+		"--log.level=info --debug=false":           "", // it says nothing
+		"-a :1 --web.listen-address=:2":            "", // repeatable
+		"--nvidia-resource-names=a.b/c,d.e/f -k":   "",
+		"capture --output=x -k -- --enable-pprof":  "unexpected --enable-pprof",
+		"--poll.interval=1s --poll.interval=2s -k": "'poll.interval' cannot be repeated",
+	} {
+		_, err := parse(strings.Fields(args), environment())
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// TestWindows: the windows of dcgm-exporter's counts are as long as the flags say.
+func TestWindows(t *testing.T) {
+	for args, want := range map[string]string{
+		"-x 0":                            "--dcgm.xid-window=0s: expected more than 0s and at most 24h0m0s",
+		"--dcgm.xid-window=25h":           "--dcgm.xid-window=25h0m0s: expected",
+		"--dcgm.clock-events-window=-1s":  "--dcgm.clock-events-window=-1s: expected",
+		"--dcgm.clock-events-window=long": "--dcgm.clock-events-window=long: expected a duration such as 5m",
+	} {
+		if _, err := parse(strings.Fields(args), environment()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+	counters := write(t, "counters.csv", "DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs.\nDCGM_EXP_CLOCK_EVENTS_COUNT, gauge, Clock events.\n")
+	args := []string{"--sim.scenario=../../testdata/scenarios/a30.yaml", "--metrics.names=dcgm", "-f", counters}
+	for _, test := range []struct {
+		args        []string
+		xid, clocks string
+	}{
+		{nil, "300000", "300000"},
+		{[]string{"-x", "60000", "--dcgm.clock-events-window=2m"}, "60000", "120000"},
+	} {
+		w := httptest.NewRecorder()
+		runInProcess(t, append(args, test.args...)...).handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		for field, window := range map[string]string{"DCGM_EXP_XID_ERRORS_COUNT": test.xid, "DCGM_EXP_CLOCK_EVENTS_COUNT": test.clocks} {
+			of := regexp.MustCompile(`(?m)^` + field + `\{.*window_size_in_ms="(\d+)"`).FindStringSubmatch(w.Body.String())
+			if of == nil || of[1] != window {
+				t.Errorf("%q: window of %s: %v, want %s ms", test.args, field, of, window)
+			}
 		}
 	}
 }

@@ -75,6 +75,8 @@ func TestExitCodes(t *testing.T) {
 		says []string
 	}{
 		{"unknown flag", []string{"--no-such-flag"}, exitUsage, []string{"no-such-flag", "--help"}},
+		{"version", []string{"--version"}, exitOK, []string{"mig-exporter, version"}},
+		{"version as dcgm-exporter has it", []string{"-v"}, exitOK, []string{"mig-exporter, version"}},
 		{"unknown driver", []string{"--driver=rocm"}, exitUsage, []string{"--driver=rocm", "nvml or sim"}},
 		{"no duration", []string{"--poll.timeout=soon"}, exitUsage, []string{"--poll.timeout=soon", "5s"}},
 		{"no number", []string{"--web.max-scrapes=few"}, exitUsage, []string{"--web.max-scrapes=few", "number"}},

@@ -61,6 +61,8 @@ type Config struct {
 	CountersLenient bool
 	RepeatGPUFields bool
 	HostnameLabel   collector.HostnameLabel
+	// XIDWindow and ClockEventsWindow are those of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT.
+	XIDWindow, ClockEventsWindow time.Duration
 
 	Addresses     []string
 	WebConfigFile string
@@ -103,6 +105,9 @@ func (c *Config) Validate() error {
 	add(c.PollInterval >= minInterval, "--poll.interval=%s: expected %s or more", c.PollInterval, minInterval)
 	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
 	add(c.StaleAfter >= 1, "--poll.stale-after=%d: expected a number of intervals, 1 or more", c.StaleAfter)
+	add(c.XIDWindow > 0 && c.XIDWindow <= maxWindow, "--dcgm.xid-window=%s: expected more than 0s and at most %s", c.XIDWindow, maxWindow)
+	add(c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
+		"--dcgm.clock-events-window=%s: expected more than 0s and at most %s", c.ClockEventsWindow, maxWindow)
 	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
 	add(c.ReadyMaxAge >= 0, "--web.ready-max-age=%s: expected 0s (no limit) or more", c.ReadyMaxAge)
 	add(c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
@@ -139,6 +144,9 @@ func isWitness(text string) bool {
 
 // minInterval keeps a slip of the pen from asking the driver all the time.
 const minInterval = 50 * time.Millisecond
+
+// maxWindow bounds what the windows of dcgm-exporter's counts hold: the clock events of each poll.
+const maxWindow = 24 * time.Hour
 
 // speed is by how much the clock of the configuration runs faster than real time: the limits that are measured by it
 // grow with it.

@@ -127,7 +127,8 @@ func effects() []effect {
 	}
 	return []effect{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
-		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label"}, asDCGM, "--metrics.names=dcgm or both"},
+		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", "dcgm.xid-window",
+			"dcgm.clock-events-window"}, asDCGM, "--metrics.names=dcgm or both"},
 		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" }, "--dcgm.counters=FILE"},
 		{[]string{"sim.clock"}, func(c *Config) bool { return c.Driver == driverSim }, "--driver=sim"},
 		{[]string{"nvml.library-path"}, func(c *Config) bool { return c.Driver == driverNVML }, "--driver=nvml"},

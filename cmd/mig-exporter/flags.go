@@ -48,6 +48,9 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
 	enabled := declare(app, &inv)
+	if err := checkRepeated(app, line); err != nil {
+		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
+	}
 	command, err := app.Parse(args)
 	if err != nil {
 		if bad := badVariables(line, lookup); bad != nil {
@@ -107,7 +110,7 @@ func newApp() *kingpin.Application {
 		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop (docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
-	app.VersionFlag.NoEnvar() // images set MIG_EXPORTER_VERSION
+	app.VersionFlag.Short('v').NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
 	app.DefaultEnvars()
 	return app
 }
@@ -150,6 +153,9 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 		"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
 	enumFlag(app, "dcgm.hostname-label", "Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
 		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper, collector.HostnameLower, collector.HostnameOff)
+	durationFlag(app, "dcgm.xid-window", "Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.", "5m", &cfg.XIDWindow)
+	durationFlag(app, "dcgm.clock-events-window", "Time over which DCGM_EXP_CLOCK_EVENTS_COUNT counts, up to the last reading.", "5m",
+		&cfg.ClockEventsWindow)
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {

@@ -143,6 +143,7 @@ func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profil
 		Counters:        counters,
 		RepeatGPUFields: cfg.RepeatGPUFields,
 		HostnameLabel:   cfg.HostnameLabel,
+		XIDWindow:       cfg.XIDWindow, ClockEventsWindow: cfg.ClockEventsWindow,
 	})
 }
 

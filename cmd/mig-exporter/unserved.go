@@ -4,9 +4,8 @@ package main
 type verdict int
 
 const (
-	translated verdict = iota // into flags of this program
-	refused                   // the program does not start: what is served would lack what was asked for
-	warned                    // without an effect, and the log says so
+	refused verdict = iota // the program does not start: what is served would lack what was asked for
+	warned                 // without an effect, and the log says so
 )
 
 // unserved lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source on the way to 4.9, that no flag of this
@@ -22,12 +21,6 @@ func unserved() []alias {
 			advice: "all GPUs and their instances are served, as with f and g+i; drop series with metric_relabel_configs"},
 		{name: "use-old-namespace", short: "o", env: "DCGM_EXPORTER_USE_OLD_NAMESPACE", switches: true, verdict: refused,
 			accepted: []string{"false"}, advice: "the names of dcgm-exporter 1.x are not served; change the queries"},
-		{name: "xid-count-window-size", short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", verdict: refused,
-			accepted: []string{"300000"},
-			advice:   "the window is five minutes; for another, use increase() of DCGM_EXP_XID_ERRORS_TOTAL"},
-		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", verdict: refused,
-			accepted: []string{"300000"},
-			advice:   "the window is five minutes; for another, use increase() of DCGM_EXP_CLOCK_EVENTS_TOTAL"},
 		{name: "replace-blanks-in-model-name", short: "rbmn", env: "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", switches: true,
 			verdict: refused, accepted: []string{"false"},
 			advice: "rewrite the label modelName with metric_relabel_configs"},

@@ -93,7 +93,7 @@ const (
 	ReadingEvents      Reading = "events"
 	ReadingActivity    Reading = "activity"
 	ReadingFans        Reading = "fans"
-	ReadingMedia       Reading = "media" // by the driver's own utilization; what GPM says of media engines is ReadingActivity
+	ReadingMedia       Reading = "media"
 )
 
 // ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors.

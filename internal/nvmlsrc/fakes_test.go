@@ -28,9 +28,10 @@ type spy struct {
 	sets    map[*spySet]bool // not freed yet
 	loadErr error
 	fallen  nvmlsrc.Device
-	every   func()                       // happens before every call of a Read
-	who     who                          // nil: counters are the node's
-	metrics map[uint32]nvmlsrc.GPMMetric // what the driver says of metrics instead of the truth
+	every   func()                                // happens before every call of a Read
+	who     who                                   // nil: counters are the node's
+	metrics map[uint32]nvmlsrc.GPMMetric          // what the driver says of metrics instead of the truth
+	refuses func([]nvmlsrc.GPMMetric) nvml.Return // what it says of a call for metrics; nil: it answers all
 
 	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool

@@ -43,6 +43,11 @@ func (s *spy) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.G
 	if ret, ok := s.passes("GpmMetricsGet"); !ok {
 		return ret
 	}
+	if s.refuses != nil {
+		if ret := s.refuses(metrics); ret != nvml.SUCCESS {
+			return ret
+		}
+	}
 	from, to := before.(*spySample), after.(*spySample)
 	ret := s.Library.GpmMetricsGet(from.real, to.real, metrics)
 	for i := range metrics {

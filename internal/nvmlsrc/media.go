@@ -35,62 +35,96 @@ func (r *round) readEngine(question string, f func() (uint32, nvml.Return)) gpu.
 
 // mediaKind is a kind of media engine with its metrics of GPM, one for each engine that there can be.
 type mediaKind struct {
+	question    string // the call for its metrics alone
 	first, last nvml.GpmMetricId
 	of          func(*gpu.Media) *gpu.Opt[float64]
 	count       func(*gpu.Engines) int
 }
 
-func mediaKinds() [4]mediaKind {
+// allMedia is the call for the metrics of all kinds.
+const allMedia = "nvmlGpmMetricsGet(media)"
+
+// kindsOfMedia is how many kinds of media engines there are.
+const kindsOfMedia = 4
+
+func mediaKinds() [kindsOfMedia]mediaKind {
 	return [...]mediaKind{
-		{nvml.GPM_METRIC_NVDEC_0_UTIL, nvml.GPM_METRIC_NVDEC_7_UTIL,
+		{"nvmlGpmMetricsGet(decoders)", nvml.GPM_METRIC_NVDEC_0_UTIL, nvml.GPM_METRIC_NVDEC_7_UTIL,
 			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Decoder }, func(e *gpu.Engines) int { return e.Decoder }},
-		{nvml.GPM_METRIC_NVJPG_0_UTIL, nvml.GPM_METRIC_NVJPG_7_UTIL,
+		{"nvmlGpmMetricsGet(JPEG engines)", nvml.GPM_METRIC_NVJPG_0_UTIL, nvml.GPM_METRIC_NVJPG_7_UTIL,
 			func(m *gpu.Media) *gpu.Opt[float64] { return &m.JPEG }, func(e *gpu.Engines) int { return e.JPEG }},
-		{nvml.GPM_METRIC_NVOFA_0_UTIL, nvml.GPM_METRIC_NVOFA_1_UTIL,
+		{"nvmlGpmMetricsGet(OFA engines)", nvml.GPM_METRIC_NVOFA_0_UTIL, nvml.GPM_METRIC_NVOFA_1_UTIL,
 			func(m *gpu.Media) *gpu.Opt[float64] { return &m.OFA }, func(e *gpu.Engines) int { return e.OFA }},
-		{nvml.GPM_METRIC_NVENC_0_UTIL, nvml.GPM_METRIC_NVENC_3_UTIL,
+		{"nvmlGpmMetricsGet(encoders)", nvml.GPM_METRIC_NVENC_0_UTIL, nvml.GPM_METRIC_NVENC_3_UTIL,
 			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Encoder }, func(e *gpu.Engines) int { return e.Encoder }},
 	}
 }
 
-// measureMedia asks for the metrics of the media engines that a GPU instance has.
+// measureMedia asks for the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it asks
+// for each kind in a call of its own, until it is known which kinds are refused; the others are in one call again then.
 func (r *round) measureMedia(w *window, n *instanceNode) {
-	const question = "nvmlGpmMetricsGet(media)"
 	w.media = gpu.Media{}
 	if !r.media || w.count < 2 || len(w.errs) > 0 {
 		return
 	}
-	engines := r.profileEngines(n.ProfileID)
-	metrics := r.chooseMedia(engines)
 	a := r.ofEntity(n.answers)
-	if len(metrics) == 0 || !a.may(question, gpu.ReadingActivity) ||
-		!a.took(question, gpu.ReadingActivity, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)) {
-		r.fatal = a.fatal
-		w.errs = append(w.errs, a.errs...)
-		return
-	}
-	if !slices.ContainsFunc(metrics, func(m GPMMetric) bool { return m.Return == nvml.SUCCESS }) {
-		n.answers.unsupported[question] = true
-		return
-	}
+	engines := r.profileEngines(n.ProfileID)
+	var list [kindsOfMedia]mediaKind
+	kinds := list[:0]
 	for _, kind := range mediaKinds() {
-		*kind.of(&w.media) = r.meanOf(metrics, kind, kind.most(engines))
+		if kind.most(engines) > 0 && !a.unsupported[kind.question] {
+			kinds = append(kinds, kind)
+		}
 	}
+	if len(kinds) > 1 && !a.unsupported[allMedia] {
+		r.askMedia(w, &a, allMedia, kinds, engines)
+	}
+	if len(kinds) == 1 || a.unsupported[allMedia] {
+		for i := range kinds {
+			r.askMedia(w, &a, kinds[i].question, kinds[i:i+1], engines)
+			if a.unsupported[kinds[i].question] {
+				delete(a.unsupported, allMedia)
+			}
+		}
+	}
+	r.fatal = a.fatal
+	w.errs = append(w.errs, a.errs...)
 }
 
-// chooseMedia lists the metrics of the kinds of engines that a device has, all of them where that is not known.
-func (r *round) chooseMedia(engines gpu.Opt[gpu.Engines]) []GPMMetric {
+// askMedia asks for the metrics of some kinds in one call. A kind whose metrics are all refused is not asked for again for as long
+// as what is not supported.
+func (r *round) askMedia(w *window, a *asker, question string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
+	if !a.may(question, gpu.ReadingMedia) {
+		return
+	}
 	metrics := r.board.mediaMetrics[:0]
-	for _, kind := range mediaKinds() {
-		if kind.most(engines) == 0 {
-			continue
-		}
-		for id := kind.first; id <= kind.last; id++ {
+	for i := range kinds {
+		for id := kinds[i].first; id <= kinds[i].last; id++ {
 			metrics = append(metrics, GPMMetric{ID: uint32(id), Return: nvml.ERROR_UNKNOWN})
 		}
 	}
 	r.board.mediaMetrics = metrics
-	return metrics
+	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		ret = nvml.ERROR_NOT_SUPPORTED // activity was made of the same samples: it is a metric that the driver does not know
+	}
+	if !a.took(question, gpu.ReadingMedia, ret) {
+		return
+	}
+	for i := range kinds {
+		kind := &kinds[i]
+		of := metrics[:kind.last-kind.first+1]
+		metrics = metrics[len(of):]
+		*kind.of(&w.media) = r.meanOf(of, kind.most(engines))
+		if !slices.ContainsFunc(of, func(m GPMMetric) bool { return !refusesMetric(m.Return) }) {
+			a.unsupported[kind.question] = true
+		}
+	}
+}
+
+// refusesMetric reports whether a metric's return code says that the driver does not have it.
+func refusesMetric(ret nvml.Return) bool {
+	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
 
 // most is how many engines of the kind a device has, at most where that is not known.
@@ -101,14 +135,11 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	return int(k.last-k.first) + 1
 }
 
-// meanOf is the mean over the engines of a kind that tell, of which the device has at most so many: a driver may tell 0 of engines
-// that it does not have, too.
-func (r *round) meanOf(metrics []GPMMetric, kind mediaKind, most int) gpu.Opt[float64] {
+// meanOf returns the mean over the engines of a kind that tell, of which the device has at most so many: a driver may tell 0 of
+// engines that it does not have, too.
+func (r *round) meanOf(metrics []GPMMetric, most int) gpu.Opt[float64] {
 	sum, told := 0.0, 0
 	for i := range metrics {
-		if id := nvml.GpmMetricId(metrics[i].ID); id < kind.first || id > kind.last {
-			continue
-		}
 		var one gpu.Opt[float64]
 		r.take(&one, &metrics[i], 0.01)
 		if ratio, ok := one.Get(); ok {

@@ -1,6 +1,8 @@
 package nvmlsrc_test
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,10 +46,24 @@ processes:
   - {device: 2/2g.10gb@0, workload: video}
 `
 
-// mediaNode is a node whose GPUs are asked for media engines while wanted is true.
+const oneInstance = `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: H100-80GB, mig: true, layout: ["2g.20gb@0"]}]
+workloads: [{name: video, memory: 1GiB, sm: 4, decoder: 1, jpeg: 0.4}]
+processes: [{device: 0/2g.20gb@0, workload: video}]
+`
+
+// mediaNode is the node of mediaScenario, whose GPUs are asked for media engines while wanted is true.
 func mediaNode(t *testing.T, wanted *bool) (*node, []gpu.UUID) {
 	t.Helper()
-	n := startNode(t, mediaScenario)
+	return mediaNodeOf(t, mediaScenario, wanted)
+}
+
+// mediaNodeOf is the same for another scenario.
+func mediaNodeOf(t *testing.T, scenario string, wanted *bool) (*node, []gpu.UUID) {
+	t.Helper()
+	n := startNode(t, scenario)
 	n.source = nvmlsrc.New(n.spy, nvmlsrc.Options{
 		Now: n.Now, SlowEvery: time.Hour, GPM: true, Media: func() bool { return *wanted }, Logger: log.NewNopLogger(),
 	})
@@ -181,5 +197,90 @@ func TestMediaEnginesNotSupported(t *testing.T) {
 	n.read(ids[1])
 	if with := n.spy.taken()["GpmMetricsGet"]; with != without {
 		t.Errorf("%d metrics calls, want %d: the driver has said that it does not support them", with, without)
+	}
+}
+
+// asksFor reports whether a call asks for a metric.
+func asksFor(metrics []nvmlsrc.GPMMetric, id nvml.GpmMetricId) bool {
+	return slices.ContainsFunc(metrics, func(m nvmlsrc.GPMMetric) bool { return m.ID == uint32(id) })
+}
+
+// A driver may refuse a call as a whole for one metric that it does not know, or for their number. That is no error, costs the kind
+// of engine that the metric is of, and is asked again as seldom as all that is not supported. The instance has decoders and JPEG
+// engines.
+func TestMediaEnginesOfRefusedCalls(t *testing.T) {
+	ofMedia := func(metrics []nvmlsrc.GPMMetric) bool {
+		return asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) || asksFor(metrics, nvml.GPM_METRIC_NVJPG_0_UTIL)
+	}
+	decoder, jpeg := gpu.Some(0.5), gpu.Some(0.2)
+	for _, c := range []struct {
+		about   string
+		refused func([]nvmlsrc.GPMMetric) bool
+		want    gpu.Media
+		calls   int // of a poll, when it is known what is refused
+	}{
+		{"nothing", func([]nvmlsrc.GPMMetric) bool { return false }, gpu.Media{Decoder: decoder, JPEG: jpeg}, 1},
+		{"decoders", func(m []nvmlsrc.GPMMetric) bool { return asksFor(m, nvml.GPM_METRIC_NVDEC_7_UTIL) }, gpu.Media{JPEG: jpeg}, 1},
+		{"many", func(m []nvmlsrc.GPMMetric) bool { return ofMedia(m) && len(m) > 8 }, gpu.Media{Decoder: decoder, JPEG: jpeg}, 2},
+		{"all", ofMedia, gpu.Media{}, 0},
+	} {
+		for _, ret := range []nvml.Return{nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED} {
+			wanted := true
+			n, ids := mediaNodeOf(t, oneInstance, &wanted)
+			id := ids[0]
+			calls := 0
+			refused := c.refused
+			n.spy.refuses = func(metrics []nvmlsrc.GPMMetric) nvml.Return {
+				if ofMedia(metrics) {
+					calls++
+				}
+				if refused(metrics) {
+					return ret
+				}
+				return nvml.SUCCESS
+			}
+			n.poll(id)
+			for range 2 {
+				calls = 0
+				n.advance(time.Second)
+				g := n.read(id)
+				if gi := g.Instances[0]; !sameMedia(gi.Media, c.want) || !gi.Activity.SM.Present() || len(gi.Errors)+len(g.Errors) > 0 {
+					t.Errorf("%s refused with %d: %+v, errors %v %v; want %+v", c.about, ret, gi.Media, gi.Errors, g.Errors, c.want)
+				}
+				if calls != c.calls {
+					t.Errorf("%s refused with %d: %d calls, want %d", c.about, ret, calls, c.calls)
+				}
+			}
+			refused = func([]nvmlsrc.GPMMetric) bool { return false }
+			n.advance(10 * time.Minute)
+			if gi := n.poll(id).Instances[0]; !sameMedia(gi.Media, gpu.Media{Decoder: decoder, JPEG: jpeg}) {
+				t.Errorf("%s, no longer refused: %+v", c.about, gi.Media)
+			}
+		}
+	}
+}
+
+// A call that fails is an error of the media engines, of each poll anew, and none of activity.
+func TestMediaEnginesOfFailedCalls(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	n.spy.refuses = func(metrics []nvmlsrc.GPMMetric) nvml.Return {
+		if asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) {
+			return nvml.ERROR_UNKNOWN
+		}
+		return nvml.SUCCESS
+	}
+	for range 2 {
+		gi := n.poll(ids[1]).Instances[0]
+		if len(gi.Errors) != 1 || gi.Errors[0].Reading != gpu.ReadingMedia || gi.Errors[0].Remembered || !errors.Is(gi.Errors[0].Err, gpu.ErrDriver) {
+			t.Errorf("errors %v", gi.Errors)
+		}
+		if gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() {
+			t.Errorf("%+v, activity %+v", gi.Media, gi.Activity)
+		}
+	}
+	n.spy.refuses = nil
+	if gi := n.poll(ids[1]).Instances[0]; !gi.Media.Decoder.Present() || len(gi.Errors) > 0 {
+		t.Errorf("and well again: %+v, errors %v", gi.Media, gi.Errors)
 	}
 }

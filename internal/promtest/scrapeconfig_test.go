@@ -22,16 +22,16 @@ func scrapeConfigs(t *testing.T, path string) []string {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
-		if strings.HasPrefix(block[1], "scrape_configs:") {
-			all = append(all, block[1])
-		}
+	for _, block := range regexp.MustCompile("(?s)```(?:yaml)?\n(scrape_configs:\n.*?)```").FindAllStringSubmatch(string(page), -1) {
+		all = append(all, block[1])
 	}
 	return all
 }
 
-// TestScrapeConfigsLoad: Prometheus takes what the README and docs/metrics.md print, and the holder's labels as they are.
+// TestScrapeConfigsLoad: Prometheus takes what the README and docs/metrics.md print, and the holder's labels as they are. That the
+// collectors which they pick are all that are on by default is tested in package collector.
 func TestScrapeConfigsLoad(t *testing.T) {
+	picks := 0
 	for _, path := range []string{"../../README.md", "../../docs/metrics.md"} {
 		texts := scrapeConfigs(t, path)
 		if len(texts) == 0 {
@@ -48,9 +48,13 @@ func TestScrapeConfigsLoad(t *testing.T) {
 					if !job.HonorLabels {
 						t.Errorf("%s: job %s without honor_labels", path, job.JobName)
 					}
+					picks += len(job.Params["collect[]"])
 				}
 			}
 		}
+	}
+	if picks == 0 {
+		t.Error("no scrape config picks collectors")
 	}
 }
 
