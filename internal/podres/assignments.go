@@ -53,7 +53,7 @@ func (g *ledger) assignment(h *holding, state *podState, awaited bool, now time.
 		a.Holder.Workload, a.Holder.Labels = state.meta.Workload, state.meta.Labels
 	}
 	a.Holder.Undescribed = awaited
-	running := g.isRunning(&h.Assignment)
+	running := (h.dismissed || !h.missing.IsZero()) && g.isRunning(&h.Assignment) // what is listed is not looked for
 	if !h.missing.IsZero() && !running {
 		a.Holder.Unconfirmed = g.reasonMissing(h)
 	}

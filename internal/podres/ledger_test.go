@@ -164,6 +164,16 @@ func TestALiveProcessOverrulesProofs(t *testing.T) {
 	}
 }
 
+// TestProcessesAreNotLookedForInVain: what the kubelet lists needs no process to be believed. To find one, files of every process are read.
+func TestProcessesAreNotLookedForInVain(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.running = func(a *gpu.Assignment) bool { t.Errorf("looked for a process of %s", a.Holder.Pod); return false }
+	g.settle(t, holder("a", gpuA))
+	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+		t.Errorf("got %q", got)
+	}
+}
+
 // TestAStaticPodIsNotTheAPIServers: the API server may have no mirror of it, under a UID of its own.
 func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 	const uid = "d41d8cd98f00b204e9800998ecf8427e"
