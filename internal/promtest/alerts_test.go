@@ -128,6 +128,7 @@ DCGM_EXP_XID_ERRORS_TOTAL,counter,XIDs
 
 // TestDocumentedAlertsFireAndClear runs every alert that is printed anywhere on the chaos.
 func TestDocumentedAlertsFireAndClear(t *testing.T) {
+	t.Parallel()
 	alerts := documentedAlerts(t)
 	if len(alerts) < 6 {
 		t.Fatalf("only %d alerts in the documents: %q", len(alerts), alerts)

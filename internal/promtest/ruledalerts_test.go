@@ -1,6 +1,7 @@
 package promtest
 
 import (
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -19,6 +20,7 @@ type ruledNode struct {
 	*scrapedNode
 	*ruler
 	target *target
+	format Format
 }
 
 func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
@@ -26,6 +28,7 @@ func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
 	n := startNode(t, scenario, args...)
 	return &ruledNode{
 		scrapedNode: n, ruler: newRuler(t, n.db, scraped(), rules.EngineQueryFunc(n.promql, n.db)),
+		format: Text,
 		target: &target{engine: n.Engine, keep: ruledFamilies(t), labels: labels.FromStrings("instance", "gpu-node-1:9401", "job", "mig-exporter")},
 	}
 }
@@ -36,11 +39,34 @@ func (n *ruledNode) run(until, step time.Duration) {
 	for n.elapsed < until {
 		n.elapsed += step
 		n.request(http.MethodPost, "/-/sim/advance?by="+step.String())
-		n.target.scrape(n.scrapedNode.t, n.now(), Text, n.request(http.MethodGet, "/metrics"))
+		n.target.scrape(n.scrapedNode.t, n.now(), n.format, n.requestAs(n.format))
 		if n.elapsed%time.Minute == 0 {
 			n.eval(n.now())
 		}
 	}
+}
+
+// requestAs scrapes in a format: histograms are native in protobuf, and not there in text but for that of the polls.
+func (n *ruledNode) requestAs(format Format) []byte {
+	n.scrapedNode.t.Helper()
+	if format == Text {
+		return n.request(http.MethodGet, "/metrics")
+	}
+	req, err := http.NewRequestWithContext(n.scrapedNode.t.Context(), http.MethodGet, n.url+"/metrics", nil)
+	if err != nil {
+		n.scrapedNode.t.Fatal(err)
+	}
+	req.Header.Set("Accept", string(format))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		n.scrapedNode.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.google.protobuf") {
+		n.scrapedNode.t.Fatal(resp.Header.Get("Content-Type"), err)
+	}
+	return body
 }
 
 // expectStory fails the test for each of the alerts that did not fire or did not clear.
@@ -200,4 +226,26 @@ func TestRulesOnUnderused(t *testing.T) {
 	n.expectStory("GpuUnderused", "GpuAllocatedIdle")
 	n.expectSummary("GpuUnderused", "GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0: a MIG slice would do.")
 	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 is too large for chat/medium-llm-0: a MIG slice would do.")
+}
+
+// TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no rule fails and none fires, with native histograms and
+// without.
+func TestRulesOverHandOvers(t *testing.T) {
+	t.Parallel()
+	for _, format := range []Format{Text, Protobuf} {
+		n := startRuledNode(t, handOvers())
+		n.format = format
+		n.target.keep = nil
+		n.run(16*time.Minute, 30*time.Second)
+		n.expectStory()
+		holders, err := n.EvalAt(`count(count by (pod) (
+			max_over_time(mig:gpu_holder:sole[20m]) or max_over_time(mig:gpu_instance_holder:sole[20m])))`, n.now())
+		if err != nil || len(holders) != 1 || holders[0].F != 8 {
+			t.Errorf("holders of whole devices: %v, want 8 (%v)", holders, err)
+		}
+		native, err := n.EvalAt(`histogram_count(nvidia_gpu_sm_activity_distribution)`, n.now())
+		if err != nil || (len(native) > 0) != (format == Protobuf) {
+			t.Errorf("%s: native histograms: %v (%v)", format, native, err)
+		}
+	}
 }

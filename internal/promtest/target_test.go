@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/model/value"
@@ -63,7 +64,7 @@ func (x *target) append(app storage.Appender, p textparse.Parser, at int64) (map
 		}
 		var series labels.Labels
 		p.Labels(&series)
-		if x.keep != nil && !x.keep[series.Get(labels.MetricName)] {
+		if x.keep != nil && !x.keep[series.Get(model.MetricNameLabel)] {
 			continue
 		}
 		series = x.with(series)
@@ -75,7 +76,7 @@ func (x *target) append(app storage.Appender, p textparse.Parser, at int64) (map
 }
 
 func (x *target) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
-	if x.later == 0 || !strings.HasSuffix(series.Get(labels.MetricName), "_timestamp_seconds") {
+	if x.later == 0 || !strings.HasSuffix(series.Get(model.MetricNameLabel), "_timestamp_seconds") {
 		return appendSample(app, p, entry, series, at)
 	}
 	_, _, v := p.Series()
@@ -104,7 +105,7 @@ func (x *target) end(app storage.Appender, at time.Time, seen map[uint64]labels.
 		}
 	}
 	x.seen = seen
-	if _, err := app.Append(0, x.with(labels.FromStrings(labels.MetricName, "up")), at.UnixMilli(), up); err != nil {
+	if _, err := app.Append(0, x.with(labels.FromStrings(model.MetricNameLabel, "up")), at.UnixMilli(), up); err != nil {
 		return errors.Join(err, app.Rollback())
 	}
 	return app.Commit()
