@@ -172,22 +172,28 @@ func TestRulesOnAReplacedGPU(t *testing.T) {
 // TestRulesOnHostilePods: names that no API server admits, should another source have them, are text in the annotations, and neither PromQL nor
 // templates. They are the labels of alerts about pods.
 func TestRulesOnHostilePods(t *testing.T) {
-	for _, pod := range []string{
+	pods := map[string]string{}
+	var nodes, want []string
+	for i, pod := range []string{
 		`quo"te`, `back\slash`, `{{ .Labels }}`, `{{ query "up" }}`, `"} or up{a="`, `brace}`, `<b>`, `$value`, "line\nbreak", "𝒰nicode", `%s%q`,
 	} {
-		f := newFleet(t, "a")
-		quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(pod)
-		f.run(90, func(node string, m int) string {
-			text := wellNode(node, "GPU-a", quoted, f.at)
-			text = strings.Replace(text, "_ratio{gpu=\"0\",uuid=\"GPU-a\"} 0.7", "_ratio{gpu=\"0\",uuid=\"GPU-a\"} 0", 1)
-			return text + fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-a\",xid=\"31\"} %d\n", f.start.Add(85*time.Minute).Unix())
-		})
-		f.expectFiring("GpuAllocatedIdle a", "GpuXidApplication a")
-		for _, name := range []string{"GpuAllocatedIdle", "GpuXidApplication"} {
-			for _, a := range f.firingNow(name) {
-				if summary := a.Annotations.Get("summary"); !strings.Contains(summary, "(held by ml/"+pod+")") || a.Labels.Get("pod") != pod {
-					t.Errorf("%q: %s of pod %q: %q", pod, name, a.Labels.Get("pod"), summary)
-				}
+		node := fmt.Sprintf("n%d", i)
+		pods[node] = pod
+		nodes = append(nodes, node)
+		want = append(want, "GpuAllocatedIdle "+node, "GpuXidApplication "+node)
+	}
+	f := newFleet(t, nodes...)
+	f.run(90, func(node string, _ int) string {
+		quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(pods[node])
+		text := strings.Replace(wellNode(node, "GPU-"+node, quoted, f.at), "} 0.7", "} 0", 1)
+		return text + fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-%s\",xid=\"31\"} %d\n", node, f.start.Add(85*time.Minute).Unix())
+	})
+	f.expectFiring(want...)
+	for _, name := range []string{"GpuAllocatedIdle", "GpuXidApplication"} {
+		for _, a := range f.firingNow(name) {
+			pod := pods[a.Labels.Get("instance")]
+			if summary := a.Annotations.Get("summary"); !strings.Contains(summary, "(held by ml/"+pod+")") || a.Labels.Get("pod") != pod {
+				t.Errorf("%q: %s of pod %q: %q", pod, name, a.Labels.Get("pod"), summary)
 			}
 		}
 	}
