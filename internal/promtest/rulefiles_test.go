@@ -1,0 +1,109 @@
+package promtest
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+const runbook = "https://github.com/mig-exporter/mig-exporter/blob/main/docs/alerts.md#"
+
+// shippedAlerts are the alerts of all files, which load strictly, without keys that Prometheus does not know.
+func shippedAlerts(t *testing.T) []rulefmt.Rule {
+	t.Helper()
+	var alerts []rulefmt.Rule
+	for _, file := range shippedRules(t) {
+		groups, errs := rulefmt.ParseFile(file, false, model.LegacyValidation, parser.NewParser(parser.Options{}), promslog.NewNopLogger())
+		if errs != nil {
+			t.Fatal(errs)
+		}
+		for _, g := range groups.Groups {
+			for _, r := range g.Rules {
+				if r.Alert != "" {
+					alerts = append(alerts, r)
+				}
+			}
+		}
+	}
+	return alerts
+}
+
+// TestAlertsAreComplete: each has a name of its own, a severity, a summary, a description, and a section in docs/alerts.md; and the page has a row and a
+// section for nothing else.
+func TestAlertsAreComplete(t *testing.T) {
+	text, err := os.ReadFile("../../docs/alerts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	seen := map[string]bool{}
+	for _, a := range shippedAlerts(t) {
+		if seen[a.Alert] || !regexp.MustCompile(`^(Mig|Gpu)([A-Z][a-z]+)+$`).MatchString(a.Alert) {
+			t.Errorf("%s: the name", a.Alert)
+		}
+		seen[a.Alert] = true
+		severity := a.Labels["severity"]
+		if !slices.Contains([]string{"critical", "warning", "info"}, severity) {
+			t.Errorf("%s: severity %q", a.Alert, severity)
+		}
+		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" || a.Annotations["runbook_url"] != runbook+strings.ToLower(a.Alert) {
+			t.Errorf("%s: annotations %v", a.Alert, a.Annotations)
+		}
+		if !strings.Contains(page, "\n### "+a.Alert+"\n") {
+			t.Errorf("docs/alerts.md has no section %s", a.Alert)
+		}
+		if !strings.Contains(page, "| ["+a.Alert+"](#"+strings.ToLower(a.Alert)+") | "+severity+" |") {
+			t.Errorf("docs/alerts.md has no row of %s with severity %s", a.Alert, severity)
+		}
+	}
+	for _, section := range regexp.MustCompile(`\n### (\w+)\n`).FindAllStringSubmatch(page, -1) {
+		if !seen[section[1]] {
+			t.Errorf("docs/alerts.md has a section %s, which is no alert", section[1])
+		}
+	}
+	if len(seen) < 40 {
+		t.Errorf("only %d alerts", len(seen))
+	}
+}
+
+// TestXIDsHaveOneAlertEach: no XID falls through, none fires twice.
+func TestXIDsHaveOneAlertEach(t *testing.T) {
+	of := map[string]string{}
+	for _, a := range shippedAlerts(t) {
+		for _, m := range regexp.MustCompile(`nvidia_gpu_xid_last_timestamp_seconds\{xid([=!])~"([^"]+)"\}`).FindAllStringSubmatch(a.Expr, -1) {
+			list := regexp.MustCompile("^(?:" + m[2] + ")$")
+			for xid := range 300 {
+				text := strconv.Itoa(xid)
+				if list.MatchString(text) != (m[1] == "=") {
+					continue
+				}
+				if of[text] != "" {
+					t.Errorf("XID %d is in %s and %s", xid, of[text], a.Alert)
+				}
+				of[text] = a.Alert
+			}
+			if strings.Count(a.Expr, `xid`+m[1]+`~"`+m[2]+`"`) != 2 {
+				t.Errorf("%s: the lists of GPU and GPU instance differ", a.Alert)
+			}
+		}
+	}
+	if len(of) != 300 {
+		t.Errorf("%d of 300 XIDs have an alert", len(of))
+	}
+	for xid, want := range map[string]string{
+		"13": "GpuXidApplication", "31": "GpuXidApplication", "43": "GpuXidApplication", "48": "GpuXidHardware", "63": "GpuXidMemory", "64": "GpuXidHardware",
+		"74": "GpuXidHardware", "79": "GpuXidNode", "94": "GpuXidMemory", "95": "GpuXidHardware", "119": "GpuXidHardware", "154": "GpuXidOther",
+	} {
+		if of[xid] != want {
+			t.Errorf("XID %s is in %s, want %s", xid, of[xid], want)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package promtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/promqltest"
+	"github.com/prometheus/prometheus/rules"
+	"go.yaml.in/yaml/v2"
+)
+
+// ruleTests is a file for `promtool test rules`, as far as the shipped ones use it.
+type ruleTests struct {
+	RuleFiles          []string       `yaml:"rule_files"`
+	EvaluationInterval model.Duration `yaml:"evaluation_interval"`
+	Tests              []ruleTest     `yaml:"tests"`
+}
+
+type ruleTest struct {
+	Name        string         `yaml:"name"`
+	Interval    model.Duration `yaml:"interval"`
+	InputSeries []struct {
+		Series string `yaml:"series"`
+		Values string `yaml:"values"`
+	} `yaml:"input_series"`
+	AlertRuleTests []alertTest `yaml:"alert_rule_test"`
+}
+
+type alertTest struct {
+	EvalTime  model.Duration  `yaml:"eval_time"`
+	Alertname string          `yaml:"alertname"`
+	ExpAlerts []expectedAlert `yaml:"exp_alerts"`
+}
+
+type expectedAlert struct {
+	ExpLabels      map[string]string `yaml:"exp_labels"`
+	ExpAnnotations map[string]string `yaml:"exp_annotations"`
+}
+
+func (a expectedAlert) String() string {
+	return fmt.Sprintf("%s %s", labels.FromMap(a.ExpLabels), labels.FromMap(a.ExpAnnotations))
+}
+
+// ruleTestFiles reads all of them, by path.
+func ruleTestFiles(t *testing.T) map[string]ruleTests {
+	t.Helper()
+	paths, err := filepath.Glob("../../deploy/prometheus/tests/*.yaml")
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no tests of rules", err)
+	}
+	files := map[string]ruleTests{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var file ruleTests
+		if err := yaml.UnmarshalStrict(text, &file); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		for i, name := range file.RuleFiles {
+			file.RuleFiles[i] = filepath.Join(filepath.Dir(path), name)
+			if _, err := os.Stat(file.RuleFiles[i]); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+		}
+		files[path] = file
+	}
+	return files
+}
+
+// TestRuleTests does what `promtool test rules deploy/prometheus/tests/*.yaml` does, with the same packages: promtool itself is no library.
+func TestRuleTests(t *testing.T) {
+	t.Parallel()
+	for path, file := range ruleTestFiles(t) {
+		for _, test := range file.Tests {
+			t.Run(filepath.Base(path)+"/"+test.Name, func(t *testing.T) { runRuleTest(t, file, test) })
+		}
+	}
+}
+
+func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
+	if test.Interval == 0 {
+		test.Interval = file.EvaluationInterval
+	}
+	input := fmt.Sprintf("load %s\n", test.Interval)
+	for _, s := range test.InputSeries {
+		input += "  " + s.Series + " " + s.Values + "\n"
+	}
+	suite, err := promqltest.NewLazyLoader(input, promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer suite.Close()
+	groups := loadRules(t, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), suite.Storage(), time.Duration(test.Interval), file.RuleFiles...)
+	slices.Reverse(groups) // recording rules first
+	groups = slices.DeleteFunc(groups, func(g *rules.Group) bool { return g.HasAlertingRules() && !isTested(g, test) })
+	last := slices.MaxFunc(test.AlertRuleTests, func(a, b alertTest) int { return int(a.EvalTime - b.EvalTime) }).EvalTime
+	for elapsed := time.Duration(0); elapsed <= time.Duration(last); elapsed += time.Duration(file.EvaluationInterval) {
+		at := time.Unix(0, 0).UTC().Add(elapsed)
+		suite.WithSamplesTill(at, func(err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, g := range groups {
+				g.Eval(context.Background(), at)
+			}
+		})
+		for _, want := range test.AlertRuleTests {
+			if time.Duration(want.EvalTime) == elapsed {
+				compareAlerts(t, want, groups)
+			}
+		}
+	}
+}
+
+// isTested spares the groups that the test says nothing about.
+func isTested(g *rules.Group, test ruleTest) bool {
+	return slices.ContainsFunc(g.AlertingRules(), func(r *rules.AlertingRule) bool {
+		return slices.ContainsFunc(test.AlertRuleTests, func(a alertTest) bool { return a.Alertname == r.Name() })
+	})
+}
+
+func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {
+	t.Helper()
+	var got, expected []string
+	for _, g := range groups {
+		for _, r := range g.Rules() {
+			if err := r.LastError(); err != nil {
+				t.Fatalf("%s: %v", r.Name(), err)
+			}
+			alert, ok := r.(*rules.AlertingRule)
+			if !ok || alert.Name() != want.Alertname {
+				continue
+			}
+			for _, a := range alert.ActiveAlerts() {
+				if a.State == rules.StateFiring {
+					got = append(got, expectedAlert{a.Labels.Map(), a.Annotations.Map()}.String())
+				}
+			}
+		}
+	}
+	for _, a := range want.ExpAlerts {
+		named := map[string]string{labels.AlertName: want.Alertname}
+		for name, value := range a.ExpLabels {
+			named[name] = value
+		}
+		expected = append(expected, expectedAlert{named, a.ExpAnnotations}.String())
+	}
+	slices.Sort(got)
+	slices.Sort(expected)
+	if !slices.Equal(got, expected) {
+		t.Errorf("%s at %s:\n got %s\nwant %s", want.Alertname, want.EvalTime, strings.Join(got, "\n     "), strings.Join(expected, "\n     "))
+	}
+}
+
+// TestEveryAlertHasARuleTest: one that expects it to fire, and one later in the same story that expects it not to.
+func TestEveryAlertHasARuleTest(t *testing.T) {
+	fires, clears := map[string]bool{}, map[string]bool{}
+	for _, file := range ruleTestFiles(t) {
+		for _, test := range file.Tests {
+			first := map[string]model.Duration{}
+			for _, a := range test.AlertRuleTests {
+				if at, ok := first[a.Alertname]; len(a.ExpAlerts) > 0 && (!ok || a.EvalTime < at) {
+					first[a.Alertname] = a.EvalTime
+					fires[a.Alertname] = true
+				}
+			}
+			for _, a := range test.AlertRuleTests {
+				if at, ok := first[a.Alertname]; ok && a.EvalTime > at && len(a.ExpAlerts) == 0 {
+					clears[a.Alertname] = true
+				}
+			}
+		}
+	}
+	for _, rule := range shippedAlerts(t) {
+		if !fires[rule.Alert] || !clears[rule.Alert] {
+			t.Errorf("%s: a test sees it fire: %v, and clear after that: %v", rule.Alert, fires[rule.Alert], clears[rule.Alert])
+		}
+	}
+}
