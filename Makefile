@@ -58,6 +58,10 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	fi; \
 	exec bin/mig-exporter $(ARGS)
 
+.PHONY: demo
+demo: build ## serve two simulated nodes, with Prometheus and Grafana where they are installed
+	@deploy/demo.sh
+
 .PHONY: test
 test: toolchain fmt-check vet lint test-unit test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
 	@echo "==> make test: everything passed"
