@@ -36,7 +36,7 @@ type query struct {
 // Files returns the dashboards by the name of their file.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, d := range []dashboard{node()} {
+	for _, d := range []dashboard{node(), workloads(), fleet(), health(), dcgm()} {
 		text, err := d.encode()
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", d.uid, err)

@@ -80,7 +80,7 @@ func nodePower(s scope) []panel {
 	power.stacked = true
 	slowed := ofOne(lines("Slowed down, by reason", "percentunit", amber,
 		"Part of the time in which clocks were held down. sw_power_cap is normal under full load. hw_thermal_slowdown and sw_thermal_slowdown: look at the cooling; hw_power_brake_slowdown: at the power supply.",
-		"sum by (cluster, instance, gpu, reason) (rate("+s.gpu("nvidia_gpu_clock_event_seconds_total")+"[$__rate_interval])) > 0", "GPU {{gpu}} {{reason}}"))
+		s.only("reason", "none", "rate("+s.gpu("nvidia_gpu_clock_event_seconds_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reason}}"))
 	temperature := lines("Temperature", "celsius", temperatureHue,
 		"Of the die and of the memory. It concerns all slices of a GPU. Boards slow down by themselves before they are damaged; see the reasons beside.",
 		by("max", byGPU+", sensor", s.gpu("nvidia_gpu_temperature_celsius")), "GPU {{gpu}} {{sensor}}")
@@ -97,7 +97,7 @@ func nodePower(s scope) []panel {
 
 func nodeErrors(s scope) []panel {
 	return []panel{
-		{kind: table, title: "XIDs", hue: red, w: 12, h: 8,
+		{kind: table, title: "Which XIDs", hue: red, w: 12, h: 8,
 			description: "The last time each XID was seen since the exporter started, in the last week, and the slice that the driver laid it on. 13, 31, 43 and 45 usually mean the application; 48, 63, 64, 79, 94 and 95 the GPU; 74 NVLink. NVIDIA's XID catalog tells what to do. The table is empty if there were none.",
 			queries: []query{{ref: "Seen", expr: by("max", byGPU+", slice, xid", any2(
 				s.placed("("+in("nvidia_mig_gpu_instance_xid_last_timestamp_seconds", s.gpus)+")"),
@@ -116,7 +116,7 @@ func nodeErrors(s scope) []panel {
 			by("sum", byGPU+", severity", "increase("+s.gpu("nvidia_gpu_ecc_errors_total", `lifetime="aggregate"`)+"[$__rate_interval])"), "GPU {{gpu}} {{severity}}"),
 		lines("Failed readings", "none", amber,
 			"Readings of a GPU that failed in each interval, by what was read and why. lost: it fell off the bus; reset_required: reset it; timeout: it hangs.",
-			by("sum", byGPU+", reading, reason", "increase("+s.gpu("nvidia_gpu_read_errors_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reading}} {{reason}}"),
+			s.only("reading, reason", "none", "increase("+s.gpu("nvidia_gpu_read_errors_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reading}} {{reason}}"),
 	}
 }
 
@@ -161,8 +161,8 @@ func nodeLinks(s scope) []panel {
 		link("PCIe", "pcie", "Bytes that each board received and sent over PCIe. Slices of a GPU share its link."),
 		link("NVLink", "nvlink", "Data that each board received and sent over its NVLinks. None where a GPU has no NVLink, or nothing uses it."),
 		lines("Link errors", "none", red, "NVLink errors by kind, and PCIe packets that were sent again, in each interval. A few replays are normal; a rate that stays is a bad link.",
-			any2(by("sum", byGPU+", kind", "increase("+s.gpu("nvidia_gpu_nvlink_errors_total")+"[$__rate_interval])"),
-				by("sum", byGPU+", kind", `label_replace(increase(`+s.gpu("nvidia_gpu_pcie_replays_total")+`[$__rate_interval]), "kind", "pcie replay", "", "")`)), "GPU {{gpu}} {{kind}}"),
+			s.only("kind", "none", any2("increase("+s.gpu("nvidia_gpu_nvlink_errors_total")+"[$__rate_interval])",
+				`label_replace(increase(`+s.gpu("nvidia_gpu_pcie_replays_total")+`[$__rate_interval]), "kind", "pcie replay", "", "")`)), "GPU {{gpu}} {{kind}}"),
 		lines("Clocks", "hertz", linkHue, "Clock of the SMs and of the memory. All slices of a GPU run at the same clocks.",
 			by("max", byGPU+", domain", s.gpu("nvidia_gpu_clock_hertz", `domain=~"sm|memory"`)), "GPU {{gpu}} {{domain}}"),
 	}

@@ -86,6 +86,13 @@ func (s scope) onInventory(ofGPU, ofSlice string) string {
 // ratio divides two families of the same device.
 func ratio(used, total, on string) string { return used + " / on (" + on + ") " + total }
 
+// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without: explicit, so that healthy differs from
+// missing, and not one for each of many kinds.
+func (s scope) only(label, none, expr string) string {
+	last := label[strings.LastIndex(label, " ")+1:]
+	return by("sum", byGPU+", "+label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + by("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
+}
+
 // The states of a device, the worst first.
 const (
 	stateDown = iota + 1
