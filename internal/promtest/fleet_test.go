@@ -1,6 +1,7 @@
 package promtest
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
@@ -44,6 +45,7 @@ func fleetNodes(t *testing.T) []fleetNode {
 		{name: "a30", scenario: scenario("a30")},
 		{name: "bare", scenario: bareNode},
 		{name: "sick", scenario: sickNode},
+		{name: "chaos", scenario: chaos(t)},
 		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 80 * time.Minute},
 		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}},
 	}
@@ -79,10 +81,18 @@ func (n fleetNode) target() labels.Labels {
 	return labels.FromStrings("cluster", "sim", "instance", n.name, "job", "mig-exporter")
 }
 
-// runFleet runs all nodes for fleetRuns and returns the Prometheus that scraped them.
-func runFleet(t *testing.T, nodes []fleetNode) *Engine {
+// fleet is the Prometheus that scraped the nodes, and what each served last, in text.
+type fleet struct {
+	*Engine
+	last       map[string]exposition
+	ruleSample int64 // most samples that one evaluation of a rule read
+}
+
+// runFleet runs all nodes for fleetRuns, scrapes them, and evaluates the recording rules of the dashboards.
+func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	t.Helper()
 	e := Open(t)
+	f := &fleet{Engine: e, last: map[string]exposition{}}
 	for _, node := range nodes {
 		n := startNode(t, node.scenario, node.args...)
 		for n.elapsed < fleetRuns {
@@ -94,8 +104,39 @@ func runFleet(t *testing.T, nodes []fleetNode) *Engine {
 			}
 			e.scrape(t, n, node)
 		}
+		x, err := readExposition(n.get("/metrics", Text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.last[node.name] = x
 	}
-	return e
+	f.control(t)
+	f.ruleSample = f.recordRules(t, dashboardRules, scraped().Add(time.Minute), fleetEnd())
+	return f
+}
+
+// control adds a node with partition control as it is served: an operation that succeeds, one that fails and leaves it degraded.
+func (f *fleet) control(t *testing.T) {
+	t.Helper()
+	node := fleetNode{name: "control"}
+	for at := scraped().Add(scrapeInterval); !at.After(fleetEnd()); at = at.Add(scrapeInterval) {
+		in, succeeded, failed := "idle", 0, 0
+		if at.After(scraped().Add(30 * time.Minute)) {
+			succeeded = 1
+		}
+		if at.After(scraped().Add(90 * time.Minute)) {
+			in, failed = "degraded", 1
+		}
+		text := fmt.Sprintf("mig_control_operations_total{verb=\"apply\",result=\"succeeded\"} %d\nmig_control_operations_total{verb=\"apply\",result=\"failed\"} %d\n", succeeded, failed)
+		for _, state := range []string{"idle", "running", "degraded", "stuck", "read-only", "off"} {
+			value := 0
+			if state == in {
+				value = 1
+			}
+			text += fmt.Sprintf("mig_control_state{state=%q} %d\n", state, value)
+		}
+		f.LoadFrom(t, node.target(), at, Text, []byte(text))
+	}
 }
 
 // scrape loads what the node serves now, with what Prometheus adds to a scrape.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -69,7 +70,21 @@ type grafanaPanel struct {
 			}
 		}
 	}
-	Transformations []struct{ ID string }
+	Transformations []struct {
+		ID      string
+		Options json.RawMessage
+	}
+}
+
+// fields is what the table keeps of its columns.
+func (p grafanaPanel) fields() string {
+	text := ""
+	for _, x := range p.Transformations {
+		if x.ID == "filterFieldsByName" {
+			text += string(x.Options)
+		}
+	}
+	return text
 }
 
 type grafanaTarget struct {
@@ -126,7 +141,7 @@ func (v view) fill(expr string) string {
 		"$__rate_interval", max(4*scrapeInterval, v.step+scrapeInterval).String(),
 		"$__range", v.to.Sub(v.from).String(), "$__interval", v.step.String(),
 	}
-	for _, name := range []string{"cluster", "node", "gpu", "profile", "namespace", "pod"} {
+	for _, name := range []string{"cluster", "job", "node", "gpu", "profile", "namespace", "pod"} {
 		value, ok := v.set[name]
 		if !ok {
 			value = ".*"
@@ -183,14 +198,9 @@ func (e *Engine) ask(target grafanaTarget, v view) (answer, error) {
 	return a, nil
 }
 
-// legend returns how a series is called.
+// legend returns how a series is called. Values that look like a format stay as they are.
 func legend(format string, s promql.Series) string {
-	for {
-		before, rest, ok := strings.Cut(format, "{{")
-		name, after, ends := strings.Cut(rest, "}}")
-		if !ok || !ends {
-			return format
-		}
-		format = before + s.Metric.Get(name) + after
-	}
+	return regexp.MustCompile(`\{\{(\w+)\}\}`).ReplaceAllStringFunc(format, func(name string) string {
+		return s.Metric.Get(strings.Trim(name, "{}"))
+	})
 }
