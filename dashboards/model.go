@@ -33,10 +33,13 @@ type query struct {
 	instant           bool
 }
 
+// all returns the dashboards, in the order in which people need them.
+func all() []dashboard { return []dashboard{fleet(), node(), workloads(), health(), dcgm()} }
+
 // Files returns the dashboards by the name of their file.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, d := range []dashboard{node(), workloads(), fleet(), health(), dcgm()} {
+	for _, d := range all() {
 		text, err := d.encode()
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", d.uid, err)

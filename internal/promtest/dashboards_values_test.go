@@ -197,7 +197,7 @@ const (
 	fleetSize      = 200
 	fleetPoints    = 1000
 	mostSamples    = 15_000_000
-	mostOnRequest  = 60_000_000 // of panels in collapsed rows, which are read when the row is opened
+	mostOnRequest  = 30_000_000 // of panels in collapsed rows, which are read when the row is opened
 	mostRuleSample = 20_000     // that an evaluation of a rule reads for one node
 )
 
