@@ -65,9 +65,9 @@ func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
 
 func fleetProblems() panel {
 	s := fleetScope()
-	wrong := "(" + s.state() + ") < 8"
-	gone := "label_replace(" + constant("0", stopped) + `, "slice", "(node)", "", "")`
-	healthy := "label_replace(" + constant("8", "count("+in("nvidia_gpu_up", inFleet)+")") + `, "slice", "(all that report)", "", "")`
+	wrong := "(" + s.state() + ") < " + stateFine
+	gone := "label_replace(" + constant(stateGone, stopped) + `, "slice", "(node)", "", "")`
+	healthy := "label_replace(" + constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")") + `, "slice", "(all that report)", "", "")`
 	return panel{
 		kind: table, title: "What is wrong, and who it concerns", hue: fine, w: 24, h: 8,
 		description: "GPUs and slices that are not well, the worst first, with the pods that hold them, and nodes that stopped reporting within the last hour. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
@@ -76,7 +76,7 @@ func fleetProblems() panel {
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ")"},
 		},
 		columns: []column{
-			{field: "State", title: "State", width: 160, hue: fine, values: append([]valueMap{{"0", "no data", red}}, stateNames()...)},
+			{field: "State", title: "State", width: 160, hue: fine, values: stateNames()},
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 			{field: "gpu", title: "GPU", width: 70, links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice"},

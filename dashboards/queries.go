@@ -26,8 +26,8 @@ func newScope(node string) scope {
 }
 
 func (s scope) withGPU() scope {
-	s.gpus += `,gpu=~"$gpu"`
-	return scope{gpus: s.gpus, slices: s.gpus + `,mig_profile=~"$profile"`}
+	gpus := s.gpus + `,gpu=~"$gpu"`
+	return scope{gpus: gpus, slices: gpus + `,mig_profile=~"$profile"`}
 }
 
 // in selects a family, with further matchers.
@@ -93,22 +93,24 @@ func (s scope) only(label, none, expr string) string {
 	return by("sum", byGPU+", "+label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + by("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
 }
 
-// The states of a device, the worst first.
+// The states of a device, the worst first: the least of them is shown.
 const (
-	stateDown = iota + 1
-	stateRecovery
-	stateMemory
-	stateXID
-	stateOrphan
-	stateThrottled
-	statePending
-	stateFine
+	stateGone      = "0" // of a node
+	stateDown      = "1"
+	stateRecovery  = "2"
+	stateMemory    = "3"
+	stateXID       = "4"
+	stateOrphan    = "5"
+	stateThrottled = "6"
+	statePending   = "7"
+	stateFine      = "8"
 )
 
 func stateNames() []valueMap {
 	return []valueMap{
-		{"1", "does not answer", red}, {"2", "reset or drain", red}, {"3", "memory failed", red}, {"4", "XID", red},
-		{"5", "no compute instance", amber}, {"6", "slowed down", amber}, {"7", "reset pending", amber}, {"8", "ok", "transparent"},
+		{stateGone, "no data", red}, {stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
+		{stateMemory, "memory failed", red}, {stateXID, "XID", red}, {stateOrphan, "no compute instance", amber},
+		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber}, {stateFine, "ok", "transparent"},
 	}
 }
 
@@ -125,24 +127,24 @@ func (s scope) state() string {
 func (s scope) gpuState() string {
 	worst := func(expr string) string { return by("max", onGPU, expr) }
 	return strings.Join([]string{
-		worst(constant("1", s.slice("nvidia_gpu_up")+" == 0")),
-		worst(constant("2", s.slice("nvidia_gpu_recovery_action", `action!="none"`))),
-		worst(constant("3", s.slice("nvidia_gpu_row_remap_failure")+" > 0")),
-		worst(constant("4", "time() - "+s.slice("nvidia_gpu_xid_last_timestamp_seconds")+" < 600")),
-		worst(constant("6", "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
-		worst(constant("7", s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
-		worst(constant("7", s.slice("nvidia_gpu_mig_pending")+" != on ("+onGPU+") "+s.slice("nvidia_gpu_mig_enabled"))),
-		worst(constant("8", s.slice("nvidia_gpu_up"))),
+		worst(constant(stateDown, s.slice("nvidia_gpu_up")+" == 0")),
+		worst(constant(stateRecovery, s.slice("nvidia_gpu_recovery_action", `action!="none"`))),
+		worst(constant(stateMemory, s.slice("nvidia_gpu_row_remap_failure")+" > 0")),
+		worst(constant(stateXID, "time() - "+s.slice("nvidia_gpu_xid_last_timestamp_seconds")+" < 600")),
+		worst(constant(stateThrottled, "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
+		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
+		worst(constant(statePending, s.slice("nvidia_gpu_mig_pending")+" != on ("+onGPU+") "+s.slice("nvidia_gpu_mig_enabled"))),
+		worst(constant(stateFine, s.slice("nvidia_gpu_up"))),
 	}, " or ")
 }
 
 func (s scope) sliceState() string {
 	worst := func(expr string) string { return by("max", onSlice+", mig_profile", expr) }
 	return strings.Join([]string{
-		worst(constant("1", s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
-		worst(constant("4", "time() - "+s.slice("nvidia_mig_gpu_instance_xid_last_timestamp_seconds")+" < 600")),
-		worst(constant("5", s.sliceInfo()+" unless on ("+onSlice+") "+s.slice("nvidia_mig_compute_instance_info"))),
-		worst(constant("8", s.slice("nvidia_mig_gpu_instance_up"))),
+		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
+		worst(constant(stateXID, "time() - "+s.slice("nvidia_mig_gpu_instance_xid_last_timestamp_seconds")+" < 600")),
+		worst(constant(stateOrphan, s.sliceInfo()+" unless on ("+onSlice+") "+s.slice("nvidia_mig_compute_instance_info"))),
+		worst(constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))),
 	}, " or ")
 }
 
