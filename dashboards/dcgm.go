@@ -115,12 +115,12 @@ func dcgmTable(d dcgmScope) panel {
 		columns: []column{
 			{field: "gpu", title: "GPU", width: 60, links: []object{linkTo("This GPU alone", dcgmUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice", width: 140},
-			{field: "holder", title: "Held by", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
 			{field: "Engine", title: "Engine active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 160},
 			{field: "Tensor", title: "Tensor active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 160},
 			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 160},
 			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 160, steps: []step{{0.95, amber}}},
-			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, width: 140},
+			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, max: mostWatts, width: 140},
 			{field: "Temperature", title: "Temperature", unit: "celsius", hue: temperatureHue, gauge: true, max: 100, width: 130, steps: []step{{85, amber}, {92, red}}},
 			{field: "XID", title: "Last XID", unit: "none", width: 90, hue: fine, steps: problemFrom(red)},
 			{field: "instance", hidden: true}, {field: "namespace", hidden: true}, {field: "pod", hidden: true},
@@ -161,7 +161,7 @@ func dcgmPower(d dcgmScope) []panel {
 	return []panel{
 		power, temperature,
 		lines("SM clock", "rotmhz", linkHue, "All slices of a GPU run at the same clock.", d.board("DEV_SM_CLOCK"), gpuLegend),
-		lines("Energy", "watt", powerHue, "Rate of the energy counter: mean power between scrapes, peaks included.",
+		lines("Power, from the energy counter", "watt", powerHue, "Rate of the energy counter: mean power between scrapes, peaks included.",
 			"max by ("+byGPU+") (rate("+d.of("DEV_TOTAL_ENERGY_CONSUMPTION")+"[$__rate_interval])) / 1000", gpuLegend),
 	}
 }
@@ -182,7 +182,7 @@ func dcgmLinks(d dcgmScope) []panel {
 	return []panel{
 		link,
 		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.", d.board("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
-		lines("PCIe replays", "none", red, "Packets sent again in each interval. A rate that stays is a bad link.",
+		counts("PCIe replays", "none", red, "Packets sent again in each interval. A rate that stays is a bad link.",
 			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))", gpuLegend),
 	}
 }

@@ -69,10 +69,10 @@ func fleetProblems() panel {
 	gone := "label_replace(" + constant(stateGone, stopped) + `, "slice", "(node)", "", "")`
 	healthy := "label_replace(" + constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")") + `, "slice", "(all that report)", "", "")`
 	return panel{
-		kind: table, title: "What is wrong, and who it concerns", hue: fine, w: 24, h: 8,
+		kind: table, title: "What is wrong, and who it concerns", hue: fine, w: 24, h: 10,
 		description: "GPUs and slices that are not well, the worst first, with the pods that hold them, and nodes that stopped reporting within the last hour. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
-			{ref: "State", expr: wrong + " or " + gone + " or on () " + healthy},
+			{ref: "State", expr: "sort(" + wrong + " or " + gone + " or on () " + healthy + ")"},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ")"},
 		},
 		columns: []column{
@@ -80,7 +80,7 @@ func fleetProblems() panel {
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 			{field: "gpu", title: "GPU", width: 70, links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice"},
-			{field: "holder", title: "Held by", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
 			{field: "cluster", title: "Cluster"},
 			{field: "namespace", hidden: true}, {field: "pod", hidden: true},
 		},
@@ -119,7 +119,7 @@ func fleetNodes() panel {
 			{field: "Idle", title: "Held and idle", unit: "none", width: 120, hue: fine, steps: problemFrom(amber)},
 			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
 			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 170},
-			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, width: 150},
+			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 			{field: "Stranded", title: "Stranded", unit: "none", width: 100, hue: fine},
 		},
 		sortBy: []string{"Node"},
@@ -140,7 +140,8 @@ func fleetUse() []panel {
 	devices := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG, on top of each other: all of which it is known. Free all day: too many; nothing free all day: pods wait."+ruled,
 		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
-	devices.stacked = true
+	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
+	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
 	idle := "max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet) + "[1h:5m]) < 0.01 and on (" + onDevice + ") " + in("device:nvidia_allocated", inFleet) +
 		" == 1 and on (" + onDevice + ") (" + in("device:nvidia_allocated", inFleet) + " offset 1h == 1)"
 	return []panel{
@@ -156,7 +157,6 @@ func fleetUse() []panel {
 				{field: "gpu", title: "GPU", width: 60}, {field: "mig_profile", title: "Profile", width: 100},
 				{field: "namespace", title: "Namespace"},
 				{field: "pod", title: "Pod", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
-				{field: "Busy", title: "Highest SM activity", unit: "percentunit", hue: activityHue, width: 150},
 			},
 			sortBy: []string{"Namespace"}},
 	}
@@ -193,7 +193,7 @@ func fleetRoom() []panel {
 	room := lines("Memory slices: used, free, stranded", "none", countHue,
 		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
 		"sum by (state) ("+in("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)+")", "{{state}}")
-	room.stacked = true
+	room.stacked, room.colors = true, ofSlices()
 	return []panel{
 		room,
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
@@ -204,7 +204,7 @@ func fleetRoom() []panel {
 			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + in("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
-				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue},
+				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
 			},
 			sortBy: []string{"Slices"}},
 	}
@@ -218,6 +218,7 @@ func fleetPower() []panel {
 	power.queries = append(power.queries,
 		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
 		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
+	power.colors = map[string]string{"limit": fine, "not in a slice": slate}
 	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 12, h: 8,
 		description: "Of all boards: power, added up each minute. Minutes without data are not in it." + ruled,
 		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + in("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
@@ -225,7 +226,7 @@ func fleetPower() []panel {
 
 func fleetHistory() []panel {
 	changed := func(title, hue, text, rule string) panel {
-		return lines(title, "none", hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
+		return counts(title, "none", hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
 			"sum by (cluster, instance) ("+in(rule, inFleet)+") > 0 or on () label_replace(sum("+in(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
 	return []panel{
@@ -239,7 +240,7 @@ func fleetControl() []panel {
 		return "max by (" + nodeRows + ") (" + in("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
 	}
 	return []panel{
-		lines("Operations", "none", countHue,
+		counts("Operations", "none", countHue,
 			"Operations of partition control that ended in each interval, by what they were and how they ended. failed and interrupted: the history of migctl tells why.",
 			"sum by (verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval])) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
 		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,

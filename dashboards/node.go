@@ -70,6 +70,9 @@ func nodeStats(s scope) []panel {
 	}
 }
 
+// mostWatts is the end of gauges of power: no board of today draws more. Without an end, one that is n/a would empty all of them.
+const mostWatts = 1400
+
 func nodeTable(s scope) panel {
 	of := func(family string) string {
 		return s.onInventory(s.slice("nvidia_gpu_"+family), s.slice("nvidia_mig_gpu_instance_"+family))
@@ -92,15 +95,15 @@ func nodeTable(s scope) panel {
 		},
 		columns: []column{
 			{field: "gpu", title: "GPU", width: 60, links: []object{linkTo("This GPU alone", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
-			{field: "slice", title: "Slice", width: 150},
+			{field: "slice", title: "Slice", width: 140},
 			{field: "State", title: "State", width: 150, values: stateNames(), hue: fine},
-			{field: "holder", title: "Held by", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
-			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
-			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
-			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 170, steps: []step{{0.95, amber}}},
-			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, width: 150},
-			{field: "Temperature", title: "Temperature", unit: "celsius", hue: temperatureHue, gauge: true, max: 100, width: 130, steps: []step{{85, amber}, {92, red}}},
-			{field: "Slowed", title: "Slowed down", unit: "percentunit", width: 110, hue: fine, steps: []step{{0.01, amber}}},
+			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
+			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
+			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 145, steps: []step{{0.95, amber}}},
+			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, max: mostWatts, width: 135},
+			{field: "Temperature", title: "Temperature", unit: "celsius", hue: temperatureHue, gauge: true, max: 100, width: 125, steps: []step{{85, amber}, {92, red}}},
+			{field: "Slowed", title: "Slowed down", unit: "percentunit", width: 100, hue: fine, steps: []step{{0.01, amber}}},
 			{field: "instance", hidden: true},
 			{field: "namespace", hidden: true},
 			{field: "pod", hidden: true},

@@ -20,11 +20,12 @@ type panel struct {
 	queries            []query
 	columns            []column // of a table, in this order
 	sortBy             []string // columns of a table
-	stacked            bool
+	stacked, events    bool
 	max                float64 // of the axis; 0 lets Grafana choose
 	decimals           int
 	steps              []step
 	values             []valueMap
+	colors             map[string]string // of lines, by the end of their legend
 	links              []object
 }
 
@@ -100,12 +101,15 @@ func (p panel) defaults() object {
 
 // drawing is how lines are drawn. Gaps stay gaps: a GPU that does not report has no value.
 func (p panel) drawing() object {
-	fill, stacking := 0, "none"
+	fill, stacking, style := 0, "none", "line"
+	if p.events {
+		fill, style = 60, "bars"
+	}
 	if p.stacked {
 		fill, stacking = 45, "normal"
 	}
 	return object{
-		"drawStyle": "line", "lineWidth": 1, "fillOpacity": fill, "showPoints": "never", "spanNulls": false,
+		"drawStyle": style, "lineWidth": 1, "fillOpacity": fill, "showPoints": "auto", "pointSize": 4, "spanNulls": false,
 		"stacking": object{"mode": stacking, "group": "A"}, "thresholdsStyle": object{"mode": p.thresholdStyle()},
 		"axisPlacement": "auto", "axisBorderShow": false, "lineInterpolation": "linear", "insertNulls": false,
 	}

@@ -124,3 +124,10 @@ func thresholds(base string, steps ...step) object {
 
 // problemFrom is the color of a count of problems: none of them is no color, not green.
 func problemFrom(color string) []step { return []step{{1, color}} }
+
+// ofSlices and ofDevices are the colors of what has few named parts.
+func ofSlices() map[string]string {
+	return map[string]string{"used": activityHue, "free": slate, "stranded": powerHue}
+}
+
+func ofDevices() map[string]string { return map[string]string{"held": activityHue, "free": slate} }

@@ -1,5 +1,10 @@
 package dashboards
 
+import (
+	"maps"
+	"slices"
+)
+
 // The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has a value
 // for every row, NaN where it is not known, so that no column is missing: see onInventory.
 
@@ -55,6 +60,12 @@ func (p panel) overrides() []object {
 		}
 		list = append(list, object{"matcher": object{"id": "byName", "options": name}, "properties": properties})
 	}
+	for _, name := range slices.Sorted(maps.Keys(p.colors)) {
+		list = append(list, object{
+			"matcher":    object{"id": "byRegexp", "options": "/" + name + "$/"},
+			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": p.colors[name]}}},
+		})
+	}
 	return list
 }
 
@@ -62,7 +73,8 @@ func (c column) properties() []object {
 	var list []object
 	set := func(id string, value any) { list = append(list, object{"id": id, "value": value}) }
 	if c.hidden {
-		set("custom.hidden", true)
+		set("custom.hidden", true) // up to Grafana 12.1
+		set("custom.hideFrom", object{"viz": true, "legend": false, "tooltip": false})
 		return list
 	}
 	if c.unit != "" {
@@ -84,7 +96,7 @@ func (c column) properties() []object {
 		set("custom.align", "center")
 	}
 	if c.gauge {
-		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
+		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}) // a gauge has a max: see mostWatts
 	}
 	if c.links != nil {
 		set("links", c.links)

@@ -89,8 +89,8 @@ func workloadTable() panel {
 			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
 			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
 			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
-			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, gauge: true, width: 170},
-			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, width: 150},
+			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
+			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},
 		sortBy: []string{"Namespace", "Pod"},
 	}
@@ -106,7 +106,7 @@ func workloadNamespaces() []panel {
 	held := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG of the chosen nodes. On top of each other they are all of which it is known."+ruled,
 		`sum by (state) (instance:nvidia_devices:count{cluster=~"$cluster",instance=~"$node"})`, "{{state}}")
-	held.stacked = true
+	held.stacked, held.colors = true, ofDevices()
 	return []panel{
 		held,
 		stack("Devices held, by namespace", "none", countHue, "A device that pods of several namespaces share counts once for each of them.", sum("namespace:nvidia_devices_held:count")),
