@@ -76,7 +76,7 @@ func fleetProblems() panel {
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ")"},
 		},
 		columns: []column{
-			{field: "State", title: "State", width: 160, hue: fine, values: stateNames()},
+			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 			{field: "gpu", title: "GPU", width: 70, links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice"},
