@@ -182,7 +182,7 @@ func dcgmLinks(d dcgmScope) []panel {
 	return []panel{
 		link,
 		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.", d.board("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
-		counts("PCIe replays", "none", red, "Packets sent again in each interval. A rate that stays is a bad link.",
+		counts("PCIe replays", red, "Packets sent again in each interval. A rate that stays is a bad link.",
 			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))", gpuLegend),
 	}
 }

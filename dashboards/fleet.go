@@ -226,7 +226,7 @@ func fleetPower() []panel {
 
 func fleetHistory() []panel {
 	changed := func(title, hue, text, rule string) panel {
-		return counts(title, "none", hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
+		return counts(title, hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
 			"sum by (cluster, instance) ("+in(rule, inFleet)+") > 0 or on () label_replace(sum("+in(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
 	return []panel{
@@ -240,7 +240,7 @@ func fleetControl() []panel {
 		return "max by (" + nodeRows + ") (" + in("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
 	}
 	return []panel{
-		counts("Operations", "none", countHue,
+		counts("Operations", countHue,
 			"Operations of partition control that ended in each interval, by what they were and how they ended. failed and interrupted: the history of migctl tells why.",
 			"sum by (verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval])) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
 		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,

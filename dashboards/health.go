@@ -96,7 +96,7 @@ func healthSources() []panel {
 			"max by (cluster, instance) ("+in("instance:mig_exporter_poll_duration_seconds:p99_5m", ofNodes)+")", "{{instance}}"),
 		lines("Driver calls", "cps", linkHue, "Calls to NVML and to DCGM. They change with the number of devices, not with scrapes.",
 			"sum by (cluster, instance, source) (rate("+in("mig_exporter_driver_calls_total", ofExporters)+"[$__rate_interval]))", "{{instance}} {{source}}"),
-		counts("Failed readings", "none", amber, "Readings of GPUs that failed, in the 5 minutes before each point. The node's dashboard tells which."+ruled,
+		counts("Failed readings", amber, "Readings of GPUs that failed, in the 5 minutes before each point. The node's dashboard tells which."+ruled,
 			"max by (cluster, instance) ("+in("instance:nvidia_read_errors:increase5m", ofNodes)+")", "{{instance}}"),
 	}
 }
@@ -107,7 +107,7 @@ func healthScrapes() []panel {
 			"max by (cluster, instance) ("+in("scrape_duration_seconds", ofExporters)+" "+ofJobs+")", "{{instance}}"),
 		lines("Series of a scrape", "short", countHue, "Grows with devices and pods. docs/metrics.md tells how many to expect, and collectors that can be switched off.",
 			"max by (cluster, instance) ("+in("scrape_samples_scraped", ofExporters)+" "+ofJobs+")", "{{instance}}"),
-		counts("Scrapes refused", "none", amber, "Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
+		counts("Scrapes refused", amber, "Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
 			"sum by (cluster, instance) (increase("+in("mig_exporter_scrapes_total", ofExporters, `result="rejected"`)+"[$__rate_interval]))", "{{instance}}"),
 		lines("Devices given out that do not exist", "none", amber, "Device ids that the kubelet gave to containers and that name no device of the node: restart the device plugin, then delete the pod.",
 			"max by (cluster, instance) ("+in("mig_exporter_unmatched_device_ids", ofExporters)+")", "{{instance}}"),

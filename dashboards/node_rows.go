@@ -13,8 +13,8 @@ func lines(title, unit, hue, description, expr, legend string) panel {
 }
 
 // counts is a panel of events in each interval: bars, so that a single one is seen.
-func counts(title, unit, hue, description, expr, legend string) panel {
-	p := lines(title, unit, hue, description, expr, legend)
+func counts(title, hue, description, expr, legend string) panel {
+	p := lines(title, "none", hue, description, expr, legend)
 	p.events = true
 	return p
 }
@@ -115,13 +115,13 @@ func nodeErrors(s scope) []panel {
 				{field: "Seen", title: "Last seen", unit: "dateTimeFromNow", hue: fine},
 			},
 			sortBy: []string{"GPU"}},
-		counts("XIDs", "none", red,
+		counts("XIDs", red,
 			"How many XIDs came in each interval. See the table for their numbers.",
 			by("sum", byGPU, "increase("+s.gpu("nvidia_gpu_xids_total")+"[$__rate_interval])"), gpuLegend),
-		counts("Memory errors (ECC)", "none", red,
+		counts("Memory errors (ECC)", red,
 			"New errors in each interval, all locations together. Corrected ones cost nothing by themselves; uncorrected ones end processes. Under MIG the driver tells aggregate counts only.",
 			by("sum", byGPU+", severity", "increase("+s.gpu("nvidia_gpu_ecc_errors_total", `lifetime="aggregate"`)+"[$__rate_interval])"), "GPU {{gpu}} {{severity}}"),
-		counts("Failed readings", "none", amber,
+		counts("Failed readings", amber,
 			"Readings of a GPU that failed in each interval, by what was read and why. lost: it fell off the bus; reset_required: reset it; timeout: it hangs.",
 			s.only("reading, reason", "none", "increase("+s.gpu("nvidia_gpu_read_errors_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reading}} {{reason}}"),
 	}
@@ -167,7 +167,7 @@ func nodeLinks(s scope) []panel {
 	return []panel{
 		link("PCIe", "pcie", "Bytes that each board received and sent over PCIe. Slices of a GPU share its link."),
 		link("NVLink", "nvlink", "Data that each board received and sent over its NVLinks. None where a GPU has no NVLink, or nothing uses it."),
-		counts("Link errors", "none", red, "NVLink errors by kind, and PCIe packets that were sent again, in each interval. A few replays are normal; a rate that stays is a bad link.",
+		counts("Link errors", red, "NVLink errors by kind, and PCIe packets that were sent again, in each interval. A few replays are normal; a rate that stays is a bad link.",
 			s.only("kind", "none", any2("increase("+s.gpu("nvidia_gpu_nvlink_errors_total")+"[$__rate_interval])",
 				`label_replace(increase(`+s.gpu("nvidia_gpu_pcie_replays_total")+`[$__rate_interval]), "kind", "pcie replay", "", "")`)), "GPU {{gpu}} {{kind}}"),
 		lines("Clocks", "hertz", linkHue, "Clock of the SMs and of the memory. All slices of a GPU run at the same clocks.",
