@@ -118,7 +118,7 @@ test-docs: toolchain
 
 .PHONY: test-promql
 test-promql: toolchain
-	@echo "==> joins and sums in a real PromQL engine, on testdata/golden"
+	@echo "==> joins, sums and the queries of all dashboards in a real PromQL engine, on testdata/golden and simulated nodes"
 	cd $(PROMTEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 .PHONY: test-openapi
@@ -135,6 +135,10 @@ docs: toolchain ## rewrite the generated documentation
 	go test -count=1 -run TestDocsSeries ./cmd/mig-exporter -update
 	go test -count=1 -run TestDocs ./collector -update
 	go test -count=1 -run TestDocs ./internal/nvmlsrc -update
+
+.PHONY: dashboards
+dashboards: toolchain ## rewrite the Grafana dashboards in dashboards/
+	go test -count=1 -run TestDashboards ./dashboards -update
 
 .PHONY: bench
 bench: toolchain ## measure and print the tables of docs/performance.md; it takes ten minutes and a machine that is quiet

@@ -17,6 +17,8 @@ func TestImportRules(t *testing.T) {
 		{"internal/gpu/a.go", "time", ""},
 		{"internal/gpu/a.go", goKitLog, "internal/gpu may import nothing"},
 		{"internal/gpu/a.go", internal + "mig", "internal/gpu may import nothing"},
+		{"dashboards/a.go", "encoding/json", ""},
+		{"dashboards/a.go", internal + "gpu", "dashboards may import nothing"},
 		{"internal/mig/a.go", internal + "gpu", ""},
 		{"internal/mig/a.go", yaml, "internal/mig may import nothing"},
 		{"internal/sim/a.go", internal + "mig", ""},

@@ -45,6 +45,7 @@ func baseRooms() []room {
 		{dir: "internal/gpu"},
 		{dir: "internal/mig", internals: []string{"internal/gpu"}},
 		{dir: "internal/archtest"},
+		{dir: "dashboards"}, // makes files; part of no program
 		{
 			dir:       "internal/capture",
 			internals: []string{"internal/gpu", "internal/nvmlsrc"},

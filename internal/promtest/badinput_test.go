@@ -11,28 +11,28 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// fleet is some targets with one Prometheus.
-type fleet struct {
+// ruledFleet is some targets with one Prometheus.
+type ruledFleet struct {
 	*Engine
 	*ruler
 	t       *testing.T
 	at      time.Time
-	targets []*target
+	targets []*scrapeTarget
 }
 
-func newFleet(t *testing.T, nodes ...string) *fleet {
+func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 	t.Helper()
 	e := Open(t)
-	f := &fleet{Engine: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t, at: scraped()}
+	f := &ruledFleet{Engine: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t, at: scraped()}
 	for _, node := range nodes {
-		f.targets = append(f.targets, &target{engine: e, labels: labels.FromStrings(
+		f.targets = append(f.targets, &scrapeTarget{engine: e, labels: labels.FromStrings(
 			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container", "mig-exporter")})
 	}
 	return f
 }
 
 // run lets minutes pass. Each target is scraped in each; one whose exposition is empty does not answer.
-func (f *fleet) run(minutes int, exposition func(node string, minute int) string) {
+func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) string) {
 	f.t.Helper()
 	for m := range minutes {
 		f.at = f.at.Add(time.Minute)
@@ -48,7 +48,7 @@ func (f *fleet) run(minutes int, exposition func(node string, minute int) string
 }
 
 // expectFiring fails the test unless these alerts fire now, each given as its name and the target.
-func (f *fleet) expectFiring(want ...string) {
+func (f *ruledFleet) expectFiring(want ...string) {
 	f.t.Helper()
 	var got []string
 	for name, story := range f.fired {

@@ -33,11 +33,18 @@ const (
 	Protobuf    Format = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 
-// Engine holds the scrapes of one target. It is not safe for concurrent use.
+// Engine holds the scrapes of one target, or of several. It is not safe for concurrent use.
 type Engine struct {
-	db     *tsdb.DB
-	promql *promql.Engine
-	last   time.Time                // of the last Load
+	db      *tsdb.DB
+	promql  *promql.Engine
+	last    time.Time          // of the last Load
+	targets map[string]*target // by their labels
+}
+
+// target is what is scraped.
+type target struct {
+	labels labels.Labels // of all its series that have no such labels themselves
+	last   time.Time
 	seen   map[uint64]labels.Labels // the series of the last Load, by hash
 }
 
@@ -66,46 +73,66 @@ func Open(t testing.TB) *Engine {
 			t.Errorf("close engine: %v", err)
 		}
 	})
-	return &Engine{db: db, promql: engine}
+	return &Engine{db: db, promql: engine, targets: map[string]*target{}}
 }
 
 // Load takes one exposition in as a scrape made at the given time, which must be later than the one before. A series
 // that the scrape before had and this one lacks is marked stale, as a Prometheus server does.
 func (e *Engine) Load(t testing.TB, at time.Time, format Format, exposition []byte) {
 	t.Helper()
-	if err := e.load(at, format, exposition); err != nil {
-		t.Fatalf("load the scrape of %s: %v", at.UTC().Format(time.RFC3339), err)
+	e.LoadFrom(t, labels.EmptyLabels(), at, format, exposition)
+}
+
+// LoadFrom is Load for one of several targets. Labels of the exposition win over those of the target, as with honor_labels.
+func (e *Engine) LoadFrom(t testing.TB, from labels.Labels, at time.Time, format Format, exposition []byte) {
+	t.Helper()
+	if err := e.load(from, at, format, exposition); err != nil {
+		t.Fatalf("load the scrape of %s at %s: %v", from, at.UTC().Format(time.RFC3339), err)
 	}
 }
 
-func (e *Engine) load(at time.Time, format Format, exposition []byte) error {
-	if !at.After(e.last) {
-		return fmt.Errorf("not later than the scrape before, %s", e.last.UTC().Format(time.RFC3339))
+func (e *Engine) load(from labels.Labels, at time.Time, format Format, exposition []byte) error {
+	of := e.targets[from.String()]
+	if of == nil {
+		of = &target{labels: from}
+		e.targets[from.String()] = of
+	}
+	if !at.After(of.last) {
+		return fmt.Errorf("not later than the scrape before, %s", of.last.UTC().Format(time.RFC3339))
 	}
 	p, err := textparse.New(exposition, string(format), nil, textparse.ParserOptions{OpenMetricsSkipSTSeries: true})
 	if err != nil {
 		return err
 	}
 	app := e.db.Appender(context.Background())
-	seen, err := appendScrape(app, p, at.UnixMilli())
+	seen, err := of.append(app, p, at.UnixMilli())
+	if err == nil {
+		err = of.markStale(app, seen, at.UnixMilli())
+	}
 	if err != nil {
 		return errors.Join(err, app.Rollback())
 	}
-	stale := math.Float64frombits(value.StaleNaN)
-	for hash, series := range e.seen {
-		if _, ok := seen[hash]; ok {
-			continue
-		}
-		if _, err := app.Append(0, series, at.UnixMilli(), stale); err != nil {
-			return errors.Join(fmt.Errorf("mark %s stale: %w", series, err), app.Rollback())
-		}
-	}
-	e.last, e.seen = at, seen
+	of.last, of.seen = at, seen
+	e.last = at
 	return app.Commit()
 }
 
-// appendScrape appends the samples of a parser and returns their series by hash. Two samples of one series are an error.
-func appendScrape(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
+// markStale marks the series that ended with the scrape before.
+func (s *target) markStale(app storage.Appender, seen map[uint64]labels.Labels, at int64) error {
+	stale := math.Float64frombits(value.StaleNaN)
+	for hash, series := range s.seen {
+		if _, ok := seen[hash]; ok {
+			continue
+		}
+		if _, err := app.Append(0, series, at, stale); err != nil {
+			return fmt.Errorf("mark %s stale: %w", series, err)
+		}
+	}
+	return nil
+}
+
+// append appends the samples of a parser and returns their series by hash. Two samples of one series are an error.
+func (s *target) append(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
 	seen := map[uint64]labels.Labels{}
 	for {
 		entry, err := p.Next()
@@ -120,6 +147,11 @@ func appendScrape(app storage.Appender, p textparse.Parser, at int64) (map[uint6
 		}
 		var series labels.Labels
 		p.Labels(&series)
+		if !s.labels.IsEmpty() {
+			b := labels.NewBuilder(s.labels)
+			series.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
+			series = b.Labels()
+		}
 		if _, twice := seen[series.Hash()]; twice {
 			return nil, fmt.Errorf("series %s occurs twice", series)
 		}

@@ -8,6 +8,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/prometheus/model/labels"
 )
 
 func TestQuerySeesEveryScrape(t *testing.T) {
@@ -71,7 +72,7 @@ func TestBadScrapesAreRefusedWhole(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := Open(t)
-			if err := e.load(scraped(), Text, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.err) {
+			if err := e.load(labels.EmptyLabels(), scraped(), Text, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("%v, want %q", err, c.err)
 			}
 			e.Load(t, scraped().Add(time.Second), Text, []byte("ok 1\n"))
@@ -85,7 +86,7 @@ func TestBadScrapesAreRefusedWhole(t *testing.T) {
 func TestScrapesComeInOrder(t *testing.T) {
 	e := Open(t)
 	e.Load(t, scraped(), Text, []byte("up 1\n"))
-	if err := e.load(scraped(), Text, []byte("up 0\n")); err == nil || !strings.Contains(err.Error(), "not later") {
+	if err := e.load(labels.EmptyLabels(), scraped(), Text, []byte("up 0\n")); err == nil || !strings.Contains(err.Error(), "not later") {
 		t.Errorf("a second scrape of the same time: %v", err)
 	}
 }

@@ -104,11 +104,25 @@ func listenAddress(t *testing.T, log io.Reader) string {
 
 func (n *scrapedNode) request(method, path string) []byte {
 	n.t.Helper()
+	return n.ask(method, path, "")
+}
+
+// get asks for a page in a format.
+func (n *scrapedNode) get(path string, format Format) []byte {
+	n.t.Helper()
+	return n.ask(http.MethodGet, path, format)
+}
+
+func (n *scrapedNode) ask(method, path string, accept Format) []byte {
+	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, n.url+path, nil)
 	if err != nil {
 		n.t.Fatal(err)
+	}
+	if accept != "" {
+		req.Header.Set("Accept", string(accept))
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 type ruledNode struct {
 	*scrapedNode
 	*ruler
-	target *target
+	target *scrapeTarget
 	format Format
 }
 
@@ -29,7 +29,7 @@ func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
 	return &ruledNode{
 		scrapedNode: n, ruler: newRuler(t, n.db, scraped(), rules.EngineQueryFunc(n.promql, n.db)),
 		format: Text,
-		target: &target{engine: n.Engine, keep: ruledFamilies(t), labels: labels.FromStrings("instance", "gpu-node-1:9401", "job", "mig-exporter")},
+		target: &scrapeTarget{engine: n.Engine, keep: ruledFamilies(t), labels: labels.FromStrings("instance", "gpu-node-1:9401", "job", "mig-exporter")},
 	}
 }
 

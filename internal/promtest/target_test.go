@@ -17,9 +17,9 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// target is what Prometheus scrapes: its labels are on all of its series where the exposition does not set them itself (honor_labels),
+// scrapeTarget is what Prometheus scrapes: its labels are on all of its series where the exposition does not set them itself (honor_labels),
 // and `up` says whether the last scrape succeeded. Several may share an Engine. Its series are stale after a scrape that lacks them.
-type target struct {
+type scrapeTarget struct {
 	engine *Engine
 	labels labels.Labels
 	keep   map[string]bool // families that are stored; all if nil
@@ -28,7 +28,7 @@ type target struct {
 }
 
 // scrape stores an exposition, as of the given time.
-func (x *target) scrape(t testing.TB, at time.Time, format Format, exposition []byte) {
+func (x *scrapeTarget) scrape(t testing.TB, at time.Time, format Format, exposition []byte) {
 	t.Helper()
 	p, err := textparse.New(exposition, string(format), nil, textparse.ParserOptions{OpenMetricsSkipSTSeries: true})
 	if err != nil {
@@ -42,14 +42,14 @@ func (x *target) scrape(t testing.TB, at time.Time, format Format, exposition []
 }
 
 // fail is a scrape that had no answer.
-func (x *target) fail(t testing.TB, at time.Time) {
+func (x *scrapeTarget) fail(t testing.TB, at time.Time) {
 	t.Helper()
 	if err := x.end(x.engine.db.Appender(context.Background()), at, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (x *target) append(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
+func (x *scrapeTarget) append(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
 	seen := map[uint64]labels.Labels{}
 	for {
 		entry, err := p.Next()
@@ -75,7 +75,7 @@ func (x *target) append(app storage.Appender, p textparse.Parser, at int64) (map
 	}
 }
 
-func (x *target) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
+func (x *scrapeTarget) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
 	if x.later == 0 || !strings.HasSuffix(series.Get(model.MetricNameLabel), "_timestamp_seconds") {
 		return appendSample(app, p, entry, series, at)
 	}
@@ -85,7 +85,7 @@ func (x *target) appendSample(app storage.Appender, p textparse.Parser, entry te
 }
 
 // with adds the target's labels where there are none of these names.
-func (x *target) with(series labels.Labels) labels.Labels {
+func (x *scrapeTarget) with(series labels.Labels) labels.Labels {
 	b := labels.NewBuilder(series)
 	x.labels.Range(func(l labels.Label) {
 		if series.Get(l.Name) == "" {
@@ -96,7 +96,7 @@ func (x *target) with(series labels.Labels) labels.Labels {
 }
 
 // end marks series stale that are no more, and stores `up`.
-func (x *target) end(app storage.Appender, at time.Time, seen map[uint64]labels.Labels, up float64) error {
+func (x *scrapeTarget) end(app storage.Appender, at time.Time, seen map[uint64]labels.Labels, up float64) error {
 	for hash, series := range x.seen {
 		if _, ok := seen[hash]; !ok {
 			if _, err := app.Append(0, series, at.UnixMilli(), math.Float64frombits(value.StaleNaN)); err != nil {

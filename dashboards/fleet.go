@@ -1,0 +1,252 @@
+package dashboards
+
+const (
+	inFleet   = `cluster=~"$cluster",instance=~"$node"`
+	onDevice  = "cluster, instance, uuid, gpu_instance"
+	nodeRows  = "cluster, instance"
+	deviceRow = "cluster, instance, gpu, uuid, gpu_instance, mig_profile, namespace, pod"
+)
+
+func fleet() dashboard {
+	return dashboard{
+		uid: fleetUID, title: "GPU fleet", from: "now-24h", tags: []string{"gpu", "mig"},
+		description: "All nodes: what is wrong, how much of the GPUs and slices is held and used, what is underused or stranded, power, and what changed.",
+		variables: []object{
+			datasourceVariable(),
+			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
+			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
+			choice("profile", "Profile", "label_values(nvidia_gpu_mig_profile_instances_available{"+inFleet+"}, mig_profile)", false),
+		},
+		annotations: []object{
+			annotation("Layout changes", countHue, "sum by (cluster, instance) ("+in("instance:nvidia_layout_changes:increase5m", inFleet)+") > 0", "Layout changed", "{{instance}}"),
+			annotation("XIDs", red, "sum by (cluster, instance) ("+in("instance:nvidia_xids:increase5m", inFleet)+") > 0", "XID", "{{instance}}"),
+		},
+		rows: []row{
+			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},
+			{title: "Use", panels: fleetUse()},
+			// Advice on sizes of slices has its place here, after the GPUs that nobody needs whole.
+			{title: "Underused whole GPUs: candidates for MIG", panels: []panel{fleetUnderused()}},
+			{title: "Stranded room", panels: fleetRoom()},
+			{title: "Power and energy", panels: fleetPower()},
+			{title: "What changed", panels: fleetHistory()},
+			{title: "Partition control", collapsed: true, panels: fleetControl()},
+		},
+	}
+}
+
+// stopped is the nodes that reported an hour ago and do not now.
+const stopped = "(max by (" + nodeRows + ") (instance:nvidia_gpus:count{" + inFleet + "} offset 1h) unless on (" + nodeRows + ") nvidia_gpu_up)"
+
+func fleetStats() []panel {
+	up := in("nvidia_gpu_up", inFleet)
+	return []panel{
+		{kind: stat, title: "Nodes that report", unit: "none", hue: countHue, w: 4, h: 4,
+			description: "Nodes whose exporter reports GPUs now.",
+			queries:     []query{{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"}}},
+		{kind: stat, title: "Nodes without data", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
+			description: "Nodes that reported an hour ago and do not now. They are in the table below; look at Exporter health, and whether they were taken away on purpose." + ruled,
+			queries:     []query{{expr: "count(" + stopped + ") or 0 * count(" + up + ")", legend: "stopped"}}},
+		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
+			description: "GPUs of the nodes that report.",
+			queries:     []query{{expr: "count(" + up + ")", legend: "GPUs"}}},
+		{kind: stat, title: "GPUs that do not answer", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
+			description: "GPUs whose last reading failed. They are in the table below.",
+			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
+		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
+			description: "Slices and GPUs without MIG, by whether a container holds them. Those of which it is not known are in neither number." + ruled,
+			queries:     []query{{expr: "sum by (state) (" + in("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
+		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
+			description: "What all boards draw now. Slices are inside: nothing is counted twice.",
+			queries:     []query{{expr: "sum(" + in("nvidia_gpu_power_watts", inFleet) + ")", legend: "drawn"}}},
+	}
+}
+
+func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
+
+func fleetProblems() panel {
+	s := fleetScope()
+	wrong := "(" + s.state() + ") < " + stateFine
+	gone := "label_replace(" + constant(stateGone, stopped) + `, "slice", "(node)", "", "")`
+	healthy := "label_replace(" + constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")") + `, "slice", "(all that report)", "", "")`
+	return panel{
+		kind: table, title: "What is wrong, and who it concerns", hue: fine, w: 24, h: 10,
+		description: "GPUs and slices that are not well, the worst first, with the pods that hold them, and nodes that stopped reporting within the last hour. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
+		queries: []query{
+			{ref: "State", expr: "sort(" + wrong + " or " + gone + " or on () " + healthy + ")"},
+			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ")"},
+		},
+		columns: []column{
+			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
+			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+			{field: "gpu", title: "GPU", width: 70, links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+			{field: "slice", title: "Slice"},
+			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "cluster", title: "Cluster"},
+			{field: "namespace", hidden: true}, {field: "pod", hidden: true},
+		},
+		sortBy: []string{"State"},
+	}
+}
+
+func fleetNodes() panel {
+	inventory := "count by (" + nodeRows + ") (" + in("nvidia_gpu_up", inFleet) + ")"
+	of := func(expr string) string { return any2(expr, inventory+" * NaN") }
+	rule := func(name string, more ...string) string {
+		return "sum by (" + nodeRows + ") (" + in(name, inFleet, more...) + ")"
+	}
+	sum := func(family string, more ...string) string {
+		return "sum by (" + nodeRows + ") (" + in(family, inFleet, more...) + ")"
+	}
+	return panel{
+		kind: table, title: "Every node", hue: fine, w: 24, h: 9,
+		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. Held and idle: devices that a container holds and whose SMs had nothing to do for an hour. Stranded: memory slices that no profile can use as the layout is. n/a: not known." + ruled,
+		queries: []query{
+			{ref: "GPUs", expr: inventory},
+			{ref: "Held", expr: of(rule("instance:nvidia_devices:count", `state="held"`))},
+			{ref: "Free", expr: of(rule("instance:nvidia_devices:count", `state="free"`))},
+			{ref: "Idle", expr: of(rule("instance:nvidia_devices_held_idle:count"))},
+			{ref: "SM", expr: of(rule("instance:nvidia_sms_active:sum") + " / " + rule("instance:nvidia_sms:sum"))},
+			{ref: "Memory", expr: of(sum("nvidia_gpu_memory_used_bytes") + " / " + sum("nvidia_gpu_memory_total_bytes"))},
+			{ref: "Power", expr: of(sum("nvidia_gpu_power_watts"))},
+			{ref: "Stranded", expr: of(sum("nvidia_gpu_mig_slices", `kind="memory",state="stranded"`))},
+		},
+		columns: []column{
+			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+			{field: "cluster", title: "Cluster"},
+			{field: "GPUs", title: "GPUs", unit: "none", width: 80, hue: fine},
+			{field: "Held", title: "Held", unit: "none", width: 80, hue: fine},
+			{field: "Free", title: "Free", unit: "none", width: 80, hue: fine},
+			{field: "Idle", title: "Held and idle", unit: "none", width: 120, hue: fine, steps: problemFrom(amber)},
+			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
+			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 170},
+			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
+			{field: "Stranded", title: "Stranded", unit: "none", width: 100, hue: fine},
+		},
+		sortBy: []string{"Node"},
+	}
+}
+
+// held joins devices with the pods that hold them, one row each.
+func held(devices string) string {
+	who := "max by (" + deviceRow + ") ({" + podInfo + "," + inFleet + "})"
+	return `label_replace((` + devices + `) * on (` + onDevice + `) group_right () ` + who + `, "mig_profile", "whole", "mig_profile", "")`
+}
+
+func fleetUse() []panel {
+	sum := func(name, labels string) string { return "sum by (" + labels + ") (" + in(name, inFleet) + ")" }
+	activity := ofOne(lines("SM activity of whole GPUs and of slices", "percentunit", activityHue,
+		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that tell no activity, are not in it. Field reports have whole GPUs at 10 to 30 %."+ruled,
+		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}"))
+	devices := lines("Devices: held and free", "none", countHue,
+		"Slices and GPUs without MIG, on top of each other: all of which it is known. Free all day: too many; nothing free all day: pods wait."+ruled,
+		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
+	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
+	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
+	idle := "max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet) + "[1h:5m]) < 0.01 and on (" + onDevice + ") " + in("device:nvidia_allocated", inFleet) +
+		" == 1 and on (" + onDevice + ") (" + in("device:nvidia_allocated", inFleet) + " offset 1h == 1)"
+	return []panel{
+		activity, devices,
+		lines("Held and idle for an hour", "none", countHue,
+			"Devices that a container holds and whose SMs had nothing to do for an hour: money that nobody uses. The table beside names them."+ruled,
+			sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}"),
+		{kind: table, title: "Who holds devices that are idle", hue: fine, w: 12, h: 8,
+			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask their owners whether they still need them; a notebook that is kept open is typical." + ruled,
+			queries:     []query{{ref: "Busy", expr: held(idle)}},
+			columns: []column{
+				{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+				{field: "gpu", title: "GPU", width: 60}, {field: "mig_profile", title: "Profile", width: 100},
+				{field: "namespace", title: "Namespace"},
+				{field: "pod", title: "Pod", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			},
+			sortBy: []string{"Namespace"}},
+	}
+}
+
+func fleetUnderused() panel {
+	whole := `kind="whole"`
+	mean := "avg_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet, whole) + "[$__range:15m])"
+	memory := "max_over_time(" + in("device:nvidia_memory_used_ratio:max5m", inFleet, whole) + "[$__range:5m])"
+	candidate := " and on (" + onDevice + ") " + mean + " < 0.3 and on (" + onDevice + ") " + memory + " < 0.5" +
+		" and on (cluster, instance, uuid) " + in("nvidia_gpu_mig_enabled", inFleet) + " == 0"
+	return panel{
+		kind: table, title: "GPUs that are held whole and need a part", hue: fine, w: 24, h: 8,
+		description: "GPUs without MIG that could have it, held by a pod, of which over the time range less than 30 % of the SMs' time and never half of the memory was used. A slice would hold such a pod: look at the memory and at the highest activity, choose a profile, and try it. Choose a time range of days that are typical." + ruled,
+		queries: []query{
+			{ref: "Mean", expr: held(mean + candidate)},
+			{ref: "Highest", expr: held("max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet, whole) + "[$__range:5m])" + candidate)},
+			{ref: "Memory", expr: held(memory + candidate)},
+		},
+		columns: []column{
+			{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+			{field: "gpu", title: "GPU", width: 60},
+			{field: "namespace", title: "Namespace"},
+			{field: "pod", title: "Pod", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "Mean", title: "Mean SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 190},
+			{field: "Highest", title: "Highest 5 minutes", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 190},
+			{field: "Memory", title: "Most memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 190},
+		},
+		sortBy: []string{"Mean SM activity"},
+	}
+}
+
+func fleetRoom() []panel {
+	room := lines("Memory slices: used, free, stranded", "none", countHue,
+		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
+		"sum by (state) ("+in("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)+")", "{{state}}")
+	room.stacked, room.colors = true, ofSlices()
+	return []panel{
+		room,
+		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
+			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the same room: these numbers do not add up.",
+			queries:     []query{{expr: "sum by (mig_profile) (" + in("nvidia_gpu_mig_profile_instances_available", inFleet, `mig_profile=~"$profile"`) + ")", legend: "{{mig_profile}}"}}},
+		{kind: table, title: "GPUs with stranded memory slices", hue: fine, w: 6, h: 8,
+			description: "Another layout would give these slices back. migctl plans one that leaves held slices alone.",
+			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + in("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
+			columns: []column{
+				{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
+			},
+			sortBy: []string{"Slices"}},
+	}
+}
+
+func fleetPower() []panel {
+	sum := func(name string) string { return "sum by (cluster) (" + in(name, inFleet) + ")" }
+	power := lines("Power", "watt", powerHue,
+		"What the boards of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
+		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn")
+	power.queries = append(power.queries,
+		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
+		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
+	power.colors = map[string]string{"limit": fine, "not in a slice": slate}
+	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 12, h: 8,
+		description: "Of all boards: power, added up each minute. Minutes without data are not in it." + ruled,
+		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + in("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
+}
+
+func fleetHistory() []panel {
+	changed := func(title, hue, text, rule string) panel {
+		return counts(title, hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
+			"sum by (cluster, instance) ("+in(rule, inFleet)+") > 0 or on () label_replace(sum("+in(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
+	}
+	return []panel{
+		changed("Layout changes", countHue, "Slices that were created or destroyed, by anyone.", "instance:nvidia_layout_changes:increase5m"),
+		changed("XIDs", red, "XIDs by node. The node's dashboard tells which, and whose slice.", "instance:nvidia_xids:increase5m"),
+	}
+}
+
+func fleetControl() []panel {
+	state := func(name, value string) string {
+		return "max by (" + nodeRows + ") (" + in("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
+	}
+	return []panel{
+		counts("Operations", countHue,
+			"Operations of partition control that ended in each interval, by what they were and how they ended. failed and interrupted: the history of migctl tells why.",
+			"sum by (verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval])) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
+		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,
+			description: "degraded, stuck, read-only and off want an operator: migctl on the node tells what to do. Nodes without partition control have no line.",
+			values:      []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber}, {"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},
+			queries: []query{{legend: "{{instance}}", expr: state("idle", "1") + " or " + state("running", "2") + " or " + state("degraded", "3") +
+				" or " + state("stuck", "4") + " or " + state("read-only", "5") + " or " + state("off", "6")}}},
+	}
+}

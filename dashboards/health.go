@@ -1,0 +1,128 @@
+package dashboards
+
+const ofExporters = `cluster=~"$cluster",job=~"$job",instance=~"$node"`
+
+func health() dashboard {
+	return dashboard{
+		uid: healthUID, title: "GPU exporter health", from: "now-6h", tags: []string{"exporter"},
+		description: "Whether mig-exporter itself works: scrapes, sources, readings, what it costs.",
+		variables: []object{
+			datasourceVariable(),
+			choice("cluster", "Cluster", "label_values(mig_exporter_build_info, cluster)", false),
+			choice("job", "Job", `label_values(mig_exporter_build_info{cluster=~"$cluster"}, job)`, false),
+			choice("node", "Node", `label_values(mig_exporter_build_info{cluster=~"$cluster",job=~"$job"}, instance)`, false),
+		},
+		rows: []row{
+			{title: "Right now", panels: append(healthStats(), healthTable())},
+			{title: "Sources and readings", panels: healthSources()},
+			{title: "Scrapes", panels: healthScrapes()},
+			{title: "The process", collapsed: true, panels: healthProcess()},
+		},
+	}
+}
+
+// ofNodes selects what is recorded, which has no job.
+const ofNodes = `cluster=~"$cluster",instance=~"$node"`
+
+// ofJobs keeps what Prometheus says of the exporters' jobs, while one of them answers.
+const ofJobs = "and on (cluster, job) group by (cluster, job) (mig_exporter_build_info{" + ofExporters + "})"
+
+// scrapedUp is the exporters that Prometheus knows, also those that do not answer, and when all of a job stopped within the hour.
+const scrapedUp = "up{" + ofExporters + "} and on (cluster, job) max by (cluster, job) (max_over_time(mig_exporter_build_info{" + ofExporters + "}[1h]))"
+
+func healthStats() []panel {
+	zero := " or 0 * count(" + in("mig_exporter_build_info", ofExporters) + ")"
+	return []panel{
+		{kind: stat, title: "Exporters", unit: "none", hue: countHue, w: 6, h: 4,
+			description: "Exporters that answered the last scrape.",
+			queries:     []query{{expr: "sum(" + scrapedUp + ")", legend: "answer"}}},
+		{kind: stat, title: "Exporters that do not answer", unit: "none", hue: fine, steps: problemFrom(red), w: 6, h: 4,
+			description: "Targets of the same jobs whose last scrape failed. Their GPUs have no data. Look at the pod or the service on the node.",
+			queries:     []query{{expr: "count((" + scrapedUp + ") == 0)" + zero, legend: "do not answer"}}},
+		{kind: stat, title: "Sources that do not answer", unit: "none", hue: fine, steps: problemFrom(amber), w: 6, h: 4,
+			description: "NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; without the others parts are missing: the table tells which.",
+			queries:     []query{{expr: "count(" + in("mig_exporter_source_up", ofExporters) + " == 0)" + zero, legend: "sources"}}},
+		{kind: stat, title: "Oldest Snapshot", unit: "s", hue: fine, steps: []step{{60, amber}, {300, red}}, w: 6, h: 4,
+			description: "Age of the oldest Snapshot that is served. It should be about the poll interval. Older: the loop hangs; the log says in what.",
+			queries:     []query{{expr: "max(time() - " + in("mig_exporter_snapshot_timestamp_seconds", ofExporters) + ")", legend: "age"}}},
+	}
+}
+
+func healthTable() panel {
+	of := func(expr string) string {
+		return any2("max by ("+nodeRows+") ("+expr+")", "max by ("+nodeRows+") ("+scrapedUp+") * NaN")
+	}
+	return panel{
+		kind: table, title: "Every exporter", hue: fine, w: 24, h: 9,
+		description: "One row for each target. n/a: it does not answer, so nothing is known. Sources and collectors: how many fail now. Unmatched: devices that were given to containers and no longer exist; restart the device plugin. Failed readings are of the last hour.",
+		queries: []query{
+			{ref: "Up", expr: "max by (" + nodeRows + ") (" + scrapedUp + ")"},
+			{ref: "Version", expr: "max by (" + nodeRows + ", version) (" + in("mig_exporter_build_info", ofExporters) + ") or on (" + nodeRows + ") max by (" + nodeRows + ") (" + scrapedUp + ") * NaN"},
+			{ref: "Age", expr: of("time() - " + in("mig_exporter_snapshot_timestamp_seconds", ofExporters))},
+			{ref: "Sources", expr: of("count by (" + nodeRows + ") (" + in("mig_exporter_source_up", ofExporters) + " == 0) or 0 * " + in("mig_exporter_snapshot_generation", ofExporters))},
+			{ref: "Collectors", expr: of("count by (" + nodeRows + ") (" + in("mig_exporter_collector_success", ofExporters) + " == 0) or 0 * " + in("mig_exporter_snapshot_generation", ofExporters))},
+			{ref: "Hung", expr: of(in("mig_exporter_hung_driver_calls", ofExporters))},
+			{ref: "Unmatched", expr: of(in("mig_exporter_unmatched_device_ids", ofExporters))},
+			{ref: "Failed", expr: of("sum by (" + nodeRows + ") (increase(" + in("nvidia_gpu_read_errors_total", ofExporters) + "[1h]))")},
+			{ref: "Series", expr: of(in("scrape_samples_scraped", ofExporters))},
+		},
+		columns: []column{
+			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+			{field: "Up", title: "Scrape", width: 110, hue: fine, values: []valueMap{{"0", "fails", red}, {"1", "ok", "transparent"}}},
+			{field: "version", title: "Version", width: 110},
+			{field: "Age", title: "Snapshot's age", unit: "s", width: 130, hue: fine, steps: []step{{60, amber}, {300, red}}},
+			{field: "Sources", title: "Sources failing", unit: "none", width: 130, hue: fine, steps: problemFrom(amber)},
+			{field: "Collectors", title: "Collectors failing", unit: "none", width: 140, hue: fine, steps: problemFrom(amber)},
+			{field: "Hung", title: "Hung driver calls", unit: "none", width: 140, hue: fine, steps: problemFrom(red)},
+			{field: "Unmatched", title: "Unmatched devices", unit: "none", width: 150, hue: fine, steps: problemFrom(amber)},
+			{field: "Failed", title: "Failed readings", unit: "short", width: 130, hue: fine, steps: problemFrom(amber)},
+			{field: "Series", title: "Series", unit: "short", width: 100, hue: fine},
+			{field: "cluster", title: "Cluster"},
+		},
+		sortBy: []string{"Node"},
+	}
+}
+
+func healthSources() []panel {
+	stale := "max by (cluster, instance, source) (" + in("mig_exporter_source_stale", ofExporters) + ")"
+	return []panel{
+		{kind: stateTimeline, title: "Sources", unit: "none", hue: fine, w: 12, h: 9,
+			description: "Whether each source answers. stale: it does not, and what it said last is still used for a while.",
+			values:      []valueMap{{"0", "does not answer", red}, {"1", "answers", fine}, {"2", "stale", amber}},
+			queries: []query{{legend: "{{instance}} {{source}}", expr: "(" + stale + " == 1) * 2 or max by (cluster, instance, source) (" +
+				in("mig_exporter_source_up", ofExporters) + ")"}}},
+		lines("Time of a reading, 99 of 100", "s", linkHue,
+			"How long the exporter took to read all GPUs, in the 5 minutes before each point. Near the poll interval: it cannot keep up; look for a slow GPU."+ruled,
+			"max by (cluster, instance) ("+in("instance:mig_exporter_poll_duration_seconds:p99_5m", ofNodes)+")", "{{instance}}"),
+		lines("Driver calls", "cps", linkHue, "Calls to NVML and to DCGM. They change with the number of devices, not with scrapes.",
+			"sum by (cluster, instance, source) (rate("+in("mig_exporter_driver_calls_total", ofExporters)+"[$__rate_interval]))", "{{instance}} {{source}}"),
+		counts("Failed readings", amber, "Readings of GPUs that failed, in the 5 minutes before each point. The node's dashboard tells which."+ruled,
+			"max by (cluster, instance) ("+in("instance:nvidia_read_errors:increase5m", ofNodes)+")", "{{instance}}"),
+	}
+}
+
+func healthScrapes() []panel {
+	return []panel{
+		lines("Time of a scrape", "s", linkHue, "As Prometheus sees it. A scrape calls no driver: a slow one is a slow node or network.",
+			"max by (cluster, instance) ("+in("scrape_duration_seconds", ofExporters)+" "+ofJobs+")", "{{instance}}"),
+		lines("Series of a scrape", "short", countHue, "Grows with devices and pods. docs/metrics.md tells how many to expect, and collectors that can be switched off.",
+			"max by (cluster, instance) ("+in("scrape_samples_scraped", ofExporters)+" "+ofJobs+")", "{{instance}}"),
+		counts("Scrapes refused", amber, "Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
+			"sum by (cluster, instance) (increase("+in("mig_exporter_scrapes_total", ofExporters, `result="rejected"`)+"[$__rate_interval]))", "{{instance}}"),
+		lines("Devices given out that do not exist", "none", amber, "Device ids that the kubelet gave to containers and that name no device of the node: restart the device plugin, then delete the pod.",
+			"max by (cluster, instance) ("+in("mig_exporter_unmatched_device_ids", ofExporters)+")", "{{instance}}"),
+	}
+}
+
+func healthProcess() []panel {
+	return []panel{
+		lines("Memory", "bytes", memoryHue, "Resident memory of the exporter. Some tens of MiB; a line that only grows is a leak: report it.",
+			"max by (cluster, instance) ("+in("process_resident_memory_bytes", ofExporters)+")", "{{instance}}"),
+		lines("CPU", "percentunit", activityHue, "Of one core.",
+			"max by (cluster, instance) (rate("+in("process_cpu_seconds_total", ofExporters)+"[$__rate_interval]))", "{{instance}}"),
+		lines("Goroutines", "none", countHue, "A line that only grows is a leak, or driver calls that hang.",
+			"max by (cluster, instance) ("+in("go_goroutines", ofExporters)+")", "{{instance}}"),
+		lines("Open files", "none", countHue, "Of the exporter's process.",
+			"max by (cluster, instance) ("+in("process_open_fds", ofExporters)+")", "{{instance}}"),
+	}
+}

@@ -1,0 +1,119 @@
+package dashboards
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+)
+
+// object is a part of the JSON whose keys Grafana defines.
+type object map[string]any
+
+// dashboard is one dashboard before it is laid out.
+type dashboard struct {
+	uid, title, description string
+	tags                    []string
+	from                    string // the default time range ends now
+	variables               []object
+	annotations             []object
+	rows                    []row
+}
+
+// row is a group of panels with a heading. Collapsed rows are for families that may be absent, or that cost a lot:
+// Grafana does not run the queries of a row until it is opened.
+type row struct {
+	title     string
+	collapsed bool
+	panels    []panel
+}
+
+// query is one query of a panel. A table's queries are named by the columns that their values are.
+type query struct {
+	ref, expr, legend string
+	instant           bool
+}
+
+// all returns the dashboards, in the order in which people need them.
+func all() []dashboard { return []dashboard{fleet(), node(), workloads(), health(), dcgm()} }
+
+// Files returns the dashboards by the name of their file.
+func Files() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, d := range all() {
+		text, err := d.encode()
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", d.uid, err)
+		}
+		files[d.uid+".json"] = text
+	}
+	return files, nil
+}
+
+func (d dashboard) encode() ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	err := e.Encode(d.object())
+	return b.Bytes(), err
+}
+
+// schemaVersion is that of Grafana 11.0; later releases migrate it when they load it.
+const schemaVersion = 39
+
+func (d dashboard) object() object {
+	return object{
+		"uid":           d.uid,
+		"title":         d.title,
+		"description":   d.description,
+		"tags":          append([]string{tag}, d.tags...),
+		"schemaVersion": schemaVersion,
+		"version":       1,
+		"editable":      true,
+		"graphTooltip":  1, // a shared crosshair
+		"refresh":       "1m",
+		"time":          object{"from": d.from, "to": "now"},
+		"timepicker":    object{},
+		"templating":    object{"list": d.variables},
+		"annotations":   object{"list": append([]object{grafanaAnnotations()}, d.annotations...)},
+		"links":         dashboardLinks(),
+		"panels":        d.layOut(),
+	}
+}
+
+const (
+	columns   = 24 // of Grafana's grid
+	rowHeight = 1
+)
+
+// layOut places the panels from left to right, in lines, and numbers them.
+func (d dashboard) layOut() []object {
+	var all []object
+	y, id := 0, 0
+	next := func() int { id++; return id }
+	for _, r := range d.rows {
+		heading := object{
+			"id": next(), "type": "row", "title": r.title, "collapsed": r.collapsed, "panels": []object{},
+			"gridPos": object{"x": 0, "y": y, "w": columns, "h": rowHeight},
+		}
+		y += rowHeight
+		var inside []object
+		x, tallest, top := 0, 0, y
+		for _, p := range r.panels {
+			if x+p.w > columns {
+				x, top, tallest = 0, top+tallest, 0
+			}
+			inside = append(inside, p.object(next(), x, top))
+			x += p.w
+			tallest = max(tallest, p.h)
+		}
+		if r.collapsed {
+			heading["panels"] = inside
+			all = append(all, heading)
+			continue
+		}
+		all = append(append(all, heading), inside...)
+		y = top + tallest
+	}
+	return all
+}

@@ -1,0 +1,156 @@
+package dashboards
+
+// kind is the type of a panel, by Grafana's name.
+type kind string
+
+const (
+	timeSeries    kind = "timeseries"
+	stat          kind = "stat"
+	table         kind = "table"
+	stateTimeline kind = "state-timeline"
+	barGauge      kind = "bargauge"
+)
+
+// panel is one panel before it is placed.
+type panel struct {
+	kind               kind
+	title, description string
+	unit, hue          string
+	w, h               int
+	queries            []query
+	columns            []column // of a table, in this order
+	sortBy             []string // columns of a table
+	stacked, events    bool
+	max                float64 // of the axis; 0 lets Grafana choose
+	decimals           int
+	steps              []step
+	values             []valueMap
+	colors             map[string]string // of lines, by the end of their legend
+	links              []object
+}
+
+// column is a column of a table: the value of a query, or a label of it.
+type column struct {
+	field, title string // field is the label, or the query's ref
+	unit, hue    string
+	gauge        bool
+	max          float64
+	width        int
+	hidden       bool
+	steps        []step
+	values       []valueMap
+	links        []object
+}
+
+func (p panel) object(id, x, y int) object {
+	o := object{
+		"id": id, "type": string(p.kind), "title": p.title, "description": p.description, "datasource": prometheus(),
+		"gridPos": object{"x": x, "y": y, "w": p.w, "h": p.h}, "targets": p.targets(), "pluginVersion": "11.0.0",
+		"fieldConfig": object{"defaults": p.defaults(), "overrides": p.overrides()}, "options": p.options(),
+	}
+	if p.kind == table {
+		o["transformations"] = p.transformations()
+	}
+	return o
+}
+
+func (p panel) targets() []object {
+	list := []object{}
+	for i, q := range p.queries {
+		if q.ref == "" {
+			q.ref = string(rune('A' + i))
+		}
+		format, instant := "time_series", q.instant || p.kind == stat || p.kind == barGauge
+		if p.kind == table {
+			format, instant = "table", true
+		}
+		list = append(list, object{
+			"refId": q.ref, "datasource": prometheus(), "editorMode": "code", "expr": q.expr, "legendFormat": q.legend,
+			"format": format, "instant": instant, "range": !instant,
+		})
+	}
+	return list
+}
+
+func (p panel) defaults() object {
+	o := object{
+		"unit": p.unit, "mappings": mappings(p.values...), "noValue": "no data", "links": p.links, "min": 0,
+		"thresholds": thresholds(p.hue, p.steps...), "color": object{"mode": "thresholds"},
+	}
+	if p.links == nil {
+		o["links"] = []object{}
+	}
+	if p.max > 0 {
+		o["max"] = p.max
+	}
+	if p.decimals > 0 || p.unit == "short" || p.unit == "none" {
+		o["decimals"] = p.decimals
+	}
+	switch p.kind {
+	case timeSeries:
+		o["color"] = object{"mode": "shades", "fixedColor": p.hue}
+		o["custom"] = p.drawing()
+	case stateTimeline:
+		o["custom"] = object{"fillOpacity": 70, "lineWidth": 0, "spanNulls": false, "insertNulls": false}
+	case table:
+		o["custom"] = object{"align": "auto", "filterable": true, "cellOptions": object{"type": "auto"}}
+	case stat, barGauge:
+	}
+	return o
+}
+
+// drawing is how lines are drawn. Gaps stay gaps: a GPU that does not report has no value.
+func (p panel) drawing() object {
+	fill, stacking, style := 0, "none", "line"
+	if p.events {
+		fill, style = 60, "bars"
+	}
+	if p.stacked {
+		fill, stacking = 45, "normal"
+	}
+	return object{
+		"drawStyle": style, "lineWidth": 1, "fillOpacity": fill, "showPoints": "auto", "pointSize": 4, "spanNulls": false,
+		"stacking": object{"mode": stacking, "group": "A"}, "thresholdsStyle": object{"mode": p.thresholdStyle()},
+		"axisPlacement": "auto", "axisBorderShow": false, "lineInterpolation": "linear", "insertNulls": false,
+	}
+}
+
+func (p panel) thresholdStyle() string {
+	if len(p.steps) > 0 {
+		return "dashed"
+	}
+	return "off"
+}
+
+func (p panel) options() object {
+	legend := object{"showLegend": true, "displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}, "width": 260}
+	tooltip := object{"mode": "multi", "sort": "desc"}
+	last := object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
+	switch p.kind {
+	case stat:
+		return object{
+			"colorMode": "value", "graphMode": "none", "justifyMode": "center", "orientation": "vertical", "textMode": "value_and_name",
+			"wideLayout": true, "showPercentChange": false, "reduceOptions": last,
+		}
+	case barGauge:
+		return object{
+			"displayMode": "basic", "orientation": "horizontal", "valueMode": "color", "showUnfilled": true, "minVizHeight": 16,
+			"minVizWidth": 8, "maxVizHeight": 30, "namePlacement": "left", "sizing": "auto", "reduceOptions": last,
+			"legend": object{"showLegend": false, "displayMode": "list", "placement": "bottom", "calcs": []string{}},
+		}
+	case stateTimeline:
+		return object{
+			"mergeValues": true, "showValue": "auto", "alignValue": "left", "rowHeight": 0.85, "perPage": 30, "tooltip": tooltip,
+			"legend": object{"showLegend": len(p.values) > 0, "displayMode": "list", "placement": "bottom"},
+		}
+	case table:
+		sorting := []object{}
+		for _, by := range p.sortBy {
+			sorting = append(sorting, object{"displayName": by, "desc": false})
+		}
+		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
+	case timeSeries:
+		return object{"legend": legend, "tooltip": tooltip}
+	}
+	return object{}
+}

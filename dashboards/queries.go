@@ -1,0 +1,172 @@
+package dashboards
+
+import "strings"
+
+// Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without MIG: each is one line, so that
+// nothing is counted twice. Lines are grouped by place (GPU index and placement), not by identity: they go on when a GPU is
+// replaced, a layout comes back or another pod gets the device.
+
+const (
+	onGPU   = "cluster, instance, gpu, uuid"
+	onSlice = onGPU + ", gpu_instance"
+	// byDevice groups the lines of a dashboard of one node; rows are the devices of a table.
+	byDevice = "cluster, instance, gpu, slice"
+	rows     = onSlice + ", mig_profile, slice"
+	wholeGPU = "(whole GPU)"
+)
+
+// scope is the selectors of a dashboard.
+type scope struct {
+	gpus, slices string // of GPU families, and of those that can be filtered by profile
+}
+
+func newScope(node string) scope {
+	gpus := `cluster=~"$cluster",` + node
+	return scope{gpus: gpus, slices: gpus}
+}
+
+func (s scope) withGPU() scope {
+	gpus := s.gpus + `,gpu=~"$gpu"`
+	return scope{gpus: gpus, slices: gpus + `,mig_profile=~"$profile"`}
+}
+
+// in selects a family, with further matchers.
+func in(family, selector string, more ...string) string {
+	return family + "{" + strings.Join(append([]string{selector}, more...), ",") + "}"
+}
+
+func (s scope) gpu(family string, more ...string) string   { return in(family, s.gpus, more...) }
+func (s scope) slice(family string, more ...string) string { return in(family, s.slices, more...) }
+
+func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info") }
+
+// placed names the slices of an expression by profile and placement, as nvidia-smi prints it: 3g.20gb@4:4.
+func (s scope) placed(expr string) string {
+	return named(expr + " * on (" + onSlice + ") group_left (placement) " + s.sliceInfo())
+}
+
+func named(expr string) string {
+	return `label_join(` + expr + `, "slice", "@", "mig_profile", "placement")`
+}
+
+func called(expr, slice string) string {
+	return `label_replace(` + expr + `, "slice", "` + slice + `", "", "")`
+}
+
+func by(op, labels, expr string) string { return op + " by (" + labels + ") (" + expr + ")" }
+
+func any2(a, b string) string { return a + " or " + b }
+
+// devices returns one line for each device from an expression of GPUs and one of slices.
+func (s scope) devices(ofGPU, ofSlice string) string {
+	whole := called("("+ofGPU+") unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1)", "whole")
+	return by("max", byDevice, any2(s.placed("("+ofSlice+")"), whole))
+}
+
+// device is devices of a family that both have.
+func (s scope) device(family string) string {
+	return s.devices(s.slice("nvidia_gpu_"+family), s.slice("nvidia_mig_gpu_instance_"+family))
+}
+
+// inventory is what there is: every GPU, also one that does not answer, and every slice.
+func (s scope) inventory() string {
+	return by("max", rows, any2(called(s.slice("nvidia_gpu_up"), wholeGPU), named(s.sliceInfo())))
+}
+
+// onInventory returns a value for every row of a table, NaN where the expressions have none. ofSlice is "" for what is of whole
+// GPUs alone.
+func (s scope) onInventory(ofGPU, ofSlice string) string {
+	values := called("("+ofGPU+")", wholeGPU)
+	if ofSlice != "" {
+		values = any2(values, s.placed("("+ofSlice+")"))
+	}
+	return any2(by("max", rows, values), s.inventory()+" * NaN")
+}
+
+// ratio divides two families of the same device.
+func ratio(used, total, on string) string { return used + " / on (" + on + ") " + total }
+
+// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without: explicit, so that healthy differs from
+// missing, and not one for each of many kinds.
+func (s scope) only(label, none, expr string) string {
+	last := label[strings.LastIndex(label, " ")+1:]
+	return by("sum", byGPU+", "+label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + by("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
+}
+
+// The states of a device, the worst first: the least of them is shown.
+const (
+	stateGone      = "0" // of a node
+	stateDown      = "1"
+	stateRecovery  = "2"
+	stateMemory    = "3"
+	stateXID       = "4"
+	stateOrphan    = "5"
+	stateThrottled = "6"
+	statePending   = "7"
+	stateFine      = "8"
+)
+
+func stateNames() []valueMap {
+	return []valueMap{
+		{stateGone, "no data", red}, {stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
+		{stateMemory, "memory failed", red}, {stateXID, "XID", red}, {stateOrphan, "no compute instance", amber},
+		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber}, {stateFine, "ok", "transparent"},
+	}
+}
+
+const throttling = `reason=~"hw_slowdown|hw_thermal_slowdown|hw_power_brake_slowdown|sw_thermal_slowdown"`
+
+// constant returns a value in the place of the values of an expression.
+func constant(value, expr string) string { return "(" + expr + ") * 0 + " + value }
+
+// state returns the worst state of every row.
+func (s scope) state() string {
+	return any2(by("max", rows, any2(called("("+s.gpuState()+")", wholeGPU), s.placed("("+s.sliceState()+")"))), s.inventory()+" * NaN")
+}
+
+func (s scope) gpuState() string {
+	worst := func(expr string) string { return by("max", onGPU, expr) }
+	return strings.Join([]string{
+		worst(constant(stateDown, s.slice("nvidia_gpu_up")+" == 0")),
+		worst(constant(stateRecovery, s.slice("nvidia_gpu_recovery_action", `action!="none"`))),
+		worst(constant(stateMemory, s.slice("nvidia_gpu_row_remap_failure")+" > 0")),
+		worst(constant(stateXID, "time() - "+s.slice("nvidia_gpu_xid_last_timestamp_seconds")+" < 600")),
+		worst(constant(stateThrottled, "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
+		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
+		worst(constant(statePending, s.slice("nvidia_gpu_mig_pending")+" != on ("+onGPU+") "+s.slice("nvidia_gpu_mig_enabled"))),
+		worst(constant(stateFine, s.slice("nvidia_gpu_up"))),
+	}, " or ")
+}
+
+func (s scope) sliceState() string {
+	worst := func(expr string) string { return by("max", onSlice+", mig_profile", expr) }
+	return strings.Join([]string{
+		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
+		worst(constant(stateXID, "time() - "+s.slice("nvidia_mig_gpu_instance_xid_last_timestamp_seconds")+" < 600")),
+		worst(constant(stateOrphan, s.sliceInfo()+" unless on ("+onSlice+") "+s.slice("nvidia_mig_compute_instance_info"))),
+		worst(constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))),
+	}, " or ")
+}
+
+// podInfo is who holds GPUs, slices and compute instances: one series for each container and device.
+const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info"`
+
+// holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free. namespace and
+// pod are there if it is one pod.
+func (s scope) holders() string {
+	pods := by("max", onSlice+", mig_profile, namespace, pod, confirmed", "{"+podInfo+","+s.slices+"}")
+	count := by("count", onSlice+", mig_profile", pods)
+	one := `label_join((` + pods + `) and on (` + onSlice + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
+	unsure := `label_replace(label_join(` + one + `, "sure", " ", "holder", "confirmed"), "holder", "$1 (unconfirmed)", "sure", "(.*) false")`
+	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
+	known := any2(unsure, several)
+	labels := rows + ", namespace, pod, holder"
+	say := func(expr, holder string) string {
+		return `label_replace(` + expr + `, "holder", "` + holder + `", "", "")`
+	}
+	ofGPU := called(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
+	return by("max", labels, any2(ofGPU, s.placed(`(`+known+`)`))) +
+		" or on (" + rows + ") " + say(by("max", rows, called(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
+		" or on (" + rows + ") " + say(by("max", rows, any2(called(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU), s.placed("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
+		" or on (" + rows + ") " + say(s.inventory(), "n/a")
+}

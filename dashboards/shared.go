@@ -1,0 +1,133 @@
+package dashboards
+
+// What all dashboards share: where their data is, how they are chosen and linked, and what colors mean.
+
+const (
+	tag         = "mig-exporter"
+	anything    = ".*" // chooses everything, also where the label is absent
+	datasource  = "${datasource}"
+	nodeUID     = "mig-node"
+	workloadUID = "mig-workloads"
+	fleetUID    = "mig-fleet"
+	healthUID   = "mig-exporter-health"
+	dcgmUID     = "mig-node-dcgm"
+)
+
+// One hue for each kind of metric. Red and amber are for problems alone.
+const (
+	activityHue    = "blue"
+	memoryHue      = "purple"
+	powerHue       = "#2a9d8f"
+	temperatureHue = "#c27ba0"
+	linkHue        = "#5794a6"
+	countHue       = "#8ab8ff"
+	amber          = "#e5a50a"
+	red            = "#d9383a"
+	fine           = "#73879c"
+	slate          = "#6e7787"
+)
+
+func prometheus() object { return object{"type": "prometheus", "uid": datasource} }
+
+func datasourceVariable() object {
+	return object{
+		"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "regex": "", "refresh": 1,
+		"multi": false, "includeAll": false, "hide": 0, "current": object{}, "options": []object{}, "skipUrlSync": false,
+	}
+}
+
+// choice returns a variable with the values of a label. Its choices are all of them, or one alone.
+func choice(name, label, values string, one bool) object {
+	v := object{
+		"name": name, "label": label, "type": "query", "datasource": prometheus(), "definition": values,
+		"query":   object{"qryType": 1, "query": values, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+		"refresh": 2, "sort": 7, "regex": "", "hide": 0, "options": []object{}, "skipUrlSync": false,
+		"multi": !one, "includeAll": !one, "current": object{},
+	}
+	if !one {
+		v["allValue"] = anything
+		v["current"] = object{"selected": true, "text": []string{"All"}, "value": []string{"$__all"}}
+	}
+	return v
+}
+
+// annotation returns an annotation whose query is evaluated over the time range: it is there while the value is above 0.
+func annotation(name, color, expr, title, text string) object {
+	return object{
+		"name": name, "datasource": prometheus(), "enable": true, "hide": false, "iconColor": color, "expr": expr,
+		"titleFormat": title, "textFormat": text, "tagKeys": "", "step": "", "useValueForTime": "",
+	}
+}
+
+func grafanaAnnotations() object {
+	return object{
+		"builtIn": 1, "datasource": object{"type": "grafana", "uid": "-- Grafana --"}, "enable": true, "hide": true,
+		"iconColor": fine, "name": "Annotations & Alerts", "type": "dashboard",
+	}
+}
+
+// dashboardLinks lead to the other dashboards with the data source, the variables and the time kept.
+func dashboardLinks() []object {
+	return []object{{
+		"asDropdown": true, "icon": "dashboard", "includeVars": true, "keepTime": true, "tags": []string{tag},
+		"targetBlank": false, "title": "GPU dashboards", "tooltip": "", "type": "dashboards", "url": "",
+	}}
+}
+
+// linkTo leads from a cell to a dashboard with the row's values as variables.
+func linkTo(title, uid string, variables ...string) object {
+	url := "/d/" + uid + "?${datasource:queryparam}&${cluster:queryparam}"
+	for _, v := range variables {
+		url += "&" + v
+	}
+	return object{"title": title, "url": url + "&${__url_time_range}", "targetBlank": false}
+}
+
+// fromField sets a variable to the value that the row has in a field.
+func fromField(variable, field string) string {
+	return "var-" + variable + "=${__data.fields." + field + ":percentencode}"
+}
+
+// valueMap shows numbers by name.
+type valueMap struct {
+	value       string
+	text, color string
+}
+
+func mappings(values ...valueMap) []object {
+	named := object{}
+	for i, v := range values {
+		named[v.value] = object{"text": v.text, "color": v.color, "index": i}
+	}
+	list := []object{}
+	if len(named) > 0 {
+		list = append(list, object{"type": "value", "options": named})
+	}
+	return append(list, object{"type": "special", "options": object{
+		"match": "null+nan", "result": object{"text": "n/a", "color": slate, "index": len(values)},
+	}})
+}
+
+// step is a color from a value on.
+type step struct {
+	from  float64
+	color string
+}
+
+func thresholds(base string, steps ...step) object {
+	list := []object{{"color": base, "value": nil}}
+	for _, s := range steps {
+		list = append(list, object{"color": s.color, "value": s.from})
+	}
+	return object{"mode": "absolute", "steps": list}
+}
+
+// problemFrom is the color of a count of problems: none of them is no color, not green.
+func problemFrom(color string) []step { return []step{{1, color}} }
+
+// ofSlices and ofDevices are the colors of what has few named parts.
+func ofSlices() map[string]string {
+	return map[string]string{"used": activityHue, "free": slate, "stranded": powerHue}
+}
+
+func ofDevices() map[string]string { return map[string]string{"held": activityHue, "free": slate} }

@@ -1,0 +1,105 @@
+package dashboards
+
+import (
+	"maps"
+	"slices"
+)
+
+// The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has a value
+// for every row, NaN where it is not known, so that no column is missing: see onInventory.
+
+// name is what the table calls the column before it is renamed.
+func (p panel) name(c column) string {
+	for _, q := range p.queries {
+		if q.ref != c.field {
+			continue
+		}
+		if len(p.queries) == 1 {
+			return "Value"
+		}
+		return "Value #" + q.ref
+	}
+	return c.field
+}
+
+func (p panel) transformations() []object {
+	order, names, keep := object{}, object{}, []string{}
+	for i, c := range p.columns {
+		name := p.name(c)
+		order[name] = i
+		keep = append(keep, name)
+		if c.title != "" && !c.hidden {
+			names[name] = c.title
+		}
+	}
+	list := []object{}
+	if len(p.queries) > 1 {
+		list = append(list, object{"id": "merge", "options": object{}})
+	}
+	list = append(list, object{"id": "filterFieldsByName", "options": object{"include": object{"names": keep}}})
+	if _, ok := order["gpu"]; ok {
+		list = append(list, object{"id": "convertFieldType", "options": object{
+			"fields": object{}, "conversions": []object{{"targetField": "gpu", "destinationType": "number"}},
+		}})
+	}
+	return append(list, object{"id": "organize", "options": object{
+		"excludeByName": object{}, "includeByName": object{}, "indexByName": order, "renameByName": names,
+	}})
+}
+
+func (p panel) overrides() []object {
+	list := []object{}
+	for _, c := range p.columns {
+		name := c.title
+		if c.hidden || name == "" {
+			name = p.name(c)
+		}
+		properties := c.properties()
+		if len(properties) == 0 {
+			continue
+		}
+		list = append(list, object{"matcher": object{"id": "byName", "options": name}, "properties": properties})
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.colors)) {
+		list = append(list, object{
+			"matcher":    object{"id": "byRegexp", "options": "/" + name + "$/"},
+			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": p.colors[name]}}},
+		})
+	}
+	return list
+}
+
+func (c column) properties() []object {
+	var list []object
+	set := func(id string, value any) { list = append(list, object{"id": id, "value": value}) }
+	if c.hidden {
+		set("custom.hidden", true) // up to Grafana 12.1
+		set("custom.hideFrom", object{"viz": true, "legend": false, "tooltip": false})
+		return list
+	}
+	if c.unit != "" {
+		set("unit", c.unit)
+		set("custom.align", "right")
+	}
+	if c.width > 0 {
+		set("custom.width", c.width)
+	}
+	if c.max > 0 {
+		set("max", c.max)
+	}
+	if c.hue != "" {
+		set("thresholds", thresholds(c.hue, c.steps...))
+	}
+	if len(c.values) > 0 {
+		set("mappings", mappings(c.values...))
+		set("custom.cellOptions", object{"type": "color-background", "mode": "basic"})
+		set("custom.align", "center")
+	}
+	if c.gauge {
+		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}) // a gauge has a max: see mostWatts
+	}
+	if c.links != nil {
+		set("links", c.links)
+	}
+	return list
+}

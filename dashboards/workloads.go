@@ -1,0 +1,142 @@
+package dashboards
+
+import "strings"
+
+// The containers of the chosen namespaces and pods.
+const (
+	namespaces = `cluster=~"$cluster",instance=~"$node",namespace=~"$namespace"`
+	pods       = namespaces + `,pod=~"$pod"`
+	podRows    = "cluster, instance, namespace, pod"
+	ruled      = " Needs the recording rules in deploy/prometheus."
+)
+
+func workloads() dashboard {
+	holders := "{" + podInfo + `,cluster=~"$cluster",instance=~"$node"`
+	return dashboard{
+		uid: workloadUID, title: "GPU workloads", from: "now-24h", tags: []string{"gpu", "mig"},
+		description: "Which namespaces and pods use GPUs and slices, how many of those that there are, and what they use of them.",
+		variables: []object{
+			datasourceVariable(),
+			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
+			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
+			choice("namespace", "Namespace", "label_values("+holders+"}, namespace)", false),
+			choice("pod", "Pod", "label_values("+holders+`,namespace=~"$namespace"}, pod)`, false),
+		},
+		annotations: []object{
+			annotation("Layout changes", countHue, `sum by (cluster, instance) (instance:nvidia_layout_changes:increase5m{cluster=~"$cluster",instance=~"$node"}) > 0`, "Layout changed", "{{instance}}"),
+		},
+		rows: []row{
+			{title: "Right now", panels: append(workloadStats(), workloadTable())},
+			{title: "Namespaces", panels: workloadNamespaces()},
+			{title: "Pods and their devices (choose a namespace first)", collapsed: true, panels: workloadPods()},
+		},
+	}
+}
+
+func workloadStats() []panel {
+	const whole = `cluster=~"$cluster",instance=~"$node"`
+	held := "max by (cluster, instance, uuid, gpu_instance) ({" + podInfo + "," + pods + "})"
+	all := "count(" + in("nvidia_mig_gpu_instance_info", whole) + " or (" + in("nvidia_gpu_up", whole) + " unless on (cluster, instance, uuid) (" + in("nvidia_gpu_mig_enabled", whole) + " == 1)))"
+	return []panel{
+		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
+			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or no kubelet tells.",
+			queries:     []query{{expr: "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))", legend: "pods"}}},
+		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 6, h: 4,
+			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. A device that pods share counts once.",
+			queries:     []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
+		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 6, h: 4,
+			description: "What the chosen pods draw on devices that they have to themselves, and what all boards draw. The difference: other pods, shared devices, idle power of free devices.",
+			queries:     []query{{expr: "sum(" + in("nvidia_gpu_container_power_estimate_watts", pods) + ")", legend: "of these pods"}, {expr: "sum(" + in("nvidia_gpu_power_watts", whole) + ")", legend: "of all boards"}}},
+		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
+			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each minute. Slices have estimates." + ruled,
+			queries:     []query{{expr: "sum(sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
+	}
+}
+
+// onPods returns a value for every pod, NaN where there is none.
+func onPods(expr string) string {
+	return any2(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
+}
+
+func workloadTable() panel {
+	of := func(op, family string) string {
+		return onPods(by(op, podRows, in("nvidia_gpu_container_"+family, pods)))
+	}
+	holding := "{" + podInfo + "," + pods + "}"
+	sm := in("nvidia_gpu_container_sm_activity_ratio", pods)
+	state := strings.Join([]string{
+		"max by (" + podRows + ") (" + constant("1", "{"+podInfo+`,sharing="unknown",`+pods+"}") + ")",
+		"max by (" + podRows + ") (" + constant("2", "{"+podInfo+`,confirmed="false",`+pods+"}") + ")",
+		"(max by (" + podRows + ") (max_over_time(" + sm + "[1h])) < 0.01 and on (" + podRows + ") (" + sm + " offset 1h)) * 0 + 3",
+		"max by (" + podRows + ") (" + constant("4", holding) + ")",
+	}, " or ")
+	return panel{
+		kind: table, title: "Every pod with a GPU or slice", hue: fine, w: 24, h: 11,
+		description: "What each pod uses of all its devices. Activity is the mean over them. n/a: of devices that pods share, activity and power cannot be told by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
+		queries: []query{
+			{ref: "State", expr: state},
+			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows + ", uuid, gpu_instance, compute_instance) (" + holding + "))")},
+			{ref: "SM", expr: of("avg", "sm_activity_ratio")},
+			{ref: "Tensor", expr: of("avg", "tensor_activity_ratio")},
+			{ref: "Memory", expr: of("sum", "memory_used_bytes")},
+			{ref: "Power", expr: of("sum", "power_estimate_watts")},
+		},
+		columns: []column{
+			{field: "namespace", title: "Namespace", width: 140},
+			{field: "pod", title: "Pod", links: []object{linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+			{field: "State", title: "State", width: 130, hue: fine, values: []valueMap{{"1", "conflict", red}, {"2", "unconfirmed", amber}, {"3", "idle for 1 h", amber}, {"4", "ok", "transparent"}}},
+			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
+			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
+			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
+			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
+			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
+		},
+		sortBy: []string{"Namespace", "Pod"},
+	}
+}
+
+func workloadNamespaces() []panel {
+	sum := func(rule string) string { return "sum by (cluster, namespace) (" + in(rule, namespaces) + ")" }
+	stack := func(title, unit, hue, text, expr string) panel {
+		p := lines(title, unit, hue, text+ruled, expr, "{{namespace}}")
+		p.stacked = true
+		return p
+	}
+	held := lines("Devices: held and free", "none", countHue,
+		"Slices and GPUs without MIG of the chosen nodes. On top of each other they are all of which it is known."+ruled,
+		`sum by (state) (instance:nvidia_devices:count{cluster=~"$cluster",instance=~"$node"})`, "{{state}}")
+	held.stacked, held.colors = true, ofDevices()
+	return []panel{
+		held,
+		stack("Devices held, by namespace", "none", countHue, "A device that pods of several namespaces share counts once for each of them.", sum("namespace:nvidia_devices_held:count")),
+		ofOne(lines("SM activity, by namespace", "percentunit", activityHue,
+			"Mean over the devices that containers of the namespace have to themselves. Low for days: smaller slices would do."+ruled,
+			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"), "{{namespace}}")),
+		stack("Memory used, by namespace", "bytes", memoryHue, "What containers use, on shared devices too where the exporter sees the host's processes.", sum("namespace:nvidia_memory_used_bytes:sum")),
+		stack("Power, by namespace", "watt", powerHue, "Of devices that containers have to themselves. A slice's power is an estimate.", sum("namespace:nvidia_power_watts:sum")),
+		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12, h: 8,
+			description: "Power, added up each minute: what a bill would be made of." + ruled,
+			queries:     []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6", legend: "{{namespace}}"}}},
+	}
+}
+
+// workloadPods has one line for each container and device.
+func workloadPods() []panel {
+	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
+	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
+	line := func(op, family string) string {
+		x := in("nvidia_gpu_container_"+family, pods)
+		s := scope{slices: `cluster=~"$cluster",instance=~"$node"`}
+		return by(op, labels, any2(s.placed(x), called(in("nvidia_gpu_container_"+family, pods, `gpu_instance=""`), "whole")))
+	}
+	memory := lines("Memory used by each pod", "bytes", memoryHue,
+		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)
+	memory.w = columns
+	power := lines("Power of each pod", "watt", powerHue, "Measured for a whole GPU, estimated for a slice, absent for shared devices.", line("sum", "power_estimate_watts"), legend)
+	power.w = columns
+	sm := ofOne(lines("SM activity of each pod", "percentunit", activityHue,
+		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a smaller one, or none.", line("avg", "sm_activity_ratio"), legend))
+	sm.w = columns
+	return []panel{sm, memory, power}
+}

@@ -1,0 +1,246 @@
+package promtest
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+)
+
+type (
+	promqlSeries = promql.Series
+	promqlPoint  = promql.FPoint
+)
+
+// total adds up the last points of an answer.
+func (a answer) total() float64 {
+	sum := 0.0
+	for _, s := range a.series {
+		if last := s.Floats[len(s.Floats)-1]; last.T == fleetEnd().UnixMilli() && !math.IsNaN(last.F) {
+			sum += last.F
+		}
+	}
+	return sum
+}
+
+func (x exposition) sum(family string, want ...string) float64 {
+	sum := 0.0
+	for _, s := range x.of(family, want...) {
+		sum += s.value
+	}
+	return sum
+}
+
+// onDevices adds up a family over GPU instances and GPUs without MIG.
+func (x exposition) onDevices(family string) float64 {
+	sum := x.sum("nvidia_mig_gpu_instance_" + family)
+	for _, s := range x.of("nvidia_gpu_" + family) {
+		if x.sum("nvidia_gpu_mig_enabled", "uuid="+s.labels["uuid"]) == 0 {
+			sum += s.value
+		}
+	}
+	return sum
+}
+
+// sums: what panels add up is what the nodes served, worked out without PromQL.
+func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
+	for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick"} {
+		x := f.last[node]
+		for _, c := range []struct {
+			board, title, ref string
+			want              float64
+		}{
+			{"mig-node", "GPUs", "A", float64(len(x.of("nvidia_gpu_up")))},
+			{"mig-node", "GPUs that do not answer", "A", float64(len(x.of("nvidia_gpu_up"))) - x.sum("nvidia_gpu_up")},
+			{"mig-node", "Power", "A", x.sum("nvidia_gpu_power_watts")},
+			{"mig-node", "Power by device", "A", x.sum("nvidia_gpu_power_watts")},
+			{"mig-node", "Memory used", "A", x.onDevices("memory_used_bytes")},
+			{"mig-node", "Devices", "A", x.onDevices("allocated")},
+			{"mig-node", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
+			{"mig-workloads", "Power", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
+			{"mig-workloads", "Power", "B", x.sum("nvidia_gpu_power_watts")},
+			{"mig-workloads", "Memory used, by namespace", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
+			{"mig-workloads", "Memory used by each pod", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
+			{"mig-workloads", "Every pod with a GPU or slice", "Memory", x.sum("nvidia_gpu_container_memory_used_bytes")},
+			{"mig-fleet", "Power now", "A", x.sum("nvidia_gpu_power_watts")},
+			{"mig-fleet", "Power", "A", x.sum("nvidia_gpu_power_watts")},
+			{"mig-fleet", "Every node", "Power", x.sum("nvidia_gpu_power_watts")},
+			{"mig-fleet", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
+			{"mig-fleet", "GPUs with stranded memory slices", "Slices", x.sum("nvidia_gpu_mig_slices", "kind=memory", "state=stranded")},
+		} {
+			got := f.query(t, boards[c.board].panel(t, c.title), c.ref, fleetView(node)).total()
+			if math.Abs(got-c.want) > 1e-6*math.Max(1, c.want) {
+				t.Errorf("%s, %s on %s: %v, want %v", c.board, c.title, node, got, c.want)
+			}
+		}
+	}
+	f.energy(t, boards)
+	f.dcgmSums(t, boards)
+}
+
+// energy: adding power up by minutes agrees with the energy counters.
+func (f *fleet) energy(t *testing.T, boards map[string]grafanaDashboard) {
+	for _, node := range []string{"mixed", "a30"} {
+		want := f.last[node].sum("nvidia_gpu_energy_joules_total") / 3.6e6
+		got := f.query(t, boards["mig-fleet"].panel(t, "Energy in the time range"), "A", fleetView(node)).total()
+		if math.Abs(got-want) > 0.05*want {
+			t.Errorf("energy of %s: %v kWh, its counters say %v", node, got, want)
+		}
+	}
+}
+
+// dcgmSums: under dcgm-exporter's names the numbers of the same node are the same.
+func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
+	x, d := f.last["mixed"], boards["mig-node-dcgm"]
+	for _, c := range []struct {
+		title string
+		want  float64
+		unit  float64
+		near  float64
+	}{
+		{"GPUs", float64(len(x.of("nvidia_gpu_up"))), 1, 0},
+		{"Power", x.sum("nvidia_gpu_power_watts"), 1, 1e-6},
+		{"Power of each GPU", x.sum("nvidia_gpu_power_watts"), 1, 1e-6},
+		{"Memory used", x.onDevices("memory_used_bytes"), 1 << 20, 0.001},
+	} {
+		got := f.query(t, d.panel(t, c.title), "A", fleetView("dcgm")).total() * c.unit
+		if math.Abs(got-c.want) > c.near*c.want {
+			t.Errorf("%s in dcgm-exporter's names: %v, want %v", c.title, got, c.want)
+		}
+	}
+	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView("dcgm"))
+	native := f.query(t, boards["mig-node"].panel(t, "Tensor activity of each device"), "A", fleetView("mixed"))
+	if len(activity.series) < 15 || math.Abs(activity.total()-native.total()) > 0.001 {
+		t.Errorf("tensor activity %v of %d devices, natively %v of %d", activity.total(), len(activity.series), native.total(), len(native.series))
+	}
+}
+
+// states: the first table of each dashboard says what is wrong and whose it is, and nothing of what is well.
+func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
+	table := boards["mig-node"].panel(t, "Every GPU and slice, and who holds it")
+	state := func(node string) map[string]float64 {
+		values := map[string]float64{}
+		for _, s := range f.query(t, table, "State", fleetView(node)).series {
+			values[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Floats[0].F
+		}
+		return values
+	}
+	sick := state("sick")
+	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 4, "1 3g.40gb@4:4": 8, "2 (whole GPU)": 8} {
+		if sick[row] != want {
+			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
+		}
+	}
+	if got := state("mixed")["4 3g.20gb@4:4"]; got != 5 {
+		t.Errorf("state of a slice without a compute instance is %v", got)
+	}
+	if got := state("a30")["1 (whole GPU)"]; got != 7 {
+		t.Errorf("state of a GPU whose MIG mode is pending is %v", got)
+	}
+	for _, node := range []string{"underused", "full", "shared", "bare"} {
+		for row, got := range state(node) {
+			if got != 8 {
+				t.Errorf("state of %s on %s is %v, want ok", row, node, got)
+			}
+		}
+	}
+	f.holders(t, table)
+	f.problems(t, boards["mig-fleet"].panel(t, "What is wrong, and who it concerns"))
+}
+
+func (f *fleet) holders(t *testing.T, table grafanaPanel) {
+	for node, want := range map[string]map[string]string{
+		"mixed": {
+			"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "2 3g.20gb@4:4": "ml/notebook-ana",
+			"4 3g.20gb@0:4": "2 pods", "3 1g.5gb@6:1": "free",
+		},
+		"shared": {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
+		"bare":   {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
+	} {
+		got := map[string]string{}
+		for _, s := range f.query(t, table, "Holder", fleetView(node)).series {
+			got[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Metric.Get("holder")
+		}
+		for row, holder := range want {
+			if got[row] != holder {
+				t.Errorf("%s on %s is held by %q, want %q", row, node, got[row], holder)
+			}
+		}
+	}
+}
+
+func (f *fleet) problems(t *testing.T, table grafanaPanel) {
+	rows := func(node string) string {
+		var list []string
+		for _, s := range f.query(t, table, "State", fleetView(node)).series {
+			list = append(list, s.Metric.Get("instance")+" "+s.Metric.Get("slice"))
+		}
+		return strings.Join(list, ", ")
+	}
+	if got := rows("underused|full|shared"); got != " (all that report)" {
+		t.Errorf("problems of healthy nodes: %s", got)
+	}
+	// Gone for 40 minutes.
+	if got := rows("gone|shared"); got != "gone (node)" {
+		t.Errorf("problems where a node stopped: %s", got)
+	}
+	if got := rows("sick"); strings.Count(got, "sick") != 3 {
+		t.Errorf("problems of a sick node: %s", got)
+	}
+}
+
+// The bounds of one query of a panel, for a fleet of 200 nodes of 56 slices, or of eight whole GPUs, and the default time range of the dashboard at 1,000
+// points. Prometheus' default limit, of samples in memory at a time, is 50 million.
+const (
+	fleetSize      = 200
+	fleetPoints    = 1000
+	mostSamples    = 15_000_000
+	mostOnRequest  = 30_000_000 // of panels in collapsed rows, which are read when the row is opened
+	mostRuleSample = 20_000     // that an evaluation of a rule reads for one node
+)
+
+func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
+	if f.ruleSample > mostRuleSample {
+		t.Errorf("a rule reads %d samples for all these nodes, want at most %d", f.ruleSample, mostRuleSample)
+	}
+	for uid, d := range boards {
+		collapsed := map[int]bool{}
+		for _, row := range d.Panels {
+			for _, p := range row.Panels {
+				collapsed[p.ID] = true
+			}
+		}
+		for _, p := range d.all() {
+			for _, target := range p.Targets {
+				n, bound := max(f.samplesOf(t, uid, "full", p, target), f.samplesOf(t, uid, "underused", p, target)), int64(mostSamples)
+				if collapsed[p.ID] {
+					bound = mostOnRequest
+				}
+				t.Logf("%11d %s, %s, %s", n, uid, p.Title, target.RefID)
+				if n > bound {
+					t.Errorf("%s, %s, %s: %d samples for %d nodes, want at most %d", uid, p.Title, target.RefID, n, fleetSize, bound)
+				}
+			}
+		}
+	}
+}
+
+// samplesOf works out how many samples a query reads of fleetSize nodes like one of ours.
+func (f *fleet) samplesOf(t *testing.T, uid, node string, p grafanaPanel, target grafanaTarget) int64 {
+	t.Helper()
+	v, times := fleetView(node), int64(1)
+	v.from = v.to
+	if strings.Contains(target.Expr, "$__range") {
+		v.from, times = v.to.Add(-time.Hour), 24 // of a day
+	}
+	n := f.query(t, p, target.RefID, v).samples * times
+	if !target.Instant {
+		n *= fleetPoints
+	}
+	if !strings.HasPrefix(uid, "mig-node") {
+		n *= fleetSize
+	}
+	return n
+}
