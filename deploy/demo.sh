@@ -59,7 +59,7 @@ prometheus=$(command -v prometheus || true)
 if [ -z "$prometheus" ]; then
 	say "there is no prometheus on the PATH, so there are no rules and no dashboards. Debian's: apt-get install prometheus"
 	say "Ctrl-C ends the demo"
-	wait -n
+	wait -n || true
 	exit 1
 fi
 config=$dir/prometheus.yml
@@ -69,9 +69,9 @@ config=$dir/prometheus.yml
 	echo "scrape_configs:"
 	echo "  - {job_name: mig-exporter, honor_labels: true, static_configs: [$(IFS=,; echo "${targets[*]}")]}"
 } >"$config"
-at=127.0.0.1:${DEMO_PROMETHEUS_PORT:-9090}
+at=127.0.0.1:${DEMO_PROMETHEUS_PORT:-19090} # 9090 is that of an installed service
 start prometheus "$prometheus" --config.file="$config" --storage.tsdb.path="$dir/data" --web.listen-address="$at"
-wait_for prometheus '(Server is ready to receive web requests)' >/dev/null
+wait_for prometheus '(Server is ready to receive web requests)' >/dev/null || { say "for another port than $at set DEMO_PROMETHEUS_PORT"; exit 1; }
 say "Prometheus: http://$at/alerts"
 
 grafana=$(command -v grafana || command -v grafana-server || true)
@@ -84,15 +84,15 @@ else
 	echo "{apiVersion: 1, providers: [{name: mig-exporter, type: file, options: {path: \"$PWD/dashboards\"}}]}" >"$dir/provisioning/dashboards/demo.yaml"
 	server=("$grafana")
 	[ "$(basename "$grafana")" = grafana-server ] || server+=(server)
-	port=${DEMO_GRAFANA_PORT:-3000}
-	GF_PATHS_PROVISIONING=$dir/provisioning GF_PATHS_DATA=$dir/grafana GF_PATHS_LOGS=$dir GF_SERVER_HTTP_ADDR=127.0.0.1 GF_SERVER_HTTP_PORT=$port \
-		GF_AUTH_ANONYMOUS_ENABLED=true GF_AUTH_ANONYMOUS_ORG_ROLE=Viewer GF_ANALYTICS_REPORTING_ENABLED=false \
+	port=${DEMO_GRAFANA_PORT:-13000}
+	GF_PATHS_PROVISIONING=$dir/provisioning GF_PATHS_DATA=$dir/grafana GF_PATHS_LOGS=$dir GF_PATHS_PLUGINS=$dir/plugins GF_SERVER_HTTP_ADDR=127.0.0.1 GF_SERVER_HTTP_PORT=$port \
+		GF_AUTH_ANONYMOUS_ENABLED=true GF_AUTH_ANONYMOUS_ORG_ROLE=Viewer GF_ANALYTICS_REPORTING_ENABLED=false GF_ANALYTICS_CHECK_FOR_UPDATES=false GF_PLUGINS_PREINSTALL_DISABLED=true \
 		start grafana "${server[@]}" --homepath "$home"
-	wait_for grafana '(HTTP Server Listen)' >/dev/null
+	wait_for grafana '(HTTP Server Listen)' >/dev/null || { say "for another port than $port set DEMO_GRAFANA_PORT"; exit 1; }
 	say "Grafana: http://127.0.0.1:$port/dashboards"
 fi
 say "Ctrl-C ends all of it"
-wait -n
+wait -n || true
 say "a program has ended; the end of the logs:"
 tail -n 3 "$dir"/*.log
 exit 1
