@@ -208,7 +208,7 @@ func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	expect(t, text(t, c, small), "")
 }
 
-// TestDistributionNotInText: a sum and a count without buckets help nobody.
+// TestDistributionNotInText: a sum and a count without buckets say nothing of how values are distributed.
 func TestDistributionNotInText(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
 	s := watched(0, 5<<30, exclusive("first"))

@@ -163,7 +163,7 @@ func TestRecut(t *testing.T) {
 	if out := c.must(1, "rollback", "--yes", ids[0]); !strings.Contains(out, "ml/comes") {
 		t.Errorf("the roll-back does not name who is in the way:\n%s", out)
 	}
-	c.scrape().expect(t, "after a roll-back that is refused", 1, "nvidia_mig_gpu_instance_pod_info", `pod="comes"`)
+	c.scrape().expect(t, "after a rollback that is refused", 1, "nvidia_mig_gpu_instance_pod_info", `pod="comes"`)
 }
 
 func TestRollback(t *testing.T) {
