@@ -25,8 +25,8 @@ func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 	e := Open(t)
 	f := &ruledFleet{Engine: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t, at: scraped()}
 	for _, node := range nodes {
-		f.targets = append(f.targets, &scrapeTarget{engine: e, labels: labels.FromStrings(
-			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container", "mig-exporter")})
+		f.targets = append(f.targets, &scrapeTarget{engine: e, target: target{labels: labels.FromStrings(
+			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container", "mig-exporter")}})
 	}
 	return f
 }

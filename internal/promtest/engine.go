@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/model/value"
@@ -43,9 +44,11 @@ type Engine struct {
 
 // target is what is scraped.
 type target struct {
-	labels labels.Labels // of all its series that have no such labels themselves
+	labels labels.Labels   // of all its series that have no such labels themselves, as with honor_labels
+	keep   map[string]bool // families that are stored; all if nil
+	later  time.Duration   // added to values that are times: an exposition that is stored again counts as one of then
 	last   time.Time
-	seen   map[uint64]labels.Labels // the series of the last Load, by hash
+	seen   map[uint64]labels.Labels // the series of the last scrape, by hash
 }
 
 // Open returns an empty Engine, which ends with the test.
@@ -147,22 +150,31 @@ func (s *target) append(app storage.Appender, p textparse.Parser, at int64) (map
 		}
 		var series labels.Labels
 		p.Labels(&series)
-		if !s.labels.IsEmpty() {
-			b := labels.NewBuilder(s.labels)
-			series.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
-			series = b.Labels()
+		if s.keep != nil && !s.keep[series.Get(model.MetricNameLabel)] {
+			continue
 		}
+		series = s.with(series)
 		if _, twice := seen[series.Hash()]; twice {
 			return nil, fmt.Errorf("series %s occurs twice", series)
 		}
 		seen[series.Hash()] = series
-		if err := appendSample(app, p, entry, series, at); err != nil {
+		if err := s.appendSample(app, p, entry, series, at); err != nil {
 			return nil, fmt.Errorf("append %s: %w", series, err)
 		}
 	}
 }
 
-func appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
+// with adds the target's labels where there are none of these names.
+func (s *target) with(series labels.Labels) labels.Labels {
+	if s.labels.IsEmpty() {
+		return series
+	}
+	b := labels.NewBuilder(s.labels)
+	series.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
+	return b.Labels()
+}
+
+func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
 	if entry == textparse.EntryHistogram {
 		_, ts, h, fh := p.Histogram()
 		if ts != nil {
@@ -174,6 +186,9 @@ func appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entr
 	_, ts, v := p.Series()
 	if ts != nil {
 		at = *ts
+	}
+	if strings.HasSuffix(series.Get(model.MetricNameLabel), "_timestamp_seconds") {
+		v += s.later.Seconds()
 	}
 	_, err := app.Append(0, series, at, v)
 	return err

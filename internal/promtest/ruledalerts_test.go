@@ -29,7 +29,9 @@ func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
 	return &ruledNode{
 		scrapedNode: n, ruler: newRuler(t, n.db, scraped(), rules.EngineQueryFunc(n.promql, n.db)),
 		format: Text,
-		target: &scrapeTarget{engine: n.Engine, keep: ruledFamilies(t), labels: labels.FromStrings("instance", "gpu-node-1:9401", "job", "mig-exporter")},
+		target: &scrapeTarget{engine: n.Engine, target: target{
+			keep: ruledFamilies(t), labels: labels.FromStrings("instance", "gpu-node-1:9401", "job", "mig-exporter"),
+		}},
 	}
 }
 
@@ -197,7 +199,7 @@ faults:
   - {at: 170m, gpu: 3, kind: external-reconfigure, layout: ["3g.40gb@0", "3g.40gb@4"]}
 `
 
-// TestRulesOnIdlers: who holds an idle device for an hour is named; a device that pods hand to each other is nobody's fault.
+// TestRulesOnIdlers: who holds an idle device for an hour is named; a device that pods hand to each other raises no alert.
 func TestRulesOnIdlers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
