@@ -31,7 +31,7 @@ func newClocks(c *catalog) collectFunc {
 	}
 }
 
-// throttles reports whether a clock event slows the GPU down against its load. An idle GPU and clocks that somebody has set do not.
+// throttles reports whether a clock event keeps a GPU with work from its full speed. Idle clocks and clocks set by an operator do not.
 func throttles(reason string) bool {
 	switch reason {
 	case "gpu_idle", "applications_clocks_setting", "display_clock_setting":

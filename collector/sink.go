@@ -92,7 +92,7 @@ type series struct {
 	family    *family
 	labels    labels
 	value     float64
-	since     time.Time      // when a counter began; zero where nobody knows
+	since     time.Time      // when a counter began; zero if unknown
 	histogram *dto.Histogram // set for a histogram alone
 }
 

@@ -88,7 +88,7 @@ func (v *instanceView) set(parent labels, gi *gpu.GPUInstance, pods podLabels, n
 }
 
 // ofDevice returns the labels of a device. The families of use name its holder and its batch job, if it has one alone, where
-// that was asked for. Nobody tells when a job began: it counts as one that begins now.
+// that was asked for. It is not known when a job began: it counts as one that begins now.
 func (p podLabels) ofDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
 	d := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {

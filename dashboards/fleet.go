@@ -24,7 +24,7 @@ func fleet() dashboard {
 		rows: []row{
 			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},
 			{title: "Use", panels: fleetUse()},
-			// Advice on sizes of slices has its place here, after the GPUs that nobody needs whole.
+			// Advice on sizes of slices has its place here, after the underused whole GPUs.
 			{title: "Underused whole GPUs: candidates for MIG", panels: []panel{fleetUnderused()}},
 			{title: "Stranded room", panels: fleetRoom()},
 			{title: "Power and energy", panels: fleetPower()},
@@ -147,7 +147,7 @@ func fleetUse() []panel {
 	return []panel{
 		activity, devices,
 		lines("Held and idle for an hour", "none", countHue,
-			"Devices that a container holds and whose SMs had nothing to do for an hour: money that nobody uses. The table beside names them."+ruled,
+			"Devices that a container holds and whose SMs had nothing to do for an hour: idle allocations. The table beside names them."+ruled,
 			sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}"),
 		{kind: table, title: "Who holds devices that are idle", hue: fine, w: 12, h: 8,
 			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask their owners whether they still need them; a notebook that is kept open is typical." + ruled,

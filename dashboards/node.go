@@ -82,7 +82,7 @@ func nodeTable(s scope) panel {
 		ratio(s.slice("nvidia_mig_gpu_instance_memory_used_bytes"), s.slice("nvidia_mig_gpu_instance_memory_total_bytes"), onSlice+", mig_profile"))
 	return panel{
 		kind: table, title: "Every GPU and slice, and who holds it", hue: fine, w: 24, h: 12,
-		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not tell, or a slice has no such thing. State is the worst that holds: red wants an operator, amber a look. Click a GPU to see it alone below, a holder to see the pod. Facts of a GPU with slices are of the whole board with all of them. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but nobody can use it; delete it or add a compute instance.",
+		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not tell, or a slice has no such thing. State is the worst that holds: red wants an operator, amber a look. Click a GPU to see it alone below, a holder to see the pod. Facts of a GPU with slices are of the whole board with all of them. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but no container can use it; delete it or add a compute instance.",
 		queries: []query{
 			{ref: "State", expr: s.state()},
 			{ref: "Holder", expr: s.holders()},

@@ -27,7 +27,7 @@ type alias struct {
 	// The rest is for aliases without translate.
 
 	verdict verdict
-	// accepted lists the values that ask for nothing but what the program does anyway, dcgm-exporter's default first.
+	// accepted lists the values that ask for nothing but what the program always does, dcgm-exporter's default first.
 	accepted []string
 	advice   string // what to do instead, or why there is nothing to do
 }

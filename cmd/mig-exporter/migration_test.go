@@ -123,7 +123,7 @@ func checkMigration(t *testing.T, row migrationRow, name string, line []string, 
 	}
 }
 
-// TestDefaultsOfDCGMExporterAreAccepted: a flag or variable that says what dcgm-exporter does anyway stops nobody.
+// TestDefaultsOfDCGMExporterAreAccepted: a flag or variable with the default of dcgm-exporter is never an error.
 func TestDefaultsOfDCGMExporterAreAccepted(t *testing.T) {
 	for _, a := range append(unserved(), harmless()...) {
 		for _, value := range a.accepted {

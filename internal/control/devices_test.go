@@ -311,7 +311,7 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 }
 
 // TestSettlingByProfile: a device that is created where one of another profile stood can have its ids and UUID. The resource by which
-// a device plugin offers it tells whether the plugin knows.
+// a device plugin offers it shows whether the plugin knows.
 func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
 	instance := func(profile string, slices int) []mig.NodeInstance {

@@ -93,7 +93,7 @@ func near(got, want gpu.Opt[float64]) bool {
 }
 
 // Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM does, of the
-// kinds that their profiles have; of an A100's nobody does.
+// kinds that their profiles have; those of an A100 have none.
 func TestMediaEngines(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
@@ -116,7 +116,7 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// Nothing is asked for media engines while nobody wants them, and they are there or gone with the poll after that changes.
+// Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that changes.
 func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	wanted := false
 	n, ids := mediaNode(t, &wanted)
