@@ -11,14 +11,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// activity remembers when instances were active last: a Snapshot has the last moment alone.
+// activity has the time at which each instance was active last; a Snapshot has only the present.
 type activity struct {
 	mu   sync.Mutex
 	last map[gpu.InstanceKey]time.Time
 	seen uint64 // generation of the last Snapshot
 }
 
-// observe takes in a Snapshot. Instances that are gone are forgotten.
+// observe updates the times by a Snapshot, and drops instances that it does not have.
 func (a *activity) observe(s *gpu.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -31,7 +31,7 @@ func (a *activity) observe(s *gpu.Snapshot) {
 		for m := range g.Instances {
 			i := &g.Instances[m]
 			key := g.Key(i)
-			if active(i) {
+			if isActive(i) {
 				last[key] = s.Time
 			} else if t, ok := a.last[key]; ok {
 				last[key] = t
@@ -41,15 +41,15 @@ func (a *activity) observe(s *gpu.Snapshot) {
 	a.last, a.seen = last, s.Generation
 }
 
-// active tells whether anything of an instance was at work, or whether processes were on it.
-func active(i *gpu.GPUInstance) bool {
-	if i.Processes.Or(0) > 0 || working(i.Activity) {
+// isActive reports whether any activity of an instance was above zero, or processes ran on it.
+func isActive(i *gpu.GPUInstance) bool {
+	if i.Processes.Or(0) > 0 || hasActivity(i.Activity) {
 		return true
 	}
-	return slices.ContainsFunc(i.Computes, func(c gpu.ComputeInstance) bool { return c.Processes.Or(0) > 0 || working(c.Activity) })
+	return slices.ContainsFunc(i.Computes, func(c gpu.ComputeInstance) bool { return c.Processes.Or(0) > 0 || hasActivity(c.Activity) })
 }
 
-func working(a gpu.Activity) bool {
+func hasActivity(a gpu.Activity) bool {
 	for _, v := range a.All() {
 		if v.Or(0) > 0 {
 			return true
@@ -58,32 +58,32 @@ func working(a gpu.Activity) bool {
 	return false
 }
 
-// since tells whether an instance was active at that time or later.
-func (a *activity) since(key gpu.InstanceKey, t time.Time) bool {
+// wasActiveSince reports whether an instance was active at that time or later.
+func (a *activity) wasActiveSince(key gpu.InstanceKey, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last, ok := a.last[key]
 	return ok && !last.Before(t)
 }
 
-// askSnapshot adds what the last poll knows: batch jobs, activity, and readings of those that have failed. An instance that
-// the poll has not seen yet may be anything.
-func (e *Engine) askSnapshot(c *census) {
+// addLastPolls adds what the last poll found: batch jobs, activity, and failed readings of activity. An instance that
+// the poll has not seen yet counts as possibly busy.
+func (e *Engine) addLastPolls(c *usage) {
 	for _, g := range c.gpus {
-		e.askPolled(c, g, allActivity)
+		e.addLastPoll(c, g, allActivity)
 	}
 }
 
-// activityCheck says what of the activity of instances counts.
+// activityCheck selects which evidence of activity makes an instance busy.
 type activityCheck int
 
 const (
 	noActivity   activityCheck = iota
-	seenActivity               // that which was seen
-	allActivity                // also that which could not be seen
+	seenActivity               // activity that was seen
+	allActivity                // also activity that could not be read
 )
 
-// activityOf says what counts of an instance that is to be destroyed.
+// activityOf returns the check for an instance that is to be destroyed; own if the operation has created it.
 func activityOf(own bool) activityCheck {
 	if own {
 		return seenActivity
@@ -91,46 +91,46 @@ func activityOf(own bool) activityCheck {
 	return allActivity
 }
 
-// askPolled is askSnapshot for one GPU.
-func (e *Engine) askPolled(c *census, g mig.NodeGPU, check activityCheck) {
+// addLastPoll is addLastPolls for one GPU.
+func (e *Engine) addLastPoll(c *usage, g mig.NodeGPU, check activityCheck) {
 	s := e.o.Node.Current()
 	e.active.observe(s)
 	if s == nil {
-		c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
+		c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
 		return
 	}
-	e.askJobs(c, g, s)
+	e.addJobs(c, g, s)
 	if check == noActivity || len(g.Instances) == 0 {
 		return
 	}
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 || !s.GPUs[at].Up {
 		if check == allActivity {
-			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+			c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
 		}
 		return
 	}
-	e.askActivity(c, g, &s.GPUs[at], s.Time, check)
+	e.addActivity(c, g, &s.GPUs[at], s.Time, check)
 }
 
-// askLastPoll is askPolled where there may have been no poll yet: right after the start.
-func (e *Engine) askLastPoll(ctx context.Context, c *census, g mig.NodeGPU, check activityCheck) {
+// pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start.
+func (e *Engine) pollAndAdd(ctx context.Context, c *usage, g mig.NodeGPU, check activityCheck) {
 	if e.o.Node.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
 		if err := e.o.Node.Poll(call, nil); err != nil {
-			c.all(g, unknown("activity and batch jobs", err))
+			c.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}
 	}
-	e.askPolled(c, g, check)
+	e.addLastPoll(c, g, check)
 }
 
-// askJobs adds the batch jobs of the GPU as a whole and of its instances.
-func (e *Engine) askJobs(c *census, g mig.NodeGPU, s *gpu.Snapshot) {
+// addJobs adds the batch jobs of the GPU as a whole and of its instances.
+func (e *Engine) addJobs(c *usage, g mig.NodeGPU, s *gpu.Snapshot) {
 	for _, source := range s.Sources {
 		if source.Name == gpu.SourceJobs && !source.Up {
-			c.all(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
+			c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
 		}
 	}
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
@@ -138,18 +138,18 @@ func (e *Engine) askJobs(c *census, g mig.NodeGPU, s *gpu.Snapshot) {
 		return
 	}
 	for _, job := range s.GPUs[at].Jobs {
-		c.all(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
+		c.addToGPU(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
 	}
 	for _, i := range g.Instances {
 		if p := polledInstance(&s.GPUs[at], i); p != nil {
 			for _, job := range p.Jobs {
-				c.add(unit{gpu: g.UUID, instance: i.ID}, api.Hold{Kind: api.HoldJob, What: "job " + job})
+				c.addToUnit(unit{gpu: g.UUID, instance: i.ID}, api.Hold{Kind: api.HoldJob, What: "job " + job})
 			}
 		}
 	}
 }
 
-// polledInstance is an instance as the poll has seen it; nil where it has not.
+// polledInstance returns an instance as the last poll has read it, or nil if that has not seen it.
 func polledInstance(polled *gpu.GPU, i mig.NodeInstance) *gpu.GPUInstance {
 	at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
 		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement && p.ProfileID.Or(i.ProfileID) == i.ProfileID
@@ -160,22 +160,22 @@ func polledInstance(polled *gpu.GPU, i mig.NodeInstance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-func (e *Engine) askActivity(c *census, g mig.NodeGPU, polled *gpu.GPU, now time.Time, check activityCheck) {
+func (e *Engine) addActivity(c *usage, g mig.NodeGPU, polled *gpu.GPU, now time.Time, check activityCheck) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 	for _, i := range g.Instances {
 		u := unit{gpu: g.UUID, instance: i.ID}
 		p := polledInstance(polled, i)
 		if p == nil {
 			if check == allActivity {
-				c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
+				c.addToUnit(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
 			}
 			continue
 		}
 		if check == allActivity && (failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
-			c.add(u, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
+			c.addToUnit(u, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
 		}
-		if e.active.since(polled.Key(p), now.Add(-e.o.IdleFor)) {
-			c.add(u, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
+		if e.active.wasActiveSince(polled.Key(p), now.Add(-e.o.IdleFor)) {
+			c.addToUnit(u, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
 		}
 	}
 }

@@ -26,15 +26,15 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	if !by.Rights.Force {
 		return nil, problemf(api.Forbidden, "%s may not confirm that a device is free (right force)", by.Name)
 	}
-	c, err := e.look(ctx)
+	c, err := e.readUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
-	t, ok := c.find(device)
+	t, ok := c.findDevice(device)
 	if !ok {
 		return nil, problemf(api.NotFound, "no GPU, GPU instance or MIG device %.128q can be read on this node", device)
 	}
-	unconfirmed, p := c.unconfirmed(t)
+	unconfirmed, p := c.unconfirmedAssignments(t)
 	if p != nil {
 		return nil, p
 	}
@@ -66,8 +66,8 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	return done, nil
 }
 
-// find finds a device by its name.
-func (c *census) find(device string) (target, bool) {
+// findDevice finds a device by its name.
+func (c *usage) findDevice(device string) (target, bool) {
 	ref, err := gpu.ParseMIGRef(device)
 	if err != nil {
 		ref = gpu.DeviceRef{MIG: gpu.MIGUUID(device)}
@@ -88,11 +88,11 @@ func (c *census) find(device string) (target, bool) {
 	return target{}, false
 }
 
-// unconfirmed returns the assignments that may hold a device or a part of it and nothing beside it. It is a problem if
+// unconfirmedAssignments returns the assignments that may hold a device or a part of it and nothing beside it. It is a problem if
 // something is seen to use the device, or if an assignment may hold more than the device.
-func (c *census) unconfirmed(t target) ([]gpu.Assignment, *api.Problem) {
-	if users := c.users(t); len(users) > 0 {
-		return nil, t.refuse(users, "it is in use")
+func (c *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem) {
+	if users := c.holdsOn(t); len(users) > 0 {
+		return nil, t.refusal(users, "it is in use")
 	}
 	var within []gpu.Assignment
 	for _, a := range c.pods.List {
@@ -103,9 +103,9 @@ func (c *census) unconfirmed(t target) ([]gpu.Assignment, *api.Problem) {
 		switch {
 		case match == gpu.MatchNothing || !t.overlaps(d):
 		case a.Device.Minor.Present() && !t.g.Minor.Present():
-			return nil, t.refuse([]api.Hold{podHold(a.Holder)}, "it may hold another GPU as well, since the minor number of this one is not known")
+			return nil, t.refusal([]api.Hold{podHold(a.Holder)}, "it may hold another GPU as well, since the minor number of this one is not known")
 		case !t.contains(d):
-			return nil, t.refuse([]api.Hold{podHold(a.Holder)}, "it may hold more than that: confirm "+target{t.g, d}.name())
+			return nil, t.refusal([]api.Hold{podHold(a.Holder)}, "it may hold more than that: confirm "+target{t.g, d}.name())
 		default:
 			within = append(within, a)
 		}
@@ -113,8 +113,8 @@ func (c *census) unconfirmed(t target) ([]gpu.Assignment, *api.Problem) {
 	return within, nil
 }
 
-// refuse returns the problem of a device that cannot be confirmed to be free.
-func (t target) refuse(holders []api.Hold, why string) *api.Problem {
+// refusal returns the problem of a device that cannot be confirmed to be free.
+func (t target) refusal(holders []api.Hold, why string) *api.Problem {
 	p := problemf(api.Busy, "%s cannot be confirmed to be free: %s: %s", t.name(), holdsText(holders), why)
 	b := api.Blocker{GPU: t.g.UUID, Instance: t.name(), Holders: holders}
 	if t.at.Instance != gpu.Whole {
@@ -125,9 +125,9 @@ func (t target) refuse(holders []api.Hold, why string) *api.Problem {
 	return p
 }
 
-// users are the containers that the kubelet lists for a device, and the processes that run on it or have it open. Monitoring
+// holdsOn are the containers that the kubelet lists for a device, and the processes that run on it or have it open. Monitoring
 // programs are not users.
-func (c *census) users(t target) []api.Hold {
+func (c *usage) holdsOn(t target) []api.Hold {
 	var all []api.Hold
 	if t.at.Instance == gpu.Whole {
 		all = slices.Clone(c.whole[t.g.UUID])
@@ -145,7 +145,7 @@ func (c *census) users(t target) []api.Hold {
 	}
 	var users []api.Hold
 	for _, h := range all {
-		uses := h.Kind == api.HoldPod || h.Kind == api.HoldProcess || h.Kind == api.HoldHandle && !watches(h.What)
+		uses := h.Kind == api.HoldPod || h.Kind == api.HoldProcess || h.Kind == api.HoldHandle && !isMonitor(h.What)
 		if uses && !slices.Contains(users, h) {
 			users = append(users, h)
 		}

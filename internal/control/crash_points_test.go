@@ -153,7 +153,7 @@ func TestFailureAtEveryStep(t *testing.T) {
 	for name, begin := range representative() {
 		for _, cause := range []error{gpu.ErrInsufficientResources, gpu.ErrNoPermission, gpu.ErrInUse, gpu.ErrLost, gpu.ErrDriver, gpu.ErrTimeout} {
 			for _, done := range []bool{false, true} {
-				if done && refused(cause) {
+				if done && isRefused(cause) {
 					continue // nothing was done: what looks like it is another client's, see TestAnotherClient
 				}
 				for n := 0; ; n++ {

@@ -54,7 +54,7 @@ func (e *Engine) turnover(ctx context.Context, op *operation) turnover {
 	if len(t.created)+len(t.destroyed) == 0 {
 		return t
 	}
-	live, _, _ := e.read(ctx, op.gpus()...) // without it, references by minor number match nothing
+	live, _, _ := e.readLayouts(ctx, op.gpus()...) // without it, references by minor number match nothing
 	for n := range before {
 		if g, err := findGPU(live, nil, before[n].UUID); err == nil {
 			before[n].Minor, after[n].Minor = g.Minor, g.Minor
@@ -104,10 +104,10 @@ func lacking(others, list []migDevice) []migDevice {
 	return alone
 }
 
-// compare returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones that it does, by
+// compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones that it does, by
 // what it offers; of all of them if it returned an error. An offer of a device that stands is none of a destroyed one, unless its
 // resource is that of the destroyed one's profile.
-func (t *turnover) compare(offers []gpu.Offer, err error) (missing, stale []string) {
+func (t *turnover) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	standing, gone := map[gpu.Device]bool{}, map[gpu.Device]bool{}
 	misnamed := map[gpu.Device]string{} // destroyed devices: by which resource what stands there is offered
 	for _, o := range offers {
@@ -123,13 +123,13 @@ func (t *turnover) compare(offers []gpu.Offer, err error) (missing, stale []stri
 		}
 	}
 	for _, d := range t.created {
-		if err != nil || !d.in(standing) {
+		if err != nil || !d.isOffered(standing) {
 			missing = append(missing, string(d.uuid))
 		}
 	}
 	for _, d := range t.destroyed {
 		switch resource := misnamed[d.at]; {
-		case err != nil || d.in(gone):
+		case err != nil || d.isOffered(gone):
 			stale = append(stale, string(d.uuid))
 		case resource != "":
 			stale = append(stale, fmt.Sprintf("%s as %s", d.uuid, resource))
@@ -142,19 +142,21 @@ func (t *turnover) compare(offers []gpu.Offer, err error) (missing, stale []stri
 // names. A resource that tells of no profile, as that of strategy single or one that an operator has named, is neither.
 func (t *turnover) isFormer(resource string, was, now gpu.Device) bool {
 	is := func(list []migDevice, at gpu.Device) bool {
-		return slices.ContainsFunc(list, func(d migDevice) bool { return d.at == at && d.profile != "" && resourceTells(resource, d.profile) })
+		return slices.ContainsFunc(list, func(d migDevice) bool {
+			return d.at == at && d.profile != "" && resourceNamesProfile(resource, d.profile)
+		})
 	}
 	return is(t.destroyed, was) && !is(t.created, now)
 }
 
-// resourceTells reports whether a resource is a profile's, by the names that NVIDIA's device plugin gives under strategy mixed:
+// resourceNamesProfile reports whether a resource is a profile's, by the names that NVIDIA's device plugin gives under strategy mixed:
 // nvidia.com/mig-1g.5gb.me for 1g.5gb+me, nvidia.com/mig-1g.5gb.me.shared for its replicas.
-func resourceTells(resource, profile string) bool {
+func resourceNamesProfile(resource, profile string) bool {
 	_, name, _ := strings.Cut(resource, "/")
 	return strings.TrimSuffix(name, ".shared") == "mig-"+strings.ReplaceAll(profile, "+", ".")
 }
 
-// in reports whether the device is offered, alone or as a part of its GPU instance.
-func (d migDevice) in(offered map[gpu.Device]bool) bool {
+// isOffered reports whether the device is offered, alone or as a part of its GPU instance.
+func (d migDevice) isOffered(offered map[gpu.Device]bool) bool {
 	return offered[d.at] || offered[gpu.Device{GPU: d.at.GPU, Instance: d.at.Instance, Compute: gpu.Whole}]
 }

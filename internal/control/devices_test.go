@@ -139,8 +139,8 @@ func TestHolds(t *testing.T) {
 			if !minor.Present() && tt.ref.Minor == gpu.Some(0) {
 				want = instance // it may be this GPU's number
 			}
-			c := &census{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
-			c.hold(g, tt.ref, api.Hold{Kind: api.HoldPod})
+			c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+			c.addToDevice(g, tt.ref, api.Hold{Kind: api.HoldPod})
 			got := nothing
 			switch {
 			case len(c.whole[gpu1]) > 0 && len(c.holds[unit{gpu: gpu1, instance: 3}]) > 0:
@@ -278,7 +278,7 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.execute(t.Context(), <-e.queue)
+		e.executeOperation(t.Context(), <-e.queue)
 		for _, want := range []string{"the kubelet to say which devices it offers (unavailable)", "the kubelet to stop offering " + sevenG + ", which was destroyed"} {
 			synctest.Wait()
 			if op := e.now(t, started.ID); op.State != api.Settling || !slices.Equal(op.WaitsFor, []string{want}) {
@@ -345,7 +345,7 @@ func TestSettlingByProfile(t *testing.T) {
 			for _, r := range tt.resources {
 				offers = append(offers, gpu.Offer{Device: gpu.DeviceRef{MIG: uuid}, Resource: r})
 			}
-			missing, stale := changed.compare(offers, nil)
+			missing, stale := changed.compareOffers(offers, nil)
 			if !slices.Equal(missing, tt.missing) || !slices.Equal(stale, tt.stale) {
 				t.Errorf("missing %q, stale %q; want %q, %q", missing, stale, tt.missing, tt.stale)
 			}

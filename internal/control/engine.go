@@ -83,7 +83,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer e.settling.Wait()
-	watching.Go(func() { e.watch(ctx) })
+	watching.Go(func() { e.observeActivity(ctx) })
 	e.recover(ctx)
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
@@ -103,14 +103,14 @@ func (e *Engine) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case op := <-e.queue:
-			e.execute(ctx, op)
+			e.executeOperation(ctx, op)
 		case <-tick.C:
 		}
 	}
 }
 
-// watch notes which instances are active, also while an operation is being executed.
-func (e *Engine) watch(ctx context.Context) {
+// observeActivity records which instances are active, also while an operation is being executed.
+func (e *Engine) observeActivity(ctx context.Context) {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for ctx.Err() == nil {
@@ -159,8 +159,8 @@ func (e *Engine) Reason() string {
 	return e.unusable
 }
 
-// announce reports a change of state to the observer.
-func (e *Engine) announce() {
+// reportState reports a change of state to the observer.
+func (e *Engine) reportState() {
 	e.announcing.Lock()
 	defer e.announcing.Unlock()
 	e.mu.Lock()
@@ -185,5 +185,5 @@ func (e *Engine) setUnusable(err error) {
 	if !repeated {
 		level.Error(e.o.Logger).Log("msg", "Partition control is read-only: its state folder cannot be used", "err", err)
 	}
-	e.announce()
+	e.reportState()
 }

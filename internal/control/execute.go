@@ -19,11 +19,11 @@ import (
 // gives it. What has not come to an end by then is left to the next start, as after a crash.
 const grace = 7 * time.Second
 
-// lasting is a context that ends grace after ctx.
-func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
+// withGrace is a context that ends grace after ctx.
+func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	safe, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		wait(safe, grace)
+		sleep(safe, grace)
 		cancel()
 	})
 	return safe, func() { stop(); cancel() }
@@ -39,10 +39,10 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	return true
 }
 
-// execute brings the current operation to an end, to where it waits for the kubelet, or for an operator. A ctx that ends
-// makes it hurry.
-func (e *Engine) execute(ctx context.Context, op *operation) {
-	safe, cancel := lasting(ctx)
+// executeOperation executes the current operation until it ends, waits for the kubelet, or waits for an operator. When ctx ends,
+// it skips what can be left to the next start.
+func (e *Engine) executeOperation(ctx context.Context, op *operation) {
+	safe, cancel := withGrace(ctx)
 	defer cancel()
 	switch op.task {
 	case doSteps:
@@ -55,7 +55,7 @@ func (e *Engine) execute(ctx context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
-// clearCurrent makes room for the next operation. One whose steps are done waits for the kubelet by itself.
+// clearCurrent drops the current operation. One whose steps are done waits for the kubelet in its own goroutine.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	settles := op.Operation.State == api.Settling
 	e.mu.Lock()
@@ -70,9 +70,9 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	}
 	e.mu.Unlock()
 	if settles {
-		e.settling.Go(func() { e.settle(ctx, op) })
+		e.settling.Go(func() { e.awaitSettled(ctx, op) })
 	}
-	e.announce()
+	e.reportState()
 }
 
 // endEvents closes the streams of an operation's events. It is called with mu held.
@@ -82,13 +82,13 @@ func (e *Engine) endEvents(op *operation) {
 	op.news = make(chan struct{})
 }
 
-// applySteps does the steps and verifies what came of them, or rolls back.
+// applySteps performs the steps and verifies the outcome, or rolls back.
 func (e *Engine) applySteps(ctx context.Context, op *operation) {
 	e.setState(op, api.Running, "running")
 	for _, id := range op.gpus() {
 		e.setGPU(op, id, api.Running, nil, nil)
 	}
-	err := e.cordon(ctx, op)
+	err := e.cordonNode(ctx, op)
 	for n := 0; n < len(op.Operation.Steps) && err == nil; n++ {
 		s := op.Operation.Steps[n].Step
 		err = e.doStep(ctx, op, s, stepRef{index: n}, op.Force)
@@ -133,7 +133,7 @@ func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepR
 		e.setStep(op, at, api.StepFailed, nil, err)
 		return err
 	}
-	done, err := e.perform(ctx, op, s, force, at.rollback)
+	done, err := e.performStep(ctx, op, s, force, at.rollback)
 	state := api.StepDone
 	if err != nil {
 		state = api.StepFailed
@@ -151,24 +151,24 @@ const (
 	pause = 250 * time.Millisecond // before the second try; it doubles
 )
 
-// perform has the driver do a step. A GPU instance can be in use for a moment after its compute instances are gone: a
+// performStep performs a step. A GPU instance can be in use for a moment after its compute instances are gone: a
 // destruction is tried again, and each try checks anew that nothing holds it. Any step of a rollback is tried again, as long
 // as the GPU is as it was.
-func (e *Engine) perform(ctx context.Context, op *operation, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
+func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
 	p := op.part(s.GPU)
 	for n := 1; ; n++ {
 		done, err := e.performOnce(ctx, p, s, force, rollback)
-		again := rollback || !creates(s) && errors.Is(err, gpu.ErrInUse)
+		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
 		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) || n == tries || ctx.Err() != nil {
 			return done, err
 		}
-		wait(ctx, pause<<(n-1))
+		sleep(ctx, pause<<(n-1))
 		p.Pending = &s
 	}
 }
 
 func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
-	if !creates(s) {
+	if !isCreation(s) {
 		if err := e.checkHolders(ctx, p, s, force, rollback); err != nil {
 			p.Pending = nil
 			return nil, err
@@ -178,12 +178,12 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 	defer cancel()
 	out, err := e.o.Actuator.PerformStep(call, s, p.Expected)
 	fillPlacements(out.Instances)
-	return p.note(s, out, err)
+	return p.recordOutcome(s, out, err)
 }
 
-// note takes in what came of a step. It changes what the operation expects of the GPU only to what was read, and only if that
+// recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was read, and only if that
 // is what the step leads to.
-func (p *part) note(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
+func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, notAfter := afterStep(p.Expected, s, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
 	switch {
@@ -195,23 +195,23 @@ func (p *part) note(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 		return nil, err
 	case !out.Read: // it stays pending: neither done nor not done
 		return nil, cmp.Or(err, gpu.ErrDriver)
-	case mig.SameInstances(out.Instances, p.Expected) && !(reported && creates(s)):
+	case mig.SameInstances(out.Instances, p.Expected) && !(reported && isCreation(s)):
 		p.Pending = nil
 		return nil, cmp.Or(err, fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver))
-	case notAfter == nil && !refused(err):
+	case notAfter == nil && !isRefused(err):
 		p.Pending, p.Changed, p.Expected = nil, true, after
 		if err != nil {
 			return nil, err
 		}
 		return &out.Done, nil
 	default: // also what was created and does not stand any more
-		p.Pending, p.Changed = nil, p.Changed || !refused(err)
+		p.Pending, p.Changed = nil, p.Changed || !isRefused(err)
 		return nil, newForeignError(p.GPU, out)
 	}
 }
 
-// refused reports whether the driver has definitely not done what it was asked for: what looks like it is another client's.
-func refused(err error) bool {
+// isRefused reports whether the driver has certainly not done what it was asked for: a change that looks like it is another client's.
+func isRefused(err error) bool {
 	if errors.Is(err, mig.ErrNotAsAsked) {
 		return false
 	}
@@ -251,7 +251,7 @@ func isBusy(err error) bool {
 	return errors.As(err, &p) && p.Type == api.Busy
 }
 
-func wait(ctx context.Context, d time.Duration) {
+func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -260,7 +260,7 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// checkHolders makes sure, right before a destruction, that nothing holds what the step destroys. What the last poll knows of
+// checkHolders returns an error if, right before a destruction, anything holds what the step destroys. What the last poll knows of
 // activity counts for compute instances: nothing is active where there is none any more. Of one that the operation has created
 // itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
@@ -271,16 +271,16 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 	}
 	c := e.collectHolders(ctx, []mig.NodeGPU{g})
 	if s.Op == mig.DestroyCompute {
-		e.askLastPoll(ctx, c, g, activityOf(own))
+		e.pollAndAdd(ctx, c, g, activityOf(own))
 	} else {
-		e.askLastPoll(ctx, c, g, noActivity)
+		e.pollAndAdd(ctx, c, g, noActivity)
 	}
 	return c.busyError(g, g.Instances[at], s, force)
 }
 
-// busyError is a problem if something holds what a step would destroy.
-func (c *census) busyError(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) error {
-	holds := c.busy(g, i, s, force)
+// busyError returns a problem if anything holds what a step would destroy.
+func (c *usage) busyError(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) error {
+	holds := c.busyHolds(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
 	}
@@ -291,7 +291,7 @@ func (c *census) busyError(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force 
 }
 
 // gpu finds a GPU that could be read.
-func (c *census) gpu(id gpu.UUID) (mig.NodeGPU, error) {
+func (c *usage) gpu(id gpu.UUID) (mig.NodeGPU, error) {
 	return findGPU(c.gpus, c.unreadable, id)
 }
 
@@ -307,7 +307,7 @@ func findGPU(gpus []mig.NodeGPU, unreadable map[gpu.UUID]error, id gpu.UUID) (mi
 
 // verify reads all GPUs of the operation once more: each must be as the operation has left it, and that is as planned.
 func (e *Engine) verify(ctx context.Context, op *operation) error {
-	gpus, unreadable, err := e.read(ctx, op.gpus()...)
+	gpus, unreadable, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		return err
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// facts are what a plan rests on, one in a line, in words that can be shown to an operator when they differ: the node and
-// its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold it, everyone who holds what is to
+// collectFacts returns what a plan depends on, one fact in a line, in words that can be shown to an operator when they differ: the node and
+// its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold it, every holder of what is to
 // be destroyed, and the plan itself. UUIDs alone would not do: they are the same for the same placement.
-func (e *Engine) facts(c *census, p *api.Plan) []string {
+func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
 	if s := e.o.Node.Current(); s != nil {
@@ -50,7 +50,7 @@ func (e *Engine) facts(c *census, p *api.Plan) []string {
 	return list
 }
 
-func (c *census) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place]bool) []string {
+func (c *usage) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place]bool) []string {
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
@@ -65,7 +65,7 @@ func (c *census) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place
 	return list
 }
 
-// holdFacts are the pods and jobs, and everyone where it is to be destroyed.
+// holdFacts are the pods and jobs on an instance; if it is to be destroyed, all its holders.
 func holdFacts(name string, holds []api.Hold, gone bool) []string {
 	var list []string
 	for _, h := range holds {
@@ -81,7 +81,7 @@ func holdFacts(name string, holds []api.Hold, gone bool) []string {
 	return list
 }
 
-func hash(facts []string) string {
+func hashFacts(facts []string) string {
 	sum := sha256.New()
 	for _, f := range facts {
 		fmt.Fprintf(sum, "%d:%s\n", len(f), f)
@@ -89,8 +89,8 @@ func hash(facts []string) string {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
 }
 
-// changed says how facts differ, at most six of them.
-func changed(before, now []string) string {
+// describeChanges describes how facts differ, at most six of them.
+func describeChanges(before, now []string) string {
 	const most = 6
 	var parts []string
 	for _, f := range before {
@@ -109,18 +109,18 @@ func changed(before, now []string) string {
 	return strings.Join(parts, "; ")
 }
 
-// applies lists the GPUs that the rules of a layout are for.
-func applies(gpus []mig.NodeGPU, wanted mig.Spec) []gpu.UUID {
+// gpusOfRules returns the GPUs that the rules of a layout match.
+func gpusOfRules(gpus []mig.NodeGPU, wanted mig.Spec) []gpu.UUID {
 	list := []gpu.UUID{}
 	for _, g := range gpus {
-		if slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool { return ruleNames(r, g) }) {
+		if slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool { return ruleMatches(r, g) }) {
 			list = append(list, g.UUID)
 		}
 	}
 	return list
 }
 
-func ruleNames(r mig.Rule, g mig.NodeGPU) bool {
+func ruleMatches(r mig.Rule, g mig.NodeGPU) bool {
 	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
 		return false
 	}

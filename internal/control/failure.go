@@ -7,11 +7,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// failureText says why a step failed, in words that an answer may have.
+// failureText describes why a step failed, in words that an answer may have.
 func failureText(err error) string { return failureOf(err).Detail }
 
-// failure is the problem of an operation that failed.
-func failure(err error) *api.Problem {
+// failureProblem is the problem of an operation that failed.
+func failureProblem(err error) *api.Problem {
 	p := *failureOf(err)
 	var s *stepError
 	if errors.As(err, &s) {
@@ -33,7 +33,7 @@ func failureOf(err error) *api.Problem {
 		return problemf(api.DriverFailed, "%s", err)
 	case errors.As(err, &saving):
 		return problemf(api.ReadOnly, "the state folder could not be written, so nothing more was done: %s", stateText(saving.err))
-	case hung(err):
+	case isTimeout(err):
 		return problemf(api.StuckNode, "a driver call has not returned in time")
 	case errors.Is(err, gpu.ErrInsufficientResources):
 		return problemf(api.DriverFailed, "the driver has no room there: %s", gpu.ErrInsufficientResources)

@@ -461,7 +461,7 @@ func (e *Engine) drive(t *testing.T) {
 	t.Helper()
 	select {
 	case op := <-e.queue:
-		e.execute(t.Context(), op)
+		e.executeOperation(t.Context(), op)
 		e.settling.Wait()
 	default:
 	}
@@ -472,7 +472,7 @@ func (e *Engine) free(t *testing.T, id gpu.UUID) *api.Problem {
 	t.Helper()
 	p := e.reserve(t.Context(), nil, id)
 	if p == nil {
-		e.release()
+		e.releaseReservation()
 	}
 	return p
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// mark sets what is busy: whatever anyone holds, but for what is forced by name. A name that no instance has is a problem.
-func (c *census) mark(force []string) *api.Problem {
+// markBusy marks the instances that have holders as busy, except those forced by name. It returns a problem for a name that no instance has.
+func (c *usage) markBusy(force []string) *api.Problem {
 	used := map[string]bool{}
 	for n := range c.gpus {
 		g := &c.gpus[n]
@@ -67,8 +67,8 @@ func stepNames(s mig.Step) []string {
 	}
 }
 
-// refusals warn of what force does not lift: the driver destroys no compute instance on which a process runs.
-func (c *census) refusals(forced []string) []string {
+// warnOfProcesses returns a warning for each process that force does not override: the driver destroys no compute instance on which one runs.
+func (c *usage) warnOfProcesses(forced []string) []string {
 	var list []string
 	for _, g := range c.gpus {
 		for _, i := range g.Instances {
@@ -88,8 +88,8 @@ func (c *census) refusals(forced []string) []string {
 	return list
 }
 
-// busy says who holds what a step would destroy, as it stands now; widened force lifts that.
-func (c *census) busy(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) []api.Hold {
+// busyHolds returns the holds on what a step would destroy, without those that force overrides.
+func (c *usage) busyHolds(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) []api.Hold {
 	whole := slices.Contains(force, bareName(g.UUID, i.ID))
 	ci, ok := s.ComputeID.Get()
 	switch own := c.holds[unit{gpu: g.UUID, instance: i.ID}]; {
@@ -104,8 +104,8 @@ func (c *census) busy(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []str
 	}
 }
 
-// widen adds to the forced names the GPU instances all of whose compute instances are forced.
-func (c *census) widen(force []string) []string {
+// widenForce adds to the forced names the GPU instances all of whose compute instances are forced.
+func (c *usage) widenForce(force []string) []string {
 	wide := slices.Clone(force)
 	for _, g := range c.gpus {
 		for _, i := range g.Instances {
@@ -118,7 +118,7 @@ func (c *census) widen(force []string) []string {
 	return wide
 }
 
-// owned lists who else manages the GPUs.
+// owned returns the other controllers that manage the GPUs.
 func owned(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
 	list := slices.Clone(owners[""])
 	for _, id := range gpus {

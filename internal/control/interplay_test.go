@@ -150,7 +150,7 @@ func (e *Engine) bother(ctx context.Context, n int) {
 			cancel()
 			_ = e.State()
 		}
-		wait(ctx, time.Duration(rand.IntN(3000))*time.Millisecond)
+		sleep(ctx, time.Duration(rand.IntN(3000))*time.Millisecond)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestStuckForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.before = func(_ int, s mig.Step) error {
-			if s.GPU == gpu1 && creates(s) {
+			if s.GPU == gpu1 && isCreation(s) {
 				return gpu.ErrTimeout
 			}
 			return nil
@@ -286,11 +286,11 @@ func TestEventsAreBounded(t *testing.T) {
 		e.addNote(op, "")
 	}
 	for after, want := range map[int]int{0: op.seq - len(op.events) + 1, op.seq - 1: op.seq, op.seq - 100: op.seq - 99} {
-		if list := op.since(after); list[0].Seq != want || list[len(list)-1].Seq != op.seq || len(list) > maxEvents {
+		if list := op.eventsAfter(after); list[0].Seq != want || list[len(list)-1].Seq != op.seq || len(list) > maxEvents {
 			t.Errorf("after %d: %d events from %d, want from %d to %d", after, len(list), list[0].Seq, want, op.seq)
 		}
 	}
-	if list := op.since(op.seq); len(list) != 0 {
+	if list := op.eventsAfter(op.seq); len(list) != 0 {
 		t.Errorf("%d events after the last", len(list))
 	}
 }

@@ -115,7 +115,7 @@ func afterStep(before []mig.NodeInstance, s mig.Step, read []mig.NodeInstance) (
 	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was before.
 	added, removed := copyInstances(read), copyInstances(before)
 	list := &removed
-	if creates(s) {
+	if isCreation(s) {
 		list = &added
 	}
 	if !removeOne(list, s) || !mig.SameInstances(added, removed) {
@@ -163,8 +163,8 @@ func removeOne(list *[]mig.NodeInstance, s mig.Step) bool {
 	return true
 }
 
-// renamed pairs the UUIDs of the MIG devices of a layout with those that stand in their places now, if they differ.
-func renamed(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
+// renamedDevices pairs the UUIDs of the MIG devices of a layout with those that stand in their places now, if they differ.
+func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
 	stands := now.devices()
 	for p, id := range before.devices() {
@@ -199,17 +199,17 @@ func uuids(list []mig.NodeInstance) []string {
 	return found
 }
 
-// describe draws the instances of a GPU for a plan: with fates by place, holders by unit.
-func (c *census) describe(g mig.NodeGPU, gone map[place]bool) []api.Instance {
+// describeInstances draws the instances of a GPU for a plan: with fates by place, holders by unit.
+func (c *usage) describeInstances(g mig.NodeGPU, gone map[place]bool) []api.Instance {
 	list := describeStanding(knownInstances(g.Instances))
 	for n := range list {
 		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-		d.Fate, d.Holders = fate(gone[p], api.Destroy), c.holds[unit{gpu: g.UUID, instance: i.ID}]
+		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), c.holds[unit{gpu: g.UUID, instance: i.ID}]
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)
-			ci.Fate, ci.Holders = fate(gone[p], api.Destroy), c.holds[unit{g.UUID, i.ID, ci.ID}]
+			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), c.holds[unit{g.UUID, i.ID, ci.ID}]
 		}
 	}
 	return list
@@ -242,7 +242,7 @@ func describeStanding(instances []mig.NodeInstance) []api.Instance {
 	return list
 }
 
-func fate(changes bool, to api.Fate) api.Fate {
+func fateOf(changes bool, to api.Fate) api.Fate {
 	if changes {
 		return to
 	}
@@ -254,14 +254,14 @@ func describeAfter(g mig.NodeGPU, after []mig.PlannedInstance) []api.Instance {
 	list := []api.Instance{}
 	for _, i := range after {
 		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement, Compute: []api.Compute{},
-			Fate: fate(!i.Standing.Present(), api.Create), Need: i.Need}
+			Fate: fateOf(!i.Standing.Present(), api.Create), Need: i.Need}
 		var own mig.NodeInstance
 		if at, ok := i.Standing.Get(); ok {
 			own = g.Instances[at]
 			d.ID = gpu.Some(own.ID)
 		}
 		for _, ci := range i.Computes {
-			dc := api.Compute{Placement: ci.Placement, Fate: fate(!ci.Standing.Present(), api.Create)}
+			dc := api.Compute{Placement: ci.Placement, Fate: fateOf(!ci.Standing.Present(), api.Create)}
 			if at, ok := ci.Standing.Get(); ok {
 				dc.ID, dc.UUID = gpu.Some(own.Computes[at].ID), own.Computes[at].UUID
 			}

@@ -13,7 +13,7 @@ import (
 // modeWarning is what an operator must know before a MIG mode is asked for.
 const modeWarning = "the driver itself may unbind or reset the device for this, and its minor number may change; the GPU is never reset by this program"
 
-// SetMode asks for a MIG mode of a GPU without instances that nobody uses. It never resets the GPU: where the mode waits for
+// SetMode asks for a MIG mode of an unused GPU without instances. It never resets the GPU: if the mode waits for
 // that, the operation's result says so.
 func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
 	switch {
@@ -27,8 +27,8 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	if p := e.reserve(ctx, nil, id); p != nil {
 		return nil, p
 	}
-	defer e.release()
-	c, err := e.survey(ctx)
+	defer e.releaseReservation()
+	c, err := e.collectUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -45,21 +45,21 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	b.Operation.Mode = &api.ModeResult{GPU: id, Wanted: r.Enabled, Current: current, Pending: g.Pending.Or(current), Holders: c.whole[id]}
 	b.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
-		return e.accept(b, doSteps)
+		return e.acceptOperation(b, doSteps)
 	}
-	if p := c.modeBlocked(g); p != nil {
+	if p := c.checkModeChange(g); p != nil {
 		return nil, p
 	}
-	if _, p := e.owners(ctx, []gpu.UUID{id}, r.TakeOver); p != nil {
+	if _, p := e.checkOwners(ctx, []gpu.UUID{id}, r.TakeOver); p != nil {
 		return nil, p
 	}
 	b.Operation.Warnings = append(slices.Clone(c.warnings), modeWarning)
-	return e.accept(b, doMode)
+	return e.acceptOperation(b, doMode)
 }
 
-// modeBlocked says what stands in the way of another mode: instances, or whoever uses the GPU. Monitoring programs are no
+// checkModeChange returns a problem if instances or users of the GPU prevent another mode. Monitoring programs are no
 // users; if the driver cannot do it with them, it says so, and they are named in the result.
-func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
+func (c *usage) checkModeChange(g mig.NodeGPU) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID, len(g.Instances))
 		for _, i := range g.Instances {
@@ -70,7 +70,7 @@ func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 	}
 	var users []api.Hold
 	for _, h := range c.whole[g.UUID] {
-		if h.Kind != api.HoldHandle || !watches(h.What) {
+		if h.Kind != api.HoldHandle || !isMonitor(h.What) {
 			users = append(users, h)
 		}
 	}
@@ -82,10 +82,10 @@ func (c *census) modeBlocked(g mig.NodeGPU) *api.Problem {
 	return withHint(p)
 }
 
-// changeMode executes a mode change, or finds out what became of one that was interrupted.
+// changeMode executes a mode change.
 func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	if op.Operation.State != api.Pending {
-		e.readMode(ctx, op, nil)
+		e.endModeFromDriver(ctx, op, nil)
 		return
 	}
 	id := op.Operation.Mode.GPU
@@ -93,30 +93,30 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	e.setGPU(op, id, api.Running, nil, nil)
 	err := e.saveOperation(op)
 	if err == nil {
-		err = e.modeFree(ctx, id)
+		err = e.checkModeFree(ctx, id)
 	}
 	if err != nil {
-		e.end(ctx, op, api.Failed, failure(err))
+		e.endOperation(ctx, op, api.Failed, failureProblem(err))
 		return
 	}
-	change, err := e.modeCall(ctx, id, op.Operation.Mode.Wanted)
+	change, err := e.callSetMode(ctx, id, op.Operation.Mode.Wanted)
 	switch {
-	case hung(err) && e.deferToRestart(ctx, op):
-	case hung(err):
+	case isTimeout(err) && e.deferToRestart(ctx, op):
+	case isTimeout(err):
 		e.setGPU(op, id, api.Stuck, err, nil)
-		e.park(op, err)
+		e.markParked(op, err)
 	case isBusy(err): // nothing was asked for
-		e.end(ctx, op, api.Failed, failure(err))
+		e.endOperation(ctx, op, api.Failed, failureProblem(err))
 	case err != nil: // the mode may have been set
-		e.readMode(ctx, op, err)
+		e.endModeFromDriver(ctx, op, err)
 	default:
-		e.modeResult(ctx, op, change)
+		e.endMode(ctx, op, change)
 	}
 }
 
-// modeFree checks again, right before the change, that nobody uses the GPU.
-func (e *Engine) modeFree(ctx context.Context, id gpu.UUID) error {
-	c, err := e.look(ctx, id)
+// checkModeFree returns an error if the GPU is used right before the change.
+func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
+	c, err := e.readUsage(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -124,15 +124,15 @@ func (e *Engine) modeFree(ctx context.Context, id gpu.UUID) error {
 	if err != nil {
 		return err
 	}
-	e.askLastPoll(ctx, c, g, noActivity)
-	if p := c.modeBlocked(g); p != nil {
+	e.pollAndAdd(ctx, c, g, noActivity)
+	if p := c.checkModeChange(g); p != nil {
 		return p
 	}
 	return nil
 }
 
-// modeCall lets go of the GPU, asks for the mode and takes it up again.
-func (e *Engine) modeCall(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error) {
+// callSetMode releases the GPU, asks for the mode and resumes what was released.
+func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error) {
 	if e.o.Profiling != nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		resume, err := e.o.Profiling.Release(call)
@@ -149,10 +149,10 @@ func (e *Engine) modeCall(ctx context.Context, id gpu.UUID, on bool) (ModeChange
 	return e.o.Actuator.SetMIGMode(call, id, on)
 }
 
-// modeResult ends a mode change: what is pending has succeeded as far as it can.
-func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChange) {
+// endMode ends a mode change. A mode that is pending counts as a success.
+func (e *Engine) endMode(ctx context.Context, op *operation, change ModeChange) {
 	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current, Pending: change.Pending}
-	if c, err := e.look(ctx, r.GPU); err == nil {
+	if c, err := e.readUsage(ctx, r.GPU); err == nil {
 		r.Holders = c.whole[r.GPU]
 	}
 	if r.Current != r.Wanted {
@@ -162,7 +162,7 @@ func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChang
 	op.Operation.Mode = &r
 	e.mu.Unlock()
 	e.addNote(op, "MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
-	e.poll(ctx, op)
+	e.pollLayout(ctx, op)
 	if r.Current == r.Wanted {
 		e.runHooks(ctx, op, api.Succeeded)
 		if e.deferToRestart(ctx, op) {
@@ -177,13 +177,13 @@ func (e *Engine) modeResult(ctx context.Context, op *operation, change ModeChang
 		case change.Activation != nil:
 			p.Detail += ": " + reasonText(change.Activation)
 		}
-		e.end(ctx, op, api.Failed, p)
+		e.endOperation(ctx, op, api.Failed, p)
 		return
 	}
 	if r.Waits != "" {
 		e.addNote(op, "the mode is pending: %s", r.Waits)
 	}
-	e.end(ctx, op, api.Succeeded, nil)
+	e.endOperation(ctx, op, api.Succeeded, nil)
 }
 
 func onOff(on bool) string {
@@ -204,10 +204,10 @@ func waitsFor(activation error) string {
 	}
 }
 
-// readMode ends a mode change of which it is not known what became. failed is the error of the call, or nil.
-func (e *Engine) readMode(ctx context.Context, op *operation, failed error) {
+// endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver reports. failed is the error of the call, or nil.
+func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.Operation.Mode.GPU
-	gpus, unreadable, err := e.read(ctx, id)
+	gpus, unreadable, err := e.readLayouts(ctx, id)
 	var g mig.NodeGPU
 	if err == nil {
 		g, err = findGPU(gpus, unreadable, id)
@@ -217,13 +217,13 @@ func (e *Engine) readMode(ctx context.Context, op *operation, failed error) {
 		return
 	case err != nil:
 		state := api.Degraded
-		if hung(err) {
+		if isTimeout(err) {
 			state = api.Stuck
 		}
 		e.setGPU(op, id, state, err, nil)
-		e.park(op, err)
+		e.markParked(op, err)
 		return
 	}
 	current := g.MIG.Or(false)
-	e.modeResult(ctx, op, ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
+	e.endMode(ctx, op, ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
 }

@@ -94,15 +94,15 @@ func (op *operation) document() *api.Operation {
 func (e *Engine) Operation(id string) (*api.Operation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	op, p := e.find(id)
+	op, p := e.findOperation(id)
 	if p != nil {
 		return nil, p
 	}
 	return op.document(), nil
 }
 
-// find is called with mu held.
-func (e *Engine) find(id string) (*operation, *api.Problem) {
+// findOperation is called with mu held.
+func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
 	for _, op := range e.operations {
 		if op.Operation.ID == id {
 			return op, nil
@@ -115,7 +115,7 @@ func (e *Engine) find(id string) (*operation, *api.Problem) {
 func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Blocked: e.blocked(), Operations: []api.Operation{}}
+	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Blocked: e.blockedGPUs(), Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}
@@ -128,7 +128,7 @@ func (e *Engine) Operations() *api.Operations {
 // been gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	e.mu.Lock()
-	op, p := e.find(id)
+	op, p := e.findOperation(id)
 	e.mu.Unlock()
 	if p != nil {
 		return nil, p
@@ -138,7 +138,7 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 		defer close(out)
 		for next := after; ; {
 			e.mu.Lock()
-			list, news, live := op.since(next), op.news, op.live
+			list, news, live := op.eventsAfter(next), op.news, op.live
 			e.mu.Unlock()
 			for _, ev := range list {
 				select {
@@ -164,8 +164,8 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 	return out, nil
 }
 
-// since are the events with a Seq above after that are kept. It is called with the engine's mu held.
-func (op *operation) since(after int) []api.Event {
+// eventsAfter are the events with a Seq above after that are kept. It is called with the engine's mu held.
+func (op *operation) eventsAfter(after int) []api.Event {
 	if after > op.seq {
 		after = 0
 	}

@@ -200,13 +200,13 @@ func TestHistoryIsBounded(t *testing.T) {
 		e := w.engine(t, nil)
 		var last *api.Operation
 		size := 0
-		for n := range 2 * kept {
+		for n := range 2 * maxOperations {
 			count := 1 + n%2
 			last = e.applied(t, second(map[string]api.DeviceRequest{"3g.20gb": {Count: count}}))
 			if last.State != api.Succeeded {
 				t.Fatalf("operation %d is %s: %v", n, last.State, last.Error)
 			}
-			if n == kept+1 {
+			if n == maxOperations+1 {
 				size = len(w.documents.History)
 			}
 		}
@@ -215,7 +215,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		}
 		e = w.engine(t, nil)
 		list := e.Operations().Operations
-		if len(list) != kept || list[0].ID != last.ID || len(list[0].Steps) != len(last.Steps) {
+		if len(list) != maxOperations || list[0].ID != last.ID || len(list[0].Steps) != len(last.Steps) {
 			t.Errorf("%d operations are known", len(list))
 		}
 		if _, err := e.Rollback(t.Context(), everything, last.ID); err != nil {

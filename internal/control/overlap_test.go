@@ -88,7 +88,7 @@ func TestHistoryKeepsRetriedOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 		op := <-e.queue
-		e.execute(t.Context(), op)
+		e.executeOperation(t.Context(), op)
 		time.Sleep(5 * time.Second)
 		if s := e.now(t, b.ID).State; s != api.Settling {
 			t.Fatal(s)
@@ -228,7 +228,7 @@ func TestRestoreOfSettling(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		op := <-e.queue
-		e.execute(ctx, op)
+		e.executeOperation(ctx, op)
 		time.Sleep(time.Second)
 		w.mu.Lock()
 		w.dead = true
@@ -365,7 +365,7 @@ func TestKubeletStillOffersDestroyed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		e.execute(t.Context(), <-e.queue)
+		e.executeOperation(t.Context(), <-e.queue)
 		time.Sleep(10 * time.Second)
 		if got := e.now(t, a.ID); got.State != api.Settling || w.cordonedBy != "me" {
 			t.Errorf("operation is %s, cordoned by %q, warnings %v", got.State, w.cordonedBy, got.Warnings)

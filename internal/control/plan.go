@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Plan says what would have to be done for a spec. It changes nothing.
+// Plan returns the cheapest plan for a spec. It changes nothing.
 func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Plan, error) {
 	switch {
 	case !by.Rights.Plan:
@@ -29,11 +29,11 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		}
 		return nil, problemf(api.BadSpec, "%s", err)
 	}
-	c, err := e.survey(ctx)
+	c, err := e.collectUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
-	if p := c.mark(r.Force); p != nil {
+	if p := c.markBusy(r.Force); p != nil {
 		return nil, p
 	}
 	node, err := mig.PlanNode(ctx, c.gpus, wanted)
@@ -45,22 +45,22 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		}
 		return nil, c.planProblem(err)
 	}
-	for _, id := range touched(node.Steps) {
+	for _, id := range gpusOfSteps(node.Steps) {
 		if p := e.blockedGPU(id); p != nil {
 			c.warnings = append(c.warnings, "the plan cannot be applied now: "+p.Detail)
 		}
 	}
-	owners, p := e.owners(ctx, touched(node.Steps), r.TakeOver)
+	owners, p := e.checkOwners(ctx, gpusOfSteps(node.Steps), r.TakeOver)
 	if p != nil {
 		return nil, p
 	}
-	n := e.assemble(c, node, r, owners)
+	n := e.buildPlan(c, node, r, owners)
 	e.plans.add(by.Name, n)
 	return n.plan, nil
 }
 
-// assemble writes a plan down.
-func (e *Engine) assemble(c *census, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
+// buildPlan returns the API's plan of a planner's result.
+func (e *Engine) buildPlan(c *usage, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
 	plan := &api.Plan{APIVersion: api.Version, ID: newID(), Created: e.o.Now(), Node: e.o.Hostname, GPUs: []api.PlanGPU{},
 		Steps: slices.Clone(node.Steps), Forced: forcedBy(r.Force, node.Steps), Owners: owners, TakeOver: r.TakeOver,
 		Warnings: slices.Clone(c.warnings)}
@@ -73,21 +73,21 @@ func (e *Engine) assemble(c *census, node mig.NodePlan, r api.PlanRequest, owner
 			gone[placeOf(s)] = true
 		}
 	}
-	plan.Warnings = append(plan.Warnings, c.refusals(plan.Forced)...)
+	plan.Warnings = append(plan.Warnings, c.warnOfProcesses(plan.Forced)...)
 	n := &planned{plan: plan}
 	for _, pg := range node.GPUs {
 		g := c.gpus[pg.GPU]
-		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axis(g.Profiles),
-			Before: c.describe(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
+		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
+			Before: c.describeInstances(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
 		n.after = append(n.after, layout{GPU: g.UUID, Instances: instancesAfter(pg.After)})
 	}
-	n.facts = e.facts(c, plan)
-	plan.Hash = hash(n.facts)
+	n.facts = e.collectFacts(c, plan)
+	plan.Hash = hashFacts(n.facts)
 	return n
 }
 
-// axis is the length of the placement axis: the furthest that any placement reaches.
-func axis(profiles []gpu.Profile) int {
+// axisLength is the length of the placement axis: the furthest that any placement reaches.
+func axisLength(profiles []gpu.Profile) int {
 	units := 0
 	for _, p := range profiles {
 		for _, at := range p.Placements {
@@ -97,8 +97,8 @@ func axis(profiles []gpu.Profile) int {
 	return units
 }
 
-// touched are the GPUs that steps change.
-func touched(steps []mig.Step) []gpu.UUID {
+// gpusOfSteps returns the GPUs that steps change.
+func gpusOfSteps(steps []mig.Step) []gpu.UUID {
 	var list []gpu.UUID
 	for _, s := range steps {
 		if !slices.Contains(list, s.GPU) {
@@ -108,8 +108,8 @@ func touched(steps []mig.Step) []gpu.UUID {
 	return list
 }
 
-// owners refuses GPUs that others manage, or may manage for all one can tell, unless they are taken over.
-func (e *Engine) owners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
+// checkOwners returns a problem if other controllers manage the GPUs, or may manage them, unless they are taken over.
+func (e *Engine) checkOwners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
 	if e.o.Cluster == nil || len(gpus) == 0 {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ func (e *Engine) owners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]
 	return list, nil
 }
 
-// PlanByID finds a plan made by this process.
+// PlanByID returns a plan that this process has made.
 func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 	n, p := e.plans.get(id)
 	if p != nil {
@@ -141,7 +141,7 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 // Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
 func (e *Engine) Layouts(ctx context.Context) (*api.Layouts, error) {
 	list := &api.Layouts{APIVersion: api.Version, Layouts: []api.Layout{}}
-	gpus, _, err := e.read(ctx)
+	gpus, _, err := e.readLayouts(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -149,7 +149,7 @@ func (e *Engine) Layouts(ctx context.Context) (*api.Layouts, error) {
 	for name, rules := range named {
 		l := api.Layout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
 		if wanted, err := spec.Resolve(api.Spec{Layout: name}, named); err == nil {
-			l.Applies = applies(gpus, wanted)
+			l.Applies = gpusOfRules(gpus, wanted)
 		}
 		list.Layouts = append(list.Layouts, l)
 	}

@@ -48,11 +48,11 @@ func (p *plans) add(caller string, n *planned) {
 		p.callers = slices.Delete(p.callers, i, i+1)
 	}
 	if len(p.callers) == maxPlanCallers {
-		p.forget(p.callers[0].ids)
+		p.remove(p.callers[0].ids)
 		p.callers = slices.Delete(p.callers, 0, 1)
 	}
 	if len(own.ids) == maxPlansPerCaller {
-		p.forget(own.ids[:1])
+		p.remove(own.ids[:1])
 		own.ids = slices.Delete(own.ids, 0, 1)
 	}
 	own.ids = append(own.ids, n.plan.ID)
@@ -60,7 +60,7 @@ func (p *plans) add(caller string, n *planned) {
 	p.byID[n.plan.ID] = n
 }
 
-func (p *plans) forget(ids []string) {
+func (p *plans) remove(ids []string) {
 	for _, id := range ids {
 		delete(p.byID, id)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// askPods finds out which containers hold instances, or may hold them: a container that is missing in the kubelet's list may
+// addPods finds out which containers hold instances, or may hold them: a container that is missing in the kubelet's list may
 // run on, with its devices.
-func (e *Engine) askPods(ctx context.Context, c *census, gpus []mig.NodeGPU) {
+func (e *Engine) addPods(ctx context.Context, c *usage, gpus []mig.NodeGPU) {
 	if e.o.Assignments == nil || len(gpus) == 0 {
 		return
 	}
@@ -28,7 +28,7 @@ func (e *Engine) askPods(ctx context.Context, c *census, gpus []mig.NodeGPU) {
 	c.pods = list
 	for _, g := range gpus {
 		for _, a := range list.List {
-			c.hold(g, a.Device, podHold(a.Holder))
+			c.addToDevice(g, a.Device, podHold(a.Holder))
 		}
 		if list.Incomplete != "" {
 			c.holdUnknown(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
@@ -45,7 +45,7 @@ func podHold(h gpu.Holder) api.Hold {
 
 // holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its instances, a GPU instance its
 // compute instances, and these cover their GPU instance once all of them are free.
-func (c *census) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
+func (c *usage) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
 	covered := coveredBy(g, free)
 	if covered[gpu.Device{Instance: gpu.Whole, Compute: gpu.Whole}] {
 		return
@@ -65,7 +65,7 @@ func (c *census) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
 			open = []unit{{gpu: g.UUID, instance: i.ID}}
 		}
 		for _, u := range open {
-			c.add(u, h)
+			c.addToUnit(u, h)
 		}
 	}
 }

@@ -14,12 +14,12 @@ import (
 )
 
 func problemf(t api.ProblemType, format string, args ...any) *api.Problem {
-	title, status := kindOf(t)
+	title, status := titleAndStatus(t)
 	return &api.Problem{Type: t, Title: title, Status: status, Detail: fmt.Sprintf(format, args...)}
 }
 
-// kindOf is the title and the status of the problems that the engine knows.
-func kindOf(t api.ProblemType) (title string, status int) {
+// titleAndStatus returns the title and the HTTP status of a type of problem.
+func titleAndStatus(t api.ProblemType) (title string, status int) {
 	switch t {
 	case api.Forbidden:
 		return "Not allowed", http.StatusForbidden
@@ -60,21 +60,21 @@ func kindOf(t api.ProblemType) (title string, status int) {
 	}
 }
 
-// hung tells whether an error is a driver call that has not returned in time.
-func hung(err error) bool {
+// isTimeout reports whether an error is a driver call that has not returned in time.
+func isTimeout(err error) bool {
 	return errors.Is(err, gpu.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// driverProblem says that the node could not be read.
+// driverProblem returns the problem document of GPUs that could not be read.
 func driverProblem(err error) *api.Problem {
-	if hung(err) {
+	if isTimeout(err) {
 		return problemf(api.StuckNode, "the driver has not answered in time; metrics go on, and so does this once it answers")
 	}
 	return problemf(api.Unavailable, "the GPUs cannot be read: %s", reasonText(err))
 }
 
-// planProblem says in the wire's terms why there is no plan.
-func (c *census) planProblem(err error) *api.Problem {
+// planProblem returns the problem document of an error of the planner.
+func (c *usage) planProblem(err error) *api.Problem {
 	var (
 		profile    *mig.ProfileError
 		infeasible *mig.InfeasibleError
@@ -103,7 +103,7 @@ func (c *census) planProblem(err error) *api.Problem {
 	}
 }
 
-func (c *census) blocker(b mig.Blocking) api.Blocker {
+func (c *usage) blocker(b mig.Blocking) api.Blocker {
 	g := c.gpus[b.GPU]
 	i := g.Instances[b.Instance]
 	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
@@ -116,8 +116,8 @@ func (c *census) blocker(b mig.Blocking) api.Blocker {
 	return d
 }
 
-// holders of an instance and of all its compute instances.
-func (c *census) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
+// holders returns the holds on an instance and on all its compute instances.
+func (c *usage) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
 	list := slices.Clone(c.holds[unit{gpu: g.UUID, instance: i.ID}])
 	for _, ci := range i.Computes {
 		for _, h := range c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
@@ -129,7 +129,7 @@ func (c *census) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
 	return list
 }
 
-// instanceName is what an operator names an instance by: the MIG UUID where it has one compute instance.
+// instanceName is the name of an instance in requests: its MIG UUID if it has exactly one compute instance.
 func instanceName(g mig.NodeGPU, i mig.NodeInstance) string {
 	if len(i.Computes) == 1 && i.Computes[0].UUID != "" {
 		return string(i.Computes[0].UUID)
@@ -137,7 +137,7 @@ func instanceName(g mig.NodeGPU, i mig.NodeInstance) string {
 	return fmt.Sprintf("%s/%d", g.UUID, i.ID)
 }
 
-// withHint adds to a refusal how to settle the unconfirmed holders among those that are in the way.
+// withHint adds to a refusal how to confirm or clear the unconfirmed holders among the blockers.
 func withHint(p *api.Problem) *api.Problem {
 	var missing, claims bool
 	for _, b := range p.Blocking {

@@ -69,8 +69,8 @@ type history struct {
 	Restored string   `json:"restored,omitempty"`
 }
 
-// kept is how many operations that are over are remembered.
-const kept = 64
+// maxOperations is how many operations that are over are remembered.
+const maxOperations = 64
 
 // storeError wraps the error of a document that could not be saved. Nothing is done that is not on disk.
 type storeError struct{ err error }
@@ -161,7 +161,7 @@ func (e *Engine) writeHistory() error {
 
 // dropOldOperations forgets the oldest operations that are over. It is called with mu held.
 func (e *Engine) dropOldOperations() {
-	for len(e.operations) > kept {
+	for len(e.operations) > maxOperations {
 		at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Operation.State.Final() && !op.Cordoned })
 		if at < 0 {
 			return

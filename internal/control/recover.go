@@ -17,9 +17,9 @@ import (
 // errInterrupted is why an operation that a crash has left is rolled back.
 var errInterrupted = errors.New("the exporter stopped in the middle of the operation")
 
-// viewLasts is how long after the last save an operation that a crash has left may still be finished: later another client is
+// maxAway is how long after the last save an operation that a crash has left may still be finished: later another client is
 // too likely to have been at work, whatever the instances look like.
-const viewLasts = 10 * time.Minute
+const maxAway = 10 * time.Minute
 
 // recover reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it restores the
 // layouts that were committed, if that is asked for. It does nothing once the folder was read; before that it can be called
@@ -32,8 +32,8 @@ func (e *Engine) recover(ctx context.Context) {
 	if !due {
 		return
 	}
-	e.announce()
-	safe, cancel := lasting(ctx)
+	e.reportState()
+	safe, cancel := withGrace(ctx)
 	defer cancel()
 	if err := e.load(safe); err != nil {
 		e.setUnusable(err)
@@ -67,7 +67,7 @@ func (e *Engine) setRecovered() {
 		close(e.started)
 	}
 	e.mu.Unlock()
-	e.announce()
+	e.reportState()
 }
 
 // unfinished lists the operations that the last process left, unless damage forbids to touch them.
@@ -132,7 +132,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		return nil
 	}
 	level.Warn(e.o.Logger).Log("msg", "A document in the state folder cannot be read", "operation", docs.OperationDamaged, "history", docs.HistoryDamaged)
-	gpus, _, err := e.read(ctx)
+	gpus, _, err := e.readLayouts(ctx)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The GPUs cannot be compared with the state folder", "err", err)
 	}
@@ -153,7 +153,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 			return nil
 		}
 	}
-	op := newOperation(record{Operation: e.header(api.VerbRecovery, "system"), Boot: e.o.BootID})
+	op := newOperation(record{Operation: e.newHeader(api.VerbRecovery, "system"), Boot: e.o.BootID})
 	op.Operation.State = api.Degraded
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
@@ -178,18 +178,18 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	isMode := op.Operation.Verb == api.VerbMode
 	switch lost := e.viewLost(ctx, op); {
 	case state == api.Settling && op.Boot != e.o.BootID: // nothing of it stands any more; its layout is what a restore makes
-		e.end(ctx, op, api.Succeeded, nil)
+		e.endOperation(ctx, op, api.Succeeded, nil)
 	case state == api.Settling:
 	case !isMode && !begun && !parked:
-		e.end(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
+		e.endOperation(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
 	case isMode:
-		e.readMode(ctx, op, errInterrupted)
+		e.endModeFromDriver(ctx, op, errInterrupted)
 	case lost != "" && !parked, op.Boot != e.o.BootID:
-		e.interrupt(ctx, op, lost)
+		e.endInterrupted(ctx, op, lost)
 	case lost != "": // an operator may still ask for its rollback, if the GPUs are as it was left
 	case !e.o.Apply:
 		e.parkForApply(op)
-	case state == api.Running && e.finished(ctx, op) && e.commit(op) == nil:
+	case state == api.Running && e.isFinished(ctx, op) && e.commit(op) == nil:
 	case state == api.Running:
 		e.startRollback(ctx, op, errInterrupted)
 	default:
@@ -197,14 +197,14 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	}
 }
 
-// viewLost says why an operation that a crash has left cannot be known to be the last that has changed its GPUs; it is empty
+// viewLost returns why an operation that a crash has left cannot be known to be the last that has changed its GPUs; it is empty
 // if it can.
 func (e *Engine) viewLost(ctx context.Context, op *operation) string {
 	away := e.o.Now().Sub(op.Written)
 	switch {
 	case op.Boot != e.o.BootID:
 		return "the node was rebooted in the middle of the operation; instances do not survive that"
-	case away > viewLasts || away < -time.Minute:
+	case away > maxAway || away < -time.Minute:
 		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
 	case op.Driver != e.driverVersion(ctx):
 		return "the driver is another one than when the operation began"
@@ -213,8 +213,8 @@ func (e *Engine) viewLost(ctx context.Context, op *operation) string {
 	}
 }
 
-// finished reports whether all steps of an operation are done.
-func (e *Engine) finished(ctx context.Context, op *operation) bool {
+// isFinished reports whether all steps of an operation are done.
+func (e *Engine) isFinished(ctx context.Context, op *operation) bool {
 	for _, p := range op.Parts {
 		if e.regainView(ctx, op, p) != nil {
 			return false
@@ -223,10 +223,10 @@ func (e *Engine) finished(ctx context.Context, op *operation) bool {
 	return e.verify(ctx, op) == nil
 }
 
-// interrupt ends an operation without touching its GPUs.
-func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
+// endInterrupted ends an operation without touching its GPUs.
+func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) {
 	problem := problemf(api.LayoutChanged, "%s: the GPUs are left as they stand", why)
-	gpus, _, err := e.read(ctx, op.gpus()...)
+	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The GPUs of an interrupted operation cannot be read", "operation", op.Operation.ID, "err", err)
 	}
@@ -240,7 +240,7 @@ func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
 		}
 		e.mu.Lock()
 		p.Changed = p.Changed || p.Pending != nil
-		op.settleStep(p, api.StepFailed)
+		op.endPendingStep(p, api.StepFailed)
 		e.mu.Unlock()
 		e.setGPU(op, p.GPU, state, problem, standingOn(gpus, p.GPU))
 	}
@@ -248,7 +248,7 @@ func (e *Engine) interrupt(ctx context.Context, op *operation, why string) {
 	if op.changed() {
 		state = api.Interrupted
 	}
-	e.end(ctx, op, state, problem)
+	e.endOperation(ctx, op, state, problem)
 }
 
 // parkForApply leaves an operation to a start that may change partitions.
@@ -259,7 +259,7 @@ func (e *Engine) parkForApply(op *operation) {
 			e.setGPU(op, q.GPU, api.Degraded, p, knownInstances(q.Expected))
 		}
 	}
-	e.park(op, p)
+	e.markParked(op, p)
 }
 
 // driverVersion is that of the last poll. Right after the start it asks for one.

@@ -12,10 +12,10 @@ func refusalText(err error) string {
 	return ""
 }
 
-// clusterText says why the cluster does not tell what it was asked. The text of a plan must not depend on what exactly fails.
+// clusterText describes why the cluster gave no answer. The text of a plan must not depend on what exactly fails.
 func clusterText(err error) string {
 	if text := refusalText(err); text != "" {
-		return "the cluster refuses to tell: " + text
+		return "the cluster refuses the request: " + text
 	}
 	return "the cluster does not answer"
 }

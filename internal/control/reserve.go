@@ -17,7 +17,7 @@ import (
 // startTimeout is how long a request waits until what the last process left is finished.
 const startTimeout = 10 * time.Second
 
-// reserve keeps the place of the one operation for a request that is being checked, until release. Other operations must not
+// reserve reserves the engine's one current operation for a request that is being checked, until releaseReservation. Other operations must not
 // block any of the GPUs; retried is the one that is to be taken up again, which does not block itself.
 func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
 	select { // a request that comes right after the start waits, instead of being refused
@@ -26,14 +26,14 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	case <-time.After(startTimeout):
 	}
 	e.repairStore()
-	if p := e.claim(retried); p != nil {
+	if p := e.claimReservation(retried); p != nil {
 		return p
 	}
 	e.reviewParked(ctx, gpus)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, id := range gpus {
-		if op, state := e.blocking(id); op != nil && op != retried {
+		if op, state := e.blockingOperation(id); op != nil && op != retried {
 			e.reserved = false
 			return blockedProblem(op, id, state)
 		}
@@ -41,7 +41,7 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	return nil
 }
 
-func (e *Engine) claim(retried *operation) *api.Problem {
+func (e *Engine) claimReservation(retried *operation) *api.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch {
@@ -60,14 +60,14 @@ func (e *Engine) claim(retried *operation) *api.Problem {
 	return nil
 }
 
-func (e *Engine) release() {
+func (e *Engine) releaseReservation() {
 	e.mu.Lock()
 	e.reserved = false
 	e.mu.Unlock()
 }
 
-// blocking finds the operation that keeps a GPU from being changed, and its state there. It is called with mu held.
-func (e *Engine) blocking(id gpu.UUID) (*operation, api.OperationState) {
+// blockingOperation returns the operation that keeps a GPU from being changed, and its state there. It is called with mu held.
+func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState) {
 	for _, op := range e.operations {
 		if op == e.current || op.Operation.State.Final() {
 			continue
@@ -94,12 +94,12 @@ func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.P
 	return p
 }
 
-// blocked lists the GPUs that cannot be changed now, with the operation that keeps each. It is called with mu held.
-func (e *Engine) blocked() map[gpu.UUID]string {
+// blockedGPUs lists the GPUs that cannot be changed now, with the operation that keeps each. It is called with mu held.
+func (e *Engine) blockedGPUs() map[gpu.UUID]string {
 	list := map[gpu.UUID]string{}
 	for _, op := range e.operations {
 		for _, g := range op.Operation.GPUs {
-			if by, _ := e.blocking(g.GPU); by != nil {
+			if by, _ := e.blockingOperation(g.GPU); by != nil {
 				list[g.GPU] = by.Operation.ID
 			}
 		}
@@ -107,7 +107,7 @@ func (e *Engine) blocked() map[gpu.UUID]string {
 	return list
 }
 
-// repairStore finds out whether a state folder that could not be written can be now.
+// repairStore makes the engine usable again if a state folder that could not be written can be written now.
 func (e *Engine) repairStore() {
 	e.mu.Lock()
 	due := e.unusable != "" && e.loaded && !e.damaged && e.current == nil
@@ -126,10 +126,10 @@ func (e *Engine) repairStore() {
 	e.unusable = ""
 	e.mu.Unlock()
 	level.Info(e.o.Logger).Log("msg", "The state folder of partition control can be used again")
-	e.announce()
+	e.reportState()
 }
 
-// stateText says why a state folder cannot be used, without a path of the node.
+// stateText describes why a state folder cannot be used, without a path of the node.
 func stateText(err error) string {
 	var errno syscall.Errno
 	switch {

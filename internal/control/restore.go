@@ -26,9 +26,9 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 		e.setRestored()
 		return
 	}
-	safe, cancel := lasting(ctx)
+	safe, cancel := withGrace(ctx)
 	defer cancel()
-	gpus, unreadable, err := e.read(safe)
+	gpus, unreadable, err := e.readLayouts(safe)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The layout before the reboot cannot be restored yet", "err", err)
 		e.mu.Lock()
@@ -56,7 +56,7 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 			g, _ := findGPU(gpus, nil, l.GPU)
 			r.addGPU(g, l.Instances)
 		}
-		op, p := e.enter(r, doSteps)
+		op, p := e.enqueue(r, doSteps)
 		if p != nil {
 			return
 		}
@@ -66,7 +66,7 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	e.setRestored()
 }
 
-// notRestored says why a GPU is left as it is, or nothing.
+// notRestored returns why a GPU is not restored, or "" if it was.
 func (e *Engine) notRestored(ctx context.Context, g mig.NodeGPU, l layout, err error) string {
 	switch {
 	case err != nil:
@@ -79,7 +79,7 @@ func (e *Engine) notRestored(ctx context.Context, g mig.NodeGPU, l layout, err e
 	if p := e.blockedGPU(l.GPU); p != nil {
 		return p.Detail
 	}
-	if _, p := e.owners(ctx, touched(stepsBetween(l.GPU, g.Instances, l.Instances)), false); p != nil {
+	if _, p := e.checkOwners(ctx, gpusOfSteps(stepsBetween(l.GPU, g.Instances, l.Instances)), false); p != nil {
 		return p.Detail
 	}
 	return ""
@@ -88,13 +88,13 @@ func (e *Engine) notRestored(ctx context.Context, g mig.NodeGPU, l layout, err e
 func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if op, state := e.blocking(id); op != nil {
+	if op, state := e.blockingOperation(id); op != nil {
 		return blockedProblem(op, id, state)
 	}
 	return nil
 }
 
-// setRestored notes that this boot needs no restore any more.
+// setRestored records that this boot needs no restore any more.
 func (e *Engine) setRestored() {
 	e.mu.Lock()
 	e.restoredBoot = e.o.BootID
@@ -102,14 +102,14 @@ func (e *Engine) setRestored() {
 	_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 }
 
-// restoreLater is restoreOnce if it was put off.
+// restoreLater calls restoreOnce if the restore was postponed.
 func (e *Engine) restoreLater(ctx context.Context) {
 	e.mu.Lock()
 	due := e.restoring
 	e.mu.Unlock()
-	if !due || e.claim(nil) != nil {
+	if !due || e.claimReservation(nil) != nil {
 		return
 	}
-	defer e.release()
+	defer e.releaseReservation()
 	e.restoreOnce(ctx)
 }

@@ -31,7 +31,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 		return nil, p
 	}
 	e.mu.Lock()
-	op, p := e.find(id)
+	op, p := e.findOperation(id)
 	e.mu.Unlock()
 	if p != nil {
 		return nil, p
@@ -39,12 +39,12 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	if p := e.reserve(ctx, op); p != nil {
 		return nil, p
 	}
-	defer e.release()
+	defer e.releaseReservation()
 	if p := e.parkedProblem(op, "accept"); p != nil {
 		return nil, p
 	}
 	e.addWarning(op, "%s has accepted the layout as it stands", by.Name)
-	gpus, _, err := e.read(ctx, op.gpus()...)
+	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The GPUs of an accepted operation cannot be read", "operation", id, "err", err)
 	}
@@ -56,8 +56,8 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	if op.Operation.Verb == api.VerbRecovery {
 		return e.acceptDamage(ctx, op)
 	}
-	e.end(ctx, op, api.Accepted, nil)
-	e.announce()
+	e.endOperation(ctx, op, api.Accepted, nil)
+	e.reportState()
 	if reason := e.Reason(); reason != "" {
 		return nil, problemf(api.ReadOnly, "operation %s is accepted, but that could not be saved yet: %s", id, reason)
 	}
@@ -71,18 +71,18 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 	open := slices.DeleteFunc(slices.Clone(e.operations), func(o *operation) bool { return o.Operation.State.Final() })
 	e.mu.Unlock()
 	for _, o := range open {
-		e.end(ctx, o, api.Accepted, nil)
+		e.endOperation(ctx, o, api.Accepted, nil)
 	}
 	for range 2 { // both slots
 		if err := e.saveOperation(op); err != nil {
-			return nil, failure(err)
+			return nil, failureProblem(err)
 		}
 	}
-	e.announce()
+	e.reportState()
 	return e.Operation(op.Operation.ID)
 }
 
-// parkedProblem says why an operation is not one that waits to be retried or accepted.
+// parkedProblem returns a problem unless an operation waits to be retried or accepted.
 func (e *Engine) parkedProblem(op *operation, what string) *api.Problem {
 	e.mu.Lock()
 	state := op.Operation.State
@@ -91,7 +91,7 @@ func (e *Engine) parkedProblem(op *operation, what string) *api.Problem {
 		return problemf(api.BadSpec, "operation %s is %s: there is nothing to %s", op.Operation.ID, state, what)
 	}
 	for _, g := range op.Operation.GPUs {
-		if !e.gpuState(op, g.GPU).Final() && e.hangs(g.GPU) {
+		if !e.gpuState(op, g.GPU).Final() && e.hasHungCall(g.GPU) {
 			p := problemf(api.StuckNode, "a driver call for %s has still not returned; try again, or reboot the node if it never does", g.GPU)
 			p.Operation = op.Operation.ID
 			return p
@@ -100,8 +100,8 @@ func (e *Engine) parkedProblem(op *operation, what string) *api.Problem {
 	return nil
 }
 
-// hangs reports whether a driver call for a GPU has not returned: what it does when it returns is unknown.
-func (e *Engine) hangs(id gpu.UUID) bool {
+// hasHungCall reports whether a driver call for a GPU has not returned: what it does when it returns is unknown.
+func (e *Engine) hasHungCall(id gpu.UUID) bool {
 	h, ok := e.o.Actuator.(Hanging)
 	return ok && h.Hung(id)
 }
@@ -110,8 +110,8 @@ func (e *Engine) hangs(id gpu.UUID) bool {
 // the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// retryParked takes operations up again by itself whose driver call has returned, or for which there is room on disk again: at
-// once, then ever more rarely.
+// retryParked resumes operations whose driver call has returned, or for which there is room on disk again: at
+// once, then at growing intervals.
 func (e *Engine) retryParked(ctx context.Context) {
 	e.mu.Lock()
 	var due []*operation
@@ -136,7 +136,7 @@ func (e *Engine) retryParked(ctx context.Context) {
 	}
 }
 
-// retry takes the rollback of an operation up again.
+// retry resumes the rollback of an operation.
 func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, error) {
 	if op.Operation.Verb == api.VerbRecovery {
 		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
@@ -144,7 +144,7 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	if p := e.reserve(ctx, op, op.gpus()...); p != nil {
 		return nil, p
 	}
-	defer e.release()
+	defer e.releaseReservation()
 	e.mu.Lock()
 	over := op.Operation.State.Final()
 	e.mu.Unlock()
@@ -163,7 +163,7 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	e.mu.Unlock()
 	e.setState(op, api.RollingBack, "the rollback is tried again")
 	e.queue <- op
-	e.announce()
+	e.reportState()
 	return e.Operation(op.Operation.ID)
 }
 
@@ -180,7 +180,7 @@ func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
 				continue
 			}
 			if err := e.regainView(ctx, op, p); isForeign(err) {
-				e.noteForeign(ctx, op, err)
+				e.markForeign(ctx, op, err)
 				reviewed = true
 			}
 		}
@@ -189,8 +189,8 @@ func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
 			if !op.changed() {
 				state = api.Failed
 			}
-			e.end(ctx, op, state, problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
-			e.announce()
+			e.endOperation(ctx, op, state, problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
+			e.reportState()
 		} else if reviewed {
 			_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 		}

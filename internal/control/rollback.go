@@ -17,17 +17,17 @@ import (
 
 // startRollback rolls an operation back because of cause.
 func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) {
-	problem := failure(cause)
+	problem := failureProblem(cause)
 	e.mu.Lock()
 	op.Cause, op.Operation.Error = problem, problem
 	e.mu.Unlock()
 	e.addNote(op, "%s", problem.Detail)
-	e.noteForeign(ctx, op, cause)
+	e.markForeign(ctx, op, cause)
 	e.rollBack(ctx, op)
 }
 
-// noteForeign ends an operation on a GPU that another client has changed.
-func (e *Engine) noteForeign(ctx context.Context, op *operation, err error) {
+// markForeign ends an operation on a GPU that another client has changed.
+func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	var foreign *foreignError
 	if !errors.As(err, &foreign) {
 		return
@@ -39,7 +39,7 @@ func (e *Engine) noteForeign(ctx context.Context, op *operation, err error) {
 	level.Warn(e.o.Logger).Log("msg", "Another client has changed a GPU in the middle of an operation; it is left as it stands",
 		"operation", op.Operation.ID, "gpu", foreign.gpu)
 	if foreign.standing == nil { // it was changing all the time
-		if gpus, _, err := e.read(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
+		if gpus, _, err := e.readLayouts(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
 			foreign.standing = knownInstances(gpus[0].Instances)
 		}
 	}
@@ -65,21 +65,21 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 		if err != nil && !isForeign(err) {
 			failed = cmp.Or(failed, err)
 		}
-		e.noteRollback(ctx, op, p, err)
+		e.recordRollback(ctx, op, p, err)
 	}
 	if failed != nil {
-		e.park(op, failed)
+		e.markParked(op, failed)
 		return
 	}
 	e.finishRollback(ctx, op)
 }
 
-// noteRollback sets the state of a GPU after its rollback.
-func (e *Engine) noteRollback(ctx context.Context, op *operation, p *part, err error) {
+// recordRollback sets the state of a GPU after its rollback.
+func (e *Engine) recordRollback(ctx context.Context, op *operation, p *part, err error) {
 	switch {
 	case isForeign(err):
-		e.noteForeign(ctx, op, err)
-	case hung(err):
+		e.markForeign(ctx, op, err)
+	case isTimeout(err):
 		e.setGPU(op, p.GPU, api.Stuck, err, knownInstances(p.Expected))
 	case err != nil:
 		e.setGPU(op, p.GPU, api.Degraded, err, knownInstances(p.Expected))
@@ -111,12 +111,12 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 	return nil
 }
 
-// regainView reads a GPU and finds out whether it is as the operation has left it, before or after the step that is pending.
+// regainView reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the step that is pending.
 func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
-	if e.hangs(p.GPU) {
+	if e.hasHungCall(p.GPU) {
 		return fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)
 	}
-	gpus, unreadable, err := e.read(ctx, p.GPU)
+	gpus, unreadable, err := e.readLayouts(ctx, p.GPU)
 	if err != nil {
 		return err
 	}
@@ -128,24 +128,24 @@ func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
 	defer e.mu.Unlock()
 	p.facts = g
 	if mig.SameInstances(g.Instances, p.Expected) {
-		op.settleStep(p, api.StepFailed)
+		op.endPendingStep(p, api.StepFailed)
 		return nil
 	}
 	if p.Pending != nil {
 		if after, err := afterStep(p.Expected, *p.Pending, g.Instances); err == nil {
-			op.settleStep(p, api.StepDone)
+			op.endPendingStep(p, api.StepDone)
 			p.Expected, p.Changed = after, true
 			return nil
 		}
 	}
 	p.Changed = p.Changed || p.Pending != nil
-	op.settleStep(p, api.StepFailed)
+	op.endPendingStep(p, api.StepFailed)
 	return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
 }
 
-// settleStep notes what became of the step that is pending on a GPU, which may be of a former process. It is called with the
+// endPendingStep records what became of the step that is pending on a GPU, which may be of a former process. It is called with the
 // engine's mu held.
-func (op *operation) settleStep(p *part, state api.StepState) {
+func (op *operation) endPendingStep(p *part, state api.StepState) {
 	p.Pending = nil
 	for _, list := range [][]api.OperationStep{op.Operation.Steps, op.Operation.Rollback} {
 		for n := range list {
@@ -167,13 +167,13 @@ func (e *Engine) markUndone(op *operation, id gpu.UUID) {
 	}
 }
 
-// park leaves an operation to be taken up again: by itself once the cause is gone, by an operator, or by the next start.
-func (e *Engine) park(op *operation, err error) {
+// markParked leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an operator, or by the next start.
+func (e *Engine) markParked(op *operation, err error) {
 	state := api.Degraded
 	if e.anyGPU(op, api.Stuck) {
 		state = api.Stuck
 	}
-	p := *failure(err)
+	p := *failureProblem(err)
 	if op.Cause != nil && op.Cause.Detail != p.Detail {
 		p.Detail = fmt.Sprintf("%s (the rollback: %s)", op.Cause.Detail, p.Detail)
 		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
@@ -188,7 +188,7 @@ func (e *Engine) park(op *operation, err error) {
 	e.setState(op, state, string(state))
 	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
 	if !op.parked {
-		e.count(op, state)
+		e.countOperation(op, state)
 	}
 	op.parked = true
 }
@@ -215,19 +215,19 @@ func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 	}
 	e.mu.Unlock()
 	if state != api.Failed {
-		e.nameReplaced(ctx, op)
-		e.poll(ctx, op)
+		e.listReplaced(ctx, op)
+		e.pollLayout(ctx, op)
 		e.runHooks(ctx, op, state)
 		if e.deferToRestart(ctx, op) {
 			return
 		}
 	}
-	e.end(ctx, op, state, nil)
+	e.endOperation(ctx, op, state, nil)
 }
 
-// nameReplaced notes which MIG devices have other UUIDs than before the operation.
-func (e *Engine) nameReplaced(ctx context.Context, op *operation) {
-	gpus, _, err := e.read(ctx, op.gpus()...)
+// listReplaced records which MIG devices have other UUIDs than before the operation.
+func (e *Engine) listReplaced(ctx context.Context, op *operation) {
+	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		return
 	}
@@ -241,7 +241,7 @@ func (e *Engine) nameReplaced(ctx context.Context, op *operation) {
 		if op.Operation.State == api.Settling { // the layout after, of a rollback, had UUIDs once
 			want = p.after()
 		}
-		for from, to := range renamed(want, layout{GPU: g.UUID, Instances: g.Instances}) {
+		for from, to := range renamedDevices(want, layout{GPU: g.UUID, Instances: g.Instances}) {
 			names[from] = to
 		}
 	}
@@ -250,9 +250,9 @@ func (e *Engine) nameReplaced(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 }
 
-// end closes an operation. If its end cannot be saved, the engine is read-only, and tries again.
-func (e *Engine) end(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
-	e.uncordon(ctx, op)
+// endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again.
+func (e *Engine) endOperation(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
+	e.uncordonNode(ctx, op)
 	e.mu.Lock()
 	op.Operation.Ended, op.Operation.WaitsFor = e.o.Now(), nil
 	if p != nil {
@@ -275,7 +275,7 @@ func (e *Engine) end(ctx context.Context, op *operation, state api.OperationStat
 	} else {
 		_ = e.saveHistory()
 	}
-	e.count(op, state)
+	e.countOperation(op, state)
 }
 
 // logEnd logs the end of an operation, as a warning if the operation has any.
@@ -314,7 +314,7 @@ func (e *Engine) rememberLayouts(op *operation) {
 	}
 }
 
-func (e *Engine) count(op *operation, state api.OperationState) {
+func (e *Engine) countOperation(op *operation, state api.OperationState) {
 	if e.o.Observer != nil {
 		e.o.Observer.Operation(op.Operation.Verb, string(state), e.o.Now().Sub(op.Operation.Started))
 	}

@@ -14,23 +14,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// settle lets the Snapshot, the hooks and the kubelet follow the new layout. Nothing of it fails the operation, and it blocks
-// only the operation's GPUs. A ctx that ends makes it wait no longer; if the grace period ends, the next start does it again.
-func (e *Engine) settle(ctx context.Context, op *operation) {
-	safe, cancel := lasting(ctx)
+// awaitSettled waits until the Snapshot, the hooks and the kubelet have followed the new layout. No failure of it fails the operation, and it blocks
+// only the operation's GPUs. It returns early when ctx ends; if the grace period ends, the next start does it again.
+func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
+	safe, cancel := withGrace(ctx)
 	defer cancel()
-	e.poll(ctx, op)
-	e.nameReplaced(safe, op)
+	e.pollLayout(ctx, op)
+	e.listReplaced(safe, op)
 	e.runHooks(safe, op, api.Succeeded)
 	if e.deferToRestart(safe, op) {
 		return
 	}
 	e.awaitKubelet(ctx, op)
-	e.end(safe, op, api.Succeeded, nil)
+	e.endOperation(safe, op, api.Succeeded, nil)
 	e.mu.Lock()
 	e.endEvents(op)
 	e.mu.Unlock()
-	e.announce()
+	e.reportState()
 }
 
 // EndSettling ends the wait for the kubelet of an operation that settles.
@@ -39,7 +39,7 @@ func (e *Engine) EndSettling(_ context.Context, by Actor, id string) (*api.Opera
 		return nil, p
 	}
 	e.mu.Lock()
-	op, p := e.find(id)
+	op, p := e.findOperation(id)
 	if p == nil && op.Operation.State != api.Settling {
 		p = problemf(api.BadSpec, "operation %s is %s: it does not wait for the kubelet", id, op.Operation.State)
 	}
@@ -57,8 +57,8 @@ func (e *Engine) EndSettling(_ context.Context, by Actor, id string) (*api.Opera
 	return e.Operation(id)
 }
 
-// poll makes the Snapshot follow.
-func (e *Engine) poll(ctx context.Context, op *operation) {
+// pollLayout polls, so that the Snapshot has the new layout.
+func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	if err := e.o.Node.Poll(ctx, nil); err != nil {
@@ -71,7 +71,7 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 	if e.o.RunHook == nil || len(e.o.Hooks) == 0 {
 		return
 	}
-	env := e.environment(ctx, op, state)
+	env := e.hookEnvironment(ctx, op, state)
 	for _, h := range e.o.Hooks {
 		r := e.o.RunHook(ctx, h, env)
 		e.mu.Lock()
@@ -81,10 +81,10 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 	}
 }
 
-// environment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by commas.
-func (e *Engine) environment(ctx context.Context, op *operation, state api.OperationState) []string {
+// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by commas.
+func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.OperationState) []string {
 	var gpus, before, now []string
-	live, _, err := e.read(ctx, op.gpus()...)
+	live, _, err := e.readLayouts(ctx, op.gpus()...)
 	for _, id := range op.gpus() {
 		gpus = append(gpus, string(id))
 		if g, missing := findGPU(live, nil, id); err == nil && missing == nil && op.Operation.Verb != api.VerbMode {
@@ -127,19 +127,19 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 		}
 	}()
 	for {
-		list, err := e.allocatable(ctx)
+		list, err := e.readAllocatable(ctx)
 		if errors.Is(err, gpu.ErrNoKubelet) {
 			return
 		}
-		if err == nil && len(list) == 0 && e.onlyClaims(ctx) {
+		if err == nil && len(list) == 0 && e.usesOnlyClaims(ctx) {
 			return
 		}
-		missing, stale := changed.compare(list, err)
+		missing, stale := changed.compareOffers(list, err)
 		if len(missing)+len(stale) == 0 {
 			return
 		}
 		e.setWaiting(op, waitingFor(missing, stale, err))
-		wait(ctx, time.Second)
+		sleep(ctx, time.Second)
 		if ctx.Err() == nil {
 			continue
 		}
@@ -148,15 +148,15 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	}
 }
 
-// allocatable asks the kubelet which devices it can give out.
-func (e *Engine) allocatable(ctx context.Context) ([]gpu.Offer, error) {
+// readAllocatable asks the kubelet which devices it can give out.
+func (e *Engine) readAllocatable(ctx context.Context) ([]gpu.Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	return e.o.Assignments.Allocatable(ctx)
 }
 
-// onlyClaims reports whether containers were given devices, and all of them by DRA claims.
-func (e *Engine) onlyClaims(ctx context.Context) bool {
+// usesOnlyClaims reports whether containers were given devices, and all of them by DRA claims.
+func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, _ := e.o.Assignments.List(ctx) // what it has returned before is as good
@@ -164,7 +164,7 @@ func (e *Engine) onlyClaims(ctx context.Context) bool {
 	return len(all) > 0 && !slices.ContainsFunc(all, func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") })
 }
 
-// waitingFor says what an operation waits for: failed is the error of the kubelet's last answer, or nil.
+// waitingFor describes what an operation waits for. failed is the error of the kubelet's last answer, or nil.
 func waitingFor(missing, stale []string, failed error) []string {
 	if failed != nil {
 		return []string{fmt.Sprintf("the kubelet to say which devices it offers (%s)", reasonText(failed))}
@@ -179,7 +179,7 @@ func waitingFor(missing, stale []string, failed error) []string {
 	return list
 }
 
-// setWaiting notes what an operation waits for, and adds an event if that has changed.
+// setWaiting records what an operation waits for, and adds an event if that has changed.
 func (e *Engine) setWaiting(op *operation, list []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,7 +192,7 @@ func (e *Engine) setWaiting(op *operation, list []string) {
 	}
 }
 
-// warnUnsettled says what to restart after a wait for the kubelet in vain: failed is the error of its last answer, or nil.
+// warnUnsettled adds a warning that names what to restart when the kubelet has not followed in time. failed is the error of its last answer, or nil.
 func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed error) {
 	if failed != nil {
 		e.addWarning(op, "the kubelet does not say what it offers (%s): mend or restart it, and the device plugin if it does not follow", reasonText(failed))
@@ -206,9 +206,9 @@ func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed er
 	}
 }
 
-// cordon keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that the cordon is
+// cordonNode keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that the cordon is
 // this program's: so it is undone after a crash, and no other cordon is.
-func (e *Engine) cordon(ctx context.Context, op *operation) error {
+func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil {
 		return nil
 	}
@@ -233,9 +233,9 @@ func (e *Engine) setCordoned(op *operation, cordoned bool) {
 	e.mu.Unlock()
 }
 
-// uncordon undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it again, and the
+// uncordonNode undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it again, and the
 // next start.
-func (e *Engine) uncordon(ctx context.Context, op *operation) {
+func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	e.cordoning.Lock()
 	defer e.cordoning.Unlock()
 	e.mu.Lock()
@@ -269,7 +269,7 @@ func (e *Engine) retryUncordon(ctx context.Context) {
 	if op == nil {
 		return
 	}
-	if e.uncordon(ctx, op); !op.Cordoned {
+	if e.uncordonNode(ctx, op); !op.Cordoned {
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
 }

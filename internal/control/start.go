@@ -26,16 +26,16 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	case n.plan.TakeOver && !by.Rights.TakeOver:
 		return nil, problemf(api.Forbidden, "%s may not take over GPUs that another controller manages (right take-over)", by.Name)
 	}
-	if p := e.reserve(ctx, nil, touched(n.plan.Steps)...); p != nil {
+	if p := e.reserve(ctx, nil, gpusOfSteps(n.plan.Steps)...); p != nil {
 		return nil, p
 	}
-	defer e.release()
-	c, p := e.still(ctx, n)
+	defer e.releaseReservation()
+	c, p := e.checkStillHolds(ctx, n)
 	if p != nil {
 		return nil, p
 	}
 	started := e.newRecord(ctx, api.VerbApply, by.Name, n.plan.Steps)
-	started.Force, started.TakeOver = c.widen(n.plan.Forced), n.plan.TakeOver
+	started.Force, started.TakeOver = c.widenForce(n.plan.Forced), n.plan.TakeOver
 	started.Operation.Plan = n.plan.ID
 	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
 	for _, l := range n.after {
@@ -45,12 +45,12 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 		}
 		started.addGPU(g, l.Instances)
 	}
-	return e.accept(started, doSteps)
+	return e.acceptOperation(started, doSteps)
 }
 
-// newRecord begins the record of an operation of these steps.
+// newRecord returns the record of an operation of these steps.
 func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps []mig.Step) record {
-	r := record{Operation: e.header(verb, by), Boot: e.o.BootID, Driver: e.driverVersion(ctx)}
+	r := record{Operation: e.newHeader(verb, by), Boot: e.o.BootID, Driver: e.driverVersion(ctx)}
 	r.Operation.Steps = pendingSteps(steps)
 	return r
 }
@@ -77,45 +77,45 @@ func (e *Engine) mayApply(by Actor) *api.Problem {
 	}
 }
 
-// still finds out whether what a plan was made from is still so.
-func (e *Engine) still(ctx context.Context, n *planned) (*census, *api.Problem) {
-	c, err := e.survey(ctx)
+// checkStillHolds returns a problem if what a plan was made from has changed.
+func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.Problem) {
+	c, err := e.collectUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
 	now := *n.plan
 	var p *api.Problem
-	if now.Owners, p = e.owners(ctx, touched(now.Steps), now.TakeOver); p != nil {
+	if now.Owners, p = e.checkOwners(ctx, gpusOfSteps(now.Steps), now.TakeOver); p != nil {
 		return nil, p
 	}
-	if facts := e.facts(c, &now); hash(facts) != n.plan.Hash {
-		return nil, problemf(api.StalePlan, "plan again; %s", changed(n.facts, facts))
+	if facts := e.collectFacts(c, &now); hashFacts(facts) != n.plan.Hash {
+		return nil, problemf(api.StalePlan, "plan again; %s", describeChanges(n.facts, facts))
 	}
 	return c, nil
 }
 
-func (e *Engine) header(verb api.Verb, by string) api.Operation {
+func (e *Engine) newHeader(verb api.Verb, by string) api.Operation {
 	return api.Operation{APIVersion: api.Version, ID: newID(), Verb: verb, By: by, State: api.Pending, Started: e.o.Now(), Steps: []api.OperationStep{}}
 }
 
-// accept saves an operation and hands it to Run. One without steps is over at once.
-func (e *Engine) accept(r record, t task) (*api.Operation, error) {
-	op, p := e.enter(r, t)
+// acceptOperation saves an operation and hands it to Run. One without steps is over at once.
+func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
+	op, p := e.enqueue(r, t)
 	if p != nil {
 		return nil, p
 	}
 	if t == doSteps && len(op.Operation.Steps) == 0 {
-		e.end(context.Background(), op, api.Succeeded, nil)
+		e.endOperation(context.Background(), op, api.Succeeded, nil)
 		e.clearCurrent(context.Background(), op)
 	} else {
 		e.queue <- op
 	}
-	e.announce()
+	e.reportState()
 	return e.Operation(op.Operation.ID)
 }
 
-// enter saves an operation and makes it the current one. The room for all that it will save is reserved first.
-func (e *Engine) enter(r record, t task) (*operation, *api.Problem) {
+// enqueue saves an operation and makes it the current one. The room for all that it will save is reserved first.
+func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 	op := newOperation(r)
 	op.task, op.live = t, true
 	err := e.reserveRoom(op)
@@ -133,14 +133,14 @@ func (e *Engine) enter(r record, t task) (*operation, *api.Problem) {
 	return op, nil
 }
 
-// Rollback restores the layout before an operation that has succeeded, as an operation of its own; or takes up again the
+// Rollback restores the layout before an operation that has succeeded, as an operation of its own; or resumes the
 // rollback of one that is degraded or stuck.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
 	e.mu.Lock()
-	op, p := e.find(id)
+	op, p := e.findOperation(id)
 	var state api.OperationState
 	if p == nil {
 		state = op.Operation.State
@@ -166,19 +166,19 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	if p := e.reserve(ctx, nil, op.gpus()...); p != nil {
 		return nil, p
 	}
-	defer e.release()
-	r, p := e.backTo(ctx, op)
+	defer e.releaseReservation()
+	r, p := e.newRollback(ctx, op)
 	if p != nil {
 		return nil, p
 	}
 	r.Operation.By = by.Name
-	return e.accept(*r, doSteps)
+	return e.acceptOperation(*r, doSteps)
 }
 
-// backTo makes the operation that restores the layout before another one. It destroys what is idle, on GPUs that nothing has
+// newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs that nothing has
 // changed since.
-func (e *Engine) backTo(ctx context.Context, op *operation) (*record, *api.Problem) {
-	c, err := e.survey(ctx)
+func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
+	c, err := e.collectUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -198,8 +198,8 @@ func (e *Engine) backTo(ctx context.Context, op *operation) (*record, *api.Probl
 			return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode on any more", g.Index, g.UUID)
 		}
 		for _, s := range list {
-			if !creates(s) {
-				blocking = append(blocking, c.blocked(g, s)...)
+			if !isCreation(s) {
+				blocking = append(blocking, c.listBlockers(g, s)...)
 			}
 		}
 		live, steps = append(live, g), append(steps, list...)
@@ -209,7 +209,7 @@ func (e *Engine) backTo(ctx context.Context, op *operation) (*record, *api.Probl
 		p.Blocking = blocking
 		return nil, withHint(p)
 	}
-	if _, p := e.owners(ctx, touched(steps), op.TakeOver); p != nil {
+	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), op.TakeOver); p != nil {
 		return nil, p
 	}
 	r := e.newRecord(ctx, api.VerbRollback, "", steps)
@@ -220,14 +220,14 @@ func (e *Engine) backTo(ctx context.Context, op *operation) (*record, *api.Probl
 	return &r, nil
 }
 
-// blocked says who holds what a step would destroy.
-func (c *census) blocked(g mig.NodeGPU, s mig.Step) []api.Blocker {
+// listBlockers returns the holders of what a step would destroy.
+func (c *usage) listBlockers(g mig.NodeGPU, s mig.Step) []api.Blocker {
 	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
 	if at < 0 {
 		return nil
 	}
 	i := g.Instances[at]
-	holds := c.busy(g, i, s, nil)
+	holds := c.busyHolds(g, i, s, nil)
 	if len(holds) == 0 {
 		return nil
 	}
@@ -238,4 +238,4 @@ func (c *census) blocked(g mig.NodeGPU, s mig.Step) []api.Blocker {
 	return []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
 }
 
-func creates(s mig.Step) bool { return s.Op == mig.CreateInstance || s.Op == mig.CreateCompute }
+func isCreation(s mig.Step) bool { return s.Op == mig.CreateInstance || s.Op == mig.CreateCompute }

@@ -155,8 +155,8 @@ func TestFreeCovers(t *testing.T) {
 		w := newWorld(t)
 		w.split()
 		w.pods = gpu.Assignments{Incomplete: kubeletRestarted, Free: tt.free}
-		c := &census{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
-		w.engine(t, nil).askPods(t.Context(), c, []mig.NodeGPU{*w.gpu(gpu1)})
+		c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+		w.engine(t, nil).addPods(t.Context(), c, []mig.NodeGPU{*w.gpu(gpu1)})
 		for _, u := range []unit{whole, first, other} {
 			if held := len(c.holds[u]) > 0; held != slices.Contains(tt.held, u) {
 				t.Errorf("%s: %+v is held: %t", name, u, held)

@@ -15,8 +15,8 @@ import (
 )
 
 // admit authenticates the caller, and refuses callers that call too often.
-func (c *call) admit(d door) error {
-	who, err := c.authenticate(d)
+func (c *call) admit(a authenticator) error {
+	id, err := c.authenticate(a)
 	var limited *api.Problem
 	switch {
 	case errors.As(err, &limited):
@@ -35,12 +35,12 @@ func (c *call) admit(d door) error {
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
 		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
 	}
-	c.who = who
-	c.entry.Actor, c.entry.Method = who.name, who.method
-	if who.from != "" {
-		c.entry.From = who.from
+	c.identity = id
+	c.entry.Actor, c.entry.Method = id.name, id.method
+	if id.from != "" {
+		c.entry.From = id.from
 	}
-	if who.powerless() {
+	if id.powerless() {
 		c.hangUp()
 	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.admit(c.caller()) {
 		c.hangUp()
@@ -49,7 +49,7 @@ func (c *call) admit(d door) error {
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
 		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
 	}
-	if wait, ok := c.s.actors.take(c.caller()); !ok {
+	if wait, ok := c.s.actors.takeToken(c.caller()); !ok {
 		return c.tooMany(wait, "Too many calls.")
 	}
 	return nil
@@ -63,32 +63,32 @@ func (c *call) admit(d door) error {
 // token from the same address competes with them for one review in two seconds. It is not locked out for good: a review
 // that succeeds returns what it drew, the token is then remembered for an hour (see reviewedTokens), and two seconds after
 // the flood has ended there is a review for it in any case.
-func (c *call) authenticate(d door) (identity, error) {
-	who, err := d.identify(c.r)
-	if err == nil && !who.powerless() {
-		return who, nil
+func (c *call) authenticate(a authenticator) (identity, error) {
+	id, err := a.identify(c.r)
+	if err == nil && !id.powerless() {
+		return id, nil
 	}
-	unreviewed, token, remote := errors.Is(err, errUnreviewed), who.token, c.entry.From
+	unreviewed, token, remote := errors.Is(err, errUnreviewed), id.token, c.entry.From
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {
-		if wait, ok := c.s.fails.take(remote); !ok {
+		if wait, ok := c.s.fails.takeToken(remote); !ok {
 			return identity{}, c.tooMany(wait, "Too many failed authentications from there.")
 		}
 	}
 	if !unreviewed {
-		return who, err
+		return id, err
 	}
-	who, err = d.review(c.r.Context(), token)
+	id, err = a.review(c.r.Context(), token)
 	switch {
-	case err == nil && !who.powerless():
+	case err == nil && !id.powerless():
 		c.s.reviewed.add(token)
 		if !trusted {
-			c.s.fails.give(remote)
+			c.s.fails.returnToken(remote)
 		}
 	case !errors.Is(err, errCannotCheck):
 		c.s.reviewed.remove(token)
 	}
-	return who, err
+	return id, err
 }
 
 // powerless reports whether the caller is known but has no right at all. In a cluster every pod has a token of which the API

@@ -16,7 +16,7 @@ import (
 )
 
 // newTLSDoor returns an authenticator of the token s3cret, of the client certificate "operator", and of the reviewer's tokens.
-func newTLSDoor(t *testing.T, a *authority, reviewer Reviewer) *tlsDoor {
+func newTLSDoor(t *testing.T, a *authority, reviewer Reviewer) *tlsAuthenticator {
 	t.Helper()
 	config, err := newConfigFile(writeConfig(t, a, `
 tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}
@@ -27,11 +27,11 @@ kubernetes: true
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tlsDoor{config: config, reviewer: reviewer}
+	return &tlsAuthenticator{config: config, reviewer: reviewer}
 }
 
 // show makes a call with a token or certificates, all from one address.
-func (r *rig) show(d door, token string, certs ...*x509.Certificate) *httptest.ResponseRecorder {
+func (r *rig) show(d authenticator, token string, certs ...*x509.Certificate) *httptest.ResponseRecorder {
 	request := httptest.NewRequest("GET", "/api/v1/operations", nil)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)

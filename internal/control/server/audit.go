@@ -23,7 +23,7 @@ type auditEntry struct {
 	Op        string          `json:"operation,omitempty"`
 	GPU       string          `json:"gpu,omitempty"`
 	Device    string          `json:"device,omitempty"`    // that is confirmed to be free
-	Confirmed []string        `json:"confirmed,omitempty"` // containers that count as its holders no longer
+	Confirmed []string        `json:"confirmed,omitempty"` // containers that are no longer counted as its holders
 	Spec      string          `json:"specSHA256,omitempty"`
 	Force     []string        `json:"force,omitempty"`
 	Enabled   *bool           `json:"enabled,omitempty"`  // the MIG mode asked for

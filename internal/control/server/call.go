@@ -20,18 +20,18 @@ import (
 
 // call is one request on its way.
 type call struct {
-	s     *server
-	w     *recorder
-	r     *http.Request
-	who   identity
-	body  []byte
-	turn  *planTicket // of a call for a plan
-	entry auditEntry
+	s        *server
+	w        *recorder
+	r        *http.Request
+	identity identity
+	body     []byte
+	turn     *planTicket // of a call for a plan
+	entry    auditEntry
 	// begun is set once the audit log has the line before a change.
 	begun bool
 }
 
-// recorder notes what is answered, and keeps it where an Idempotency-Key wants it kept.
+// recorder records the status of an answer, and its body if the call has an Idempotency-Key.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -58,32 +58,32 @@ func (w *recorder) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController reach the connection.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// handler answers those who come through one door.
-func (s *server) handler(d door) http.Handler {
+// handler returns the handler of a listener whose callers a authenticates.
+func (s *server) handler(a authenticator) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := s.o.Now()
 		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r}
-		c.entry = auditEntry{Time: begun, From: d.from(r), Request: "unknown path"}
+		c.entry = auditEntry{Time: begun, From: a.from(r), Request: "unknown path"}
 		c.w.Header().Set("Cache-Control", "no-store")
 		c.w.Header().Set("X-Content-Type-Options", "nosniff")
 		defer c.end(begun)
 		defer func() {
 			if broken := recover(); broken != nil {
-				c.broke(broken)
+				c.answerPanic(broken)
 			}
 		}()
-		if err := c.answer(d); err != nil {
-			c.fail(err)
+		if err := c.handle(a); err != nil {
+			c.answerProblem(err)
 		}
 	})
 }
 
-// answer leads the call through all checks to its route.
-func (c *call) answer(d door) error {
-	if err := c.admit(d); err != nil {
+// handle checks the call and passes it to its route.
+func (c *call) handle(a authenticator) error {
+	if err := c.admit(a); err != nil {
 		return err
 	}
-	to, err := c.s.find(c.r)
+	to, err := c.s.findRoute(c.r)
 	if err != nil {
 		return c.notFound(err)
 	}
@@ -95,10 +95,10 @@ func (c *call) answer(d door) error {
 	limit := c.s.limits.bodyBytes
 	if to.verb == verbPlan {
 		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
-		if c.turn = c.s.plans.join(c.caller()); c.turn == nil {
+		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
 			return c.tooMany(1, "Too many of your plans are waiting.")
 		}
-		defer c.turn.leave()
+		defer c.turn.release()
 		limit = c.s.limits.planBytes
 	}
 	switch {
@@ -114,17 +114,17 @@ func (c *call) answer(d door) error {
 	// The deadline was for the request. It would end the call's context, and streams are longer than it.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
 	if key := c.r.Header.Get("Idempotency-Key"); key != "" && to.method != http.MethodGet {
-		return c.once(key, to)
+		return c.answerOnce(key, to)
 	}
 	return to.do(c)
 }
 
 // caller is the name under which a caller's calls are counted together.
-func (c *call) caller() string { return c.who.method + " " + c.who.name }
+func (c *call) caller() string { return c.identity.method + " " + c.identity.name }
 
 func (c *call) need(v verb) error {
-	if !*rightOf(&c.who.rights, v) {
-		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.who.name, v)
+	if !*rightOf(&c.identity.rights, v) {
+		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.identity.name, v)
 	}
 	return nil
 }
@@ -143,8 +143,8 @@ func (c *call) needFor(force []string, takeOver bool) error {
 	return nil
 }
 
-// once answers a call with an Idempotency-Key: again what was answered before, or for the first time.
-func (c *call) once(key string, to *route) error {
+// answerOnce answers a call with an Idempotency-Key: if the key was used before, with the stored answer.
+func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.", maxKey)
 	}
@@ -161,10 +161,10 @@ func (c *call) once(key string, to *route) error {
 			if status == 0 { // a panic
 				status = http.StatusInternalServerError
 			}
-			c.s.replays.settle(k, status, c.w.Header(), c.w.keep.Bytes())
+			c.s.replays.storeAnswer(k, status, c.w.Header(), c.w.keep.Bytes())
 		}()
 		if err := to.do(c); err != nil {
-			c.fail(err)
+			c.answerProblem(err)
 		}
 		return nil
 	case stands.request != request:
@@ -180,10 +180,10 @@ func (c *call) once(key string, to *route) error {
 	}
 	c.w.WriteHeader(stands.status)
 	_, err := c.w.Write(stands.body)
-	return c.gone(err)
+	return c.logClientGone(err)
 }
 
-// begin writes down that a change is about to be made. Nothing is changed of which there would be no account.
+// begin writes to the audit log that a change is about to be made. A change that cannot be logged is refused.
 func (c *call) begin() error {
 	e := c.entry
 	e.Phase = "begin"
@@ -204,7 +204,7 @@ func systemReason(err error) string {
 	return "it failed"
 }
 
-// end writes down how the call was answered. Reads that were not refused are counted instead. A change always has its line.
+// end writes to the audit log how the call was answered. Reads that were not refused are counted instead. A change always has its line.
 // Other calls can be made without end, so each caller has a bounded number of lines for each status (limits.linesBurst and
 // linesPerSecond), and the next line says how many calls it stands for.
 func (c *call) end(begun time.Time) {
@@ -217,11 +217,11 @@ func (c *call) end(begun time.Time) {
 	}
 	if !c.begun {
 		caller := "from " + e.From
-		if c.who.name != "" {
+		if c.identity.name != "" {
 			caller = c.caller()
 		}
 		var ok bool
-		if e.Calls, ok = c.s.lines.takeLine(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
+		if e.Calls, ok = c.s.lines.takeLogLine(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
 			return
 		}
 	}
@@ -232,11 +232,11 @@ func (c *call) end(begun time.Time) {
 	}
 }
 
-// fail answers with a problem, unless the answer has begun.
-func (c *call) fail(err error) {
+// answerProblem answers with a problem, unless the answer has begun.
+func (c *call) answerProblem(err error) {
 	p, internal := asProblem(err)
 	if internal {
-		_ = level.Error(c.s.logger).Log("msg", "Call of partition control failed", "actor", c.who.name, "request", c.entry.Request, "err", err)
+		_ = level.Error(c.s.logger).Log("msg", "Call of partition control failed", "actor", c.identity.name, "request", c.entry.Request, "err", err)
 	}
 	c.entry.Problem = p.Type
 	if c.w.status == 0 {
@@ -244,12 +244,12 @@ func (c *call) fail(err error) {
 	}
 }
 
-// broke makes a problem of a panic.
-func (c *call) broke(broken any) {
+// answerPanic answers a call that has panicked with a problem.
+func (c *call) answerPanic(broken any) {
 	_ = level.Error(c.s.logger).Log("msg", "Call of partition control panicked", "request", c.entry.Request,
 		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
 	answered := c.w.status != 0
-	c.fail(problem(api.Internal, http.StatusInternalServerError, "The log of mig-exporter on the node has the cause."))
+	c.answerProblem(problem(api.Internal, http.StatusInternalServerError, "The log of mig-exporter on the node has the cause."))
 	if answered {
 		panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
 	}
@@ -264,24 +264,26 @@ func (c *call) respond(status int, document any) error {
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(status)
 	_, err = c.w.Write(append(body, '\n'))
-	return c.gone(err)
+	return c.logClientGone(err)
 }
 
-// gone: a client that does not take its answer is told of in the log for those who look closely.
-func (c *call) gone(err error) error {
+// logClientGone logs, at level debug, that a client did not read its answer. It returns nil, as a route does that has answered.
+func (c *call) logClientGone(err error) error {
 	if err != nil {
 		_ = level.Debug(c.s.logger).Log("msg", "Answer was not taken", "request", c.entry.Request, "err", err)
 	}
 	return nil
 }
 
-func (c *call) actor() control.Actor { return control.Actor{Name: c.who.name, Rights: c.who.rights} }
+func (c *call) actor() control.Actor {
+	return control.Actor{Name: c.identity.name, Rights: c.identity.rights}
+}
 
 // awaitTurn blocks until the plan may be computed. ctx is the caller's.
 func (c *call) awaitTurn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
 	defer cancel()
-	if c.turn.wait(ctx) != nil {
+	if c.turn.waitTurn(ctx) != nil {
 		c.w.Header().Set("Retry-After", "5")
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "Plans of other callers are being computed. Try again in 5 s.")
 	}

@@ -60,7 +60,7 @@ type knownToken struct {
 	rights control.Rights
 }
 
-// CheckConfig tells whether the file of --control.config.file can be used.
+// CheckConfig returns an error if the file of --control.config.file cannot be used.
 func CheckConfig(path string) error {
 	_, err := loadConfig(path)
 	return err
@@ -142,7 +142,7 @@ func (d *configDocument) load(dir string, c *loaded) error {
 	}
 	switch {
 	case len(c.clients) == 0 && len(c.tokens) == 0 && !c.kubernetes:
-		return errors.New("nobody could come in: expected clients, tokens or kubernetes: true")
+		return errors.New("no way to authenticate is configured: expected clients, tokens or kubernetes: true")
 	case len(c.clients) > 0 && c.clientCA == nil:
 		return errors.New("clients: expected tls.client_ca_file with them")
 	}

@@ -111,7 +111,7 @@ func TestConfigIsReadAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d := &tlsDoor{config: f}
+	d := &tlsAuthenticator{config: f}
 	knows := func(token string) string {
 		c, err := f.current()
 		if err != nil {
@@ -185,7 +185,7 @@ func TestBucketsAreBounded(t *testing.T) {
 	looks := 0 // at the clock: one for each bucket that is looked at
 	b := newBuckets(1, 1, func() time.Time { looks++; return time.Unix(0, 0) })
 	for i := range 3 * bucketsKept {
-		b.take(string(rune(i)))
+		b.takeToken(string(rune(i)))
 	}
 	if len(b.byKey) > bucketsKept {
 		t.Errorf("%d keys", len(b.byKey))

@@ -27,7 +27,7 @@ func newStreams(most, mostOfOne int) *streams {
 	return &streams{most: most, mostOfOne: mostOfOne, closing: make(chan struct{}), open: make(map[string]int)}
 }
 
-func (s *streams) enter(actor string) bool {
+func (s *streams) tryOpen(actor string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	total := 0
@@ -42,7 +42,7 @@ func (s *streams) enter(actor string) bool {
 	return true
 }
 
-func (s *streams) leave(actor string) {
+func (s *streams) closeOne(actor string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open[actor]--; s.open[actor] == 0 {
@@ -61,7 +61,7 @@ func (s *streams) close() {
 	}
 }
 
-func (s *streams) wait() { s.all.Wait() }
+func (s *streams) waitAll() { s.all.Wait() }
 
 // events streams what happens in an operation, to its end. A client that comes back with Last-Event-ID misses nothing.
 func (c *call) events() error {
@@ -74,10 +74,10 @@ func (c *call) events() error {
 		}
 		after = n
 	}
-	if !c.s.streams.enter(c.who.name) {
+	if !c.s.streams.tryOpen(c.identity.name) {
 		return c.tooMany(5, "Too many streams of events are open.")
 	}
-	defer c.s.streams.leave(c.who.name)
+	defer c.s.streams.closeOne(c.identity.name)
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
 	events, err := c.s.engine.Events(ctx, id, after)
@@ -90,7 +90,7 @@ func (c *call) events() error {
 	if c.r.Method == http.MethodHead {
 		return nil
 	}
-	return c.gone(c.stream(events))
+	return c.logClientGone(c.stream(events))
 }
 
 // stream writes until there are no more events, the client does not take them in time, or the server shuts down.

@@ -37,7 +37,7 @@ import (
 
 const gpu0 = gpu.UUID("GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d40")
 
-// fakeEngine answers from fields and notes who called what.
+// fakeEngine answers from fields and records the callers and their calls.
 type fakeEngine struct {
 	mu     sync.Mutex
 	calls  []string
@@ -217,15 +217,15 @@ func (l *lockedBuffer) entries(t *testing.T) []auditEntry {
 	return entries
 }
 
-// fixedDoor lets everybody in as one.
-type fixedDoor struct{ who identity }
+// fixedAuthenticator lets everybody in as one.
+type fixedAuthenticator struct{ identity identity }
 
-func (d fixedDoor) identify(*http.Request) (identity, error)         { return d.who, nil }
-func (d fixedDoor) review(context.Context, string) (identity, error) { return d.who, nil }
-func (d fixedDoor) from(*http.Request) string                        { return "here" }
+func (d fixedAuthenticator) identify(*http.Request) (identity, error)         { return d.identity, nil }
+func (d fixedAuthenticator) review(context.Context, string) (identity, error) { return d.identity, nil }
+func (d fixedAuthenticator) from(*http.Request) string                        { return "here" }
 
-func someone(rights control.Rights) door {
-	return fixedDoor{identity{name: "someone", method: "token", rights: rights}}
+func someone(rights control.Rights) authenticator {
+	return fixedAuthenticator{identity{name: "someone", method: "token", rights: rights}}
 }
 
 type rig struct {
@@ -258,7 +258,7 @@ func newRig(t *testing.T, change ...func(*Options, *limits)) *rig {
 }
 
 // do makes a call without a network.
-func (r *rig) do(d door, method, path, body string, header ...string) *httptest.ResponseRecorder {
+func (r *rig) do(d authenticator, method, path, body string, header ...string) *httptest.ResponseRecorder {
 	request := httptest.NewRequest(method, path, strings.NewReader(body))
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
@@ -296,13 +296,13 @@ func (r *rig) start(t *testing.T) []net.Addr {
 	ready := make(chan []net.Addr, 1)
 	r.o.Ready = func(a []net.Addr) { ready <- a }
 	ctx, cancel := context.WithCancel(context.Background())
-	doors, err := r.open(ctx)
+	listeners, err := r.open(ctx)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- r.serve(ctx, doors) }()
+	go func() { ended <- r.serve(ctx, listeners) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

@@ -34,7 +34,7 @@ func (c *call) node() error {
 func (c *call) openAPI() error {
 	c.w.Header().Set("Content-Type", "application/yaml")
 	_, err := c.w.Write(api.OpenAPI())
-	return c.gone(err)
+	return c.logClientGone(err)
 }
 
 func (c *call) recommendations() error {
@@ -226,7 +226,7 @@ func (c *call) change(do func() (*api.Operation, error)) error {
 // beginChange writes to the audit log that a change is about to be made. Changes of one caller are limited, and with them
 // their lines there.
 func (c *call) beginChange() error {
-	if wait, ok := c.s.changes.take(c.caller()); !ok {
+	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
 		return c.tooMany(wait, "Too many changes.")
 	}
 	return c.begin()

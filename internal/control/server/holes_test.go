@@ -207,7 +207,7 @@ func TestIdempotencyKey(t *testing.T) {
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422, api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Idempotency-Key", "k"), 422, api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", strings.Repeat("k", 256)), 400, api.Malformed)
-	other := fixedDoor{identity{name: "other", method: "token", rights: allRights()}}
+	other := fixedAuthenticator{identity{name: "other", method: "token", rights: allRights()}}
 	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.engine.called() != 2 {
 		t.Errorf("another actor's key: %d, %d calls", w.Code, r.engine.called())
 	}

@@ -29,7 +29,7 @@ const (
 	verbTakeOver verb = "take-over"
 )
 
-// identity is who asks.
+// identity is the caller's name, how it was authenticated, and its rights.
 type identity struct {
 	name   string
 	method string // "peer", "mtls", "token" or "kube"
@@ -38,19 +38,19 @@ type identity struct {
 	token  string // with errUnreviewed
 }
 
-// Why a caller is not known.
+// Errors of authentication.
 var (
-	errNobody      = errors.New("no credentials")
-	errWrong       = errors.New("wrong credentials")
-	errUnreviewed  = errors.New("a token that the API server has to review")
-	errCannotCheck = errors.New("credentials cannot be checked")
+	errNoCredentials = errors.New("no credentials")
+	errWrong         = errors.New("wrong credentials")
+	errUnreviewed    = errors.New("a token that the API server has to review")
+	errCannotCheck   = errors.New("credentials cannot be checked")
 )
 
 // reviewTimeout bounds what the API server is asked for one call.
 const reviewTimeout = 5 * time.Second
 
-// door authenticates the callers of a listener. Errors are those above, wrapped.
-type door interface {
+// authenticator identifies the callers of a listener. Errors wrap those above.
+type authenticator interface {
 	// identify asks no other program. With errUnreviewed, the identity has the token for review, and nothing else.
 	identify(r *http.Request) (identity, error)
 	// review asks the API server for the identity of a token.
@@ -77,14 +77,14 @@ func rightOf(r *control.Rights, v verb) *bool {
 	return new(bool)
 }
 
-// tlsDoor knows those who come with a bearer token or a client certificate. A token decides where there are both: who shows
-// a wrong one is not let in by his certificate.
-type tlsDoor struct {
+// tlsAuthenticator authenticates callers by bearer token or client certificate. If a call has both, the token decides: a caller with
+// a wrong one is not admitted by its certificate.
+type tlsAuthenticator struct {
 	config   *configFile
 	reviewer Reviewer
 }
 
-func (d *tlsDoor) identify(r *http.Request) (identity, error) {
+func (d *tlsAuthenticator) identify(r *http.Request) (identity, error) {
 	config, err := d.config.current()
 	if err != nil {
 		return identity{}, errors.Join(errCannotCheck, err)
@@ -97,13 +97,13 @@ func (d *tlsDoor) identify(r *http.Request) (identity, error) {
 		return d.byToken(config, token)
 	}
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return identity{}, errNobody
+		return identity{}, errNoCredentials
 	}
 	return byCertificate(config, r.TLS.PeerCertificates)
 }
 
 // byToken compares with every known token, each in constant time.
-func (d *tlsDoor) byToken(config *loaded, token string) (identity, error) {
+func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
 	for i, t := range config.tokens {
@@ -126,7 +126,7 @@ func (d *tlsDoor) byToken(config *loaded, token string) (identity, error) {
 }
 
 // review asks the API server. Only its answer can admit a caller.
-func (d *tlsDoor) review(ctx context.Context, token string) (identity, error) {
+func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	actor, err := d.reviewer.Actor(ctx, token)
@@ -145,7 +145,7 @@ func (d *tlsDoor) review(ctx context.Context, token string) (identity, error) {
 // longer than the certificate.
 func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
 	if config.clientCA == nil {
-		return identity{}, errNobody
+		return identity{}, errNoCredentials
 	}
 	between := x509.NewCertPool()
 	for _, c := range chain[1:] {
@@ -165,7 +165,7 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	return identity{name: "cert:" + cn, method: "mtls", rights: config.clients["cn:"+cn]}, nil
 }
 
-func (d *tlsDoor) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
+func (d *tlsAuthenticator) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
 
 // remoteOf returns the remote's IP address; of IPv6 its network of 64 bits, since a host has as many addresses there as it wants.
 func remoteOf(address string) string {

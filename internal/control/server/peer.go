@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 )
 
-// peer is who is at the other end of a unix socket: what he was when he connected, as the kernel says.
+// peer is the process at the other end of a unix socket, with the credentials that it had when it connected, as reported by the kernel.
 type peer struct {
 	uid, gid, pid uint32
 	groups        []uint32
@@ -72,29 +72,31 @@ func peerGroups(fd uintptr) []uint32 {
 	}
 }
 
-// peerDoor knows those who come by their credentials.
-type peerDoor struct{ gid int }
+// peerAuthenticator authenticates the callers of a unix socket by their process credentials.
+type peerAuthenticator struct{ gid int }
 
-func (d peerDoor) identify(r *http.Request) (identity, error) {
+func (d peerAuthenticator) identify(r *http.Request) (identity, error) {
 	p, ok := r.Context().Value(peerKey{}).(peer)
 	if !ok {
-		return identity{}, errNobody
+		return identity{}, errNoCredentials
 	}
-	who := identity{name: fmt.Sprintf("uid:%d", p.uid), method: "peer", from: fmt.Sprintf("pid:%d", p.pid)}
+	id := identity{name: fmt.Sprintf("uid:%d", p.uid), method: "peer", from: fmt.Sprintf("pid:%d", p.pid)}
 	switch {
 	case p.uid == 0:
-		who.rights = allRights()
+		id.rights = allRights()
 	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
-		who.rights = allRights()
-		who.rights.Force, who.rights.TakeOver = false, false
+		id.rights = allRights()
+		id.rights.Force, id.rights.TakeOver = false, false
 	}
-	return who, nil
+	return id, nil
 }
 
 // review is never called: the kernel's word is enough.
-func (d peerDoor) review(context.Context, string) (identity, error) { return identity{}, errWrong }
+func (d peerAuthenticator) review(context.Context, string) (identity, error) {
+	return identity{}, errWrong
+}
 
-func (d peerDoor) from(*http.Request) string { return "socket" }
+func (d peerAuthenticator) from(*http.Request) string { return "socket" }
 
 func allRights() control.Rights {
 	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}

@@ -26,7 +26,7 @@ type planCaller struct {
 	waiting []*planTicket // the oldest first
 }
 
-// planTicket is the place of one call in the queue, from join to leave.
+// planTicket is the place of one call in the queue, from enqueue to release.
 type planTicket struct {
 	queue  *planQueue
 	name   string
@@ -38,8 +38,8 @@ func newPlanQueue(slots, perCaller int) *planQueue {
 	return &planQueue{slots: slots, perCaller: perCaller, callers: make(map[string]*planCaller)}
 }
 
-// join returns a place in the queue, which the call must leave, or nil if the caller has as many as it may have.
-func (q *planQueue) join(name string) *planTicket {
+// enqueue returns a place in the queue, which the call must release, or nil if the caller has as many as it may have.
+func (q *planQueue) enqueue(name string) *planTicket {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	caller := q.callers[name]
@@ -54,8 +54,8 @@ func (q *planQueue) join(name string) *planTicket {
 	return &planTicket{queue: q, name: name, caller: caller, start: make(chan struct{})}
 }
 
-// wait blocks until the plan may be computed or ctx ends. With an error, the plan must not be computed.
-func (t *planTicket) wait(ctx context.Context) error {
+// waitTurn blocks until the plan may be computed or ctx ends. With an error, the plan must not be computed.
+func (t *planTicket) waitTurn(ctx context.Context) error {
 	q := t.queue
 	q.mu.Lock()
 	t.caller.waiting = append(t.caller.waiting, t)
@@ -68,8 +68,8 @@ func (t *planTicket) wait(ctx context.Context) error {
 	return ctx.Err() // also if both happened: the result would have no reader
 }
 
-// leave ends the call's place in the queue, be it waiting or computed.
-func (t *planTicket) leave() {
+// release ends the call's place in the queue, be it waiting or computed.
+func (t *planTicket) release() {
 	q := t.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -21,12 +21,12 @@ func TestPlansTakeTurns(t *testing.T) {
 		q := newPlanQueue(2, 4)
 		started := make(chan *planTicket)
 		wait := func(name string) {
-			ticket := q.join(name)
+			ticket := q.enqueue(name)
 			if ticket == nil {
 				t.Fatalf("%s has no place", name)
 			}
 			go func() {
-				if ticket.wait(t.Context()) == nil {
+				if ticket.waitTurn(t.Context()) == nil {
 					started <- ticket
 				}
 			}()
@@ -35,7 +35,7 @@ func TestPlansTakeTurns(t *testing.T) {
 		for range 4 {
 			wait("a")
 		}
-		if q.join("a") != nil {
+		if q.enqueue("a") != nil {
 			t.Error("a caller has five places, want four")
 		}
 		for _, name := range []string{"b", "b", "c", "c"} {
@@ -50,7 +50,7 @@ func TestPlansTakeTurns(t *testing.T) {
 				t.Errorf("%d plans are computed, two of one caller", q.running)
 			}
 			running = running[1:]
-			ticket.leave()
+			ticket.release()
 			synctest.Wait()
 			select {
 			case next := <-started:
@@ -92,7 +92,7 @@ func (r *rig) blockPlans() (finish chan struct{}, computing chan string) {
 func (r *rig) post(ctx context.Context, name string) <-chan *httptest.ResponseRecorder {
 	answer := make(chan *httptest.ResponseRecorder, 1)
 	go func() {
-		d := fixedDoor{identity{name: name, method: "token", rights: control.Rights{Plan: true}}}
+		d := fixedAuthenticator{identity{name: name, method: "token", rights: control.Rights{Plan: true}}}
 		request := httptest.NewRequestWithContext(ctx, http.MethodPost, "/api/v1/plans", strings.NewReader(planBody))
 		request.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()

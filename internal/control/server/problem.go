@@ -36,7 +36,7 @@ func titles() map[api.ProblemType]string {
 	}
 }
 
-// asProblem is what an error is for whoever asked. Errors that are no problems are for the log alone: their texts may have
+// asProblem returns the problem document of an error. Errors that are no problems are for the log alone: their texts may have
 // paths in them.
 func asProblem(err error) (p *api.Problem, internal bool) {
 	if errors.As(err, &p) && p.Status >= 400 && p.Status <= 599 {

@@ -20,42 +20,42 @@ type buckets struct {
 type bucket struct {
 	left   float64
 	at     time.Time
-	missed int // calls of takeLine since its last successful one
+	missed int // calls of takeLogLine since its last successful one
 }
 
 func newBuckets(rate, burst float64, now func() time.Time) *buckets {
 	return &buckets{rate: rate, burst: burst, now: now, byKey: make(map[string]bucket)}
 }
 
-// take takes one for the key, or tells in how many whole seconds there is one.
-func (b *buckets) take(key string) (wait int, ok bool) {
+// takeToken takes a token of the key. If there is none, wait is the number of whole seconds until there is one.
+func (b *buckets) takeToken(key string) (wait int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)
 	if current.left < 1 {
-		return b.wait(current), false
+		return b.secondsUntil(current), false
 	}
 	current.left--
-	b.put(key, current)
+	b.storeBucket(key, current)
 	return 0, true
 }
 
-// give returns what take has taken.
-func (b *buckets) give(key string) {
+// returnToken returns a token that takeToken has taken.
+func (b *buckets) returnToken(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)
 	current.left = min(b.burst, current.left+1)
-	b.put(key, current)
+	b.storeBucket(key, current)
 }
 
-// takeLine takes one for the key and reports whether there was one. calls is the number of calls of takeLine since the last
+// takeLogLine takes a token of the key and reports whether there was one. calls is the number of calls of takeLogLine since the last
 // successful one, this one included; 0 if this is the only one.
-func (b *buckets) takeLine(key string) (calls int, ok bool) {
+func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	current := b.filled(key)
-	defer func() { b.put(key, current) }()
+	defer func() { b.storeBucket(key, current) }()
 	if current.left < 1 {
 		current.missed++
 		return 0, false
@@ -67,7 +67,7 @@ func (b *buckets) takeLine(key string) (calls int, ok bool) {
 	return calls, true
 }
 
-func (b *buckets) wait(current bucket) int {
+func (b *buckets) secondsUntil(current bucket) int {
 	return max(1, int(math.Ceil((1-current.left)/b.rate)))
 }
 
@@ -82,9 +82,9 @@ func (b *buckets) filled(key string) bucket {
 	return current
 }
 
-// put keeps a bucket. If there are too many, those that are full again go, and then any until a quarter of the room is free, so
+// storeBucket stores a bucket. If there are too many, those that are full again go, and then any until a quarter of the room is free, so
 // that a flood of new keys does not search all of them for each one.
-func (b *buckets) put(key string, current bucket) {
+func (b *buckets) storeBucket(key string, current bucket) {
 	if _, ok := b.byKey[key]; !ok && len(b.byKey) >= bucketsKept {
 		for other := range b.byKey {
 			if b.filled(other).left >= b.burst {

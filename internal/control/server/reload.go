@@ -18,7 +18,7 @@ import (
 )
 
 // configFile is a configuration that is read anew when one of its files has changed. Where that fails, TLS goes on with the
-// last certificate, so that connections can be made, but nobody is known until the file is mended: what was taken out of
+// last certificate, so that connections can be made, but no caller is known until the file is mended: what was taken out of
 // it must not go on to count.
 type configFile struct {
 	path   string
@@ -40,7 +40,7 @@ type stamp struct {
 	missing bool
 }
 
-// regular returns an error if what is there is no regular file: to open a pipe is to wait for who writes it.
+// regular returns an error if the path is not a regular file: opening a pipe blocks until it has a writer.
 func (s *stamp) regular() error {
 	if s.missing || s.mode.IsRegular() {
 		return nil
@@ -170,7 +170,7 @@ func (f *configFile) tls() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			c, _ := f.current() // who may come in is decided for each call
+			c, _ := f.current() // callers are authenticated for each call
 			config := &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
 				SessionTicketsDisabled: true, // a resumed session would bring along a certificate of former times

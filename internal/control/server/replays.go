@@ -40,7 +40,7 @@ func newReplays(now func() time.Time) *replays {
 	return &replays{now: now, byKey: make(map[replayKey]*replay)}
 }
 
-// claim says what stands for a key: nothing yet, and the caller owns it and must settle it; or the replay, done or not.
+// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then owns it and must call storeAnswer.
 func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stands *replay, full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,9 +57,9 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stands *replay,
 	return nil, false
 }
 
-// settle keeps the answer for a claimed key. A failure of the server, or a refusal for now, is not kept: the call may be made
+// storeAnswer keeps the answer for a claimed key. A failure of the server, or a refusal for now, is not kept: the call may be made
 // again.
-func (r *replays) settle(k replayKey, status int, header http.Header, body []byte) {
+func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError || len(body) > replayBytes {

@@ -44,8 +44,8 @@ type noMethod struct{ allow []string }
 
 func (noMethod) Error() string { return "no such method" }
 
-// find finds the route of a request and sets the values of its path.
-func (s *server) find(r *http.Request) (*route, error) {
+// findRoute finds the route of a request and sets the values of its path.
+func (s *server) findRoute(r *http.Request) (*route, error) {
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -53,7 +53,7 @@ func (s *server) find(r *http.Request) (*route, error) {
 	var allow []string
 	for i := range s.routes {
 		to := &s.routes[i]
-		values, ok := match(to.pattern, r.URL.EscapedPath())
+		values, ok := matchPath(to.pattern, r.URL.EscapedPath())
 		if !ok {
 			continue
 		}
@@ -72,9 +72,9 @@ func (s *server) find(r *http.Request) (*route, error) {
 	return nil, problem(api.NotFound, http.StatusNotFound, "There is no such path; /api/v1/openapi.yaml lists them.")
 }
 
-// match compares an escaped path with a pattern; {name} stands for one element that is not empty, and may have slashes that
+// matchPath compares an escaped path with a pattern; {name} stands for one element that is not empty, and may have slashes that
 // are escaped: MIG UUIDs of old drivers do.
-func match(pattern, path string) (map[string]string, bool) {
+func matchPath(pattern, path string) (map[string]string, bool) {
 	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
 	if len(want) != len(have) {
 		return nil, false

@@ -1,4 +1,4 @@
-// Package server is the HTTP API of partition control on listeners of its own: it says who asks, what he may do, keeps an
+// Package server is the HTTP API of partition control on listeners of its own: it authenticates and authorizes callers, keeps an
 // account of it, and leaves the rest to the engine.
 package server
 
@@ -20,7 +20,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
-// Engine is what the API is about; *control.Engine is one. It is as wide as the API has verbs. Errors that whoever asks
+// Engine executes the API's verbs; *control.Engine implements it. Errors that a caller
 // should see are *api.Problem.
 type Engine interface {
 	Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error)
@@ -82,7 +82,7 @@ type Options struct {
 	// ShutdownTimeout is how long calls in flight may go on once the context has ended.
 	ShutdownTimeout time.Duration
 	Now             func() time.Time
-	// Ready, where it is not nil, is called once with the addresses that are listened on.
+	// Ready is called once with the addresses that are listened on, unless it is nil.
 	Ready func([]net.Addr)
 }
 
@@ -127,7 +127,7 @@ func defaultLimits() limits {
 	}
 }
 
-// server answers calls. The handler of a listener is it with a door: how those who come through it are known.
+// server handles API requests; each listener adds its own authenticator.
 type server struct {
 	o        Options
 	engine   Engine
@@ -173,23 +173,23 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 // go on.
 func Serve(ctx context.Context, o Options, engine Engine, logger log.Logger) error {
 	s := newServer(o, engine, logger, defaultLimits())
-	doors, err := s.open(ctx)
+	listeners, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, doors)
+	return s.serve(ctx, listeners)
 }
 
-// entrance is a listener and how to serve on it.
-type entrance struct {
+// apiListener is a listener and its HTTP server.
+type apiListener struct {
 	listener net.Listener
 	server   *http.Server
 	serve    func(net.Listener) error
 }
 
 // open opens both listeners or none.
-func (s *server) open(ctx context.Context) ([]entrance, error) {
-	var all []entrance
+func (s *server) open(ctx context.Context) ([]apiListener, error) {
+	var all []apiListener
 	if s.o.Socket == "" && s.o.ListenAddress == "" {
 		return nil, errors.New("--control.socket: expected a path, or --control.listen-address")
 	}
@@ -208,30 +208,30 @@ func (s *server) open(ctx context.Context) ([]entrance, error) {
 			}
 			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
 		}
-		e := entrance{listener: newConnPool(s.limits).listen(l), server: s.httpServer(s.handler(peerDoor{gid: s.o.AllowGID}))}
+		e := apiListener{listener: newConnPool(s.limits).listen(l), server: s.httpServer(s.handler(peerAuthenticator{gid: s.o.AllowGID}))}
 		e.serve = e.server.Serve
 		all = append(all, e)
 	}
 	return all, nil
 }
 
-func (s *server) openTCP(ctx context.Context) (entrance, error) {
+func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 	config, err := newConfigFile(s.o.ConfigFile, s.logger)
 	if err != nil {
-		return entrance{}, err
+		return apiListener{}, err
 	}
 	now, _ := config.current()
 	if now.kubernetes && s.o.Reviewer == nil {
-		return entrance{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around this process",
+		return apiListener{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around this process",
 			s.o.ConfigFile)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.ListenAddress)
 	if err != nil {
-		return entrance{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
+		return apiListener{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
 	}
-	e := entrance{
+	e := apiListener{
 		listener: newConnPool(s.limits).listen(l),
-		server:   s.httpServer(s.handler(&tlsDoor{config: config, reviewer: s.o.Reviewer})),
+		server:   s.httpServer(s.handler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer})),
 	}
 	s.o.Reloader.set(config)
 	e.server.TLSConfig = config.tls()
@@ -250,7 +250,7 @@ func (s *server) httpServer(h http.Handler) *http.Server {
 		MaxHeaderBytes:    s.limits.headerBytes,
 		ErrorLog:          errorLog(s.logger),
 		Protocols:         new(http.Protocols),
-		// OPTIONS * is a call like any other: not answered to who is not known, nor without an account.
+		// OPTIONS * is a call like any other: it is authenticated and written to the audit log.
 		DisableGeneralOptionsHandler: true,
 	}
 	server.Protocols.SetHTTP1(true) // one request at a time on a connection: limits of connections are limits of calls
@@ -260,10 +260,10 @@ func (s *server) httpServer(h http.Handler) *http.Server {
 }
 
 // serve serves until ctx ends or a listener fails, then shuts all down and joins them.
-func (s *server) serve(ctx context.Context, doors []entrance) error {
-	ended := make(chan error, len(doors))
-	addresses := make([]net.Addr, 0, len(doors))
-	for _, e := range doors {
+func (s *server) serve(ctx context.Context, listeners []apiListener) error {
+	ended := make(chan error, len(listeners))
+	addresses := make([]net.Addr, 0, len(listeners))
+	for _, e := range listeners {
 		addresses = append(addresses, e.listener.Addr())
 		_ = level.Info(s.logger).Log("msg", "Partition control is listening", "address", e.listener.Addr())
 		go func() { ended <- e.serve(e.listener) }()
@@ -271,14 +271,14 @@ func (s *server) serve(ctx context.Context, doors []entrance) error {
 	if s.o.Ready != nil {
 		s.o.Ready(addresses)
 	}
-	running := len(doors)
+	running := len(listeners)
 	var failure error
 	select {
 	case <-ctx.Done():
 	case failure = <-ended:
 		running--
 	}
-	s.shutdown(doors)
+	s.shutdown(listeners)
 	for range running {
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			failure = errors.Join(failure, err)
@@ -290,14 +290,14 @@ func (s *server) serve(ctx context.Context, doors []entrance) error {
 	return nil
 }
 
-func (s *server) shutdown(doors []entrance) {
-	servers := make([]*http.Server, 0, len(doors))
-	for _, e := range doors {
+func (s *server) shutdown(listeners []apiListener) {
+	servers := make([]*http.Server, 0, len(listeners))
+	for _, e := range listeners {
 		servers = append(servers, e.server)
 	}
 	shutdown.All(servers, s.o.ShutdownTimeout, s.logger)
-	for _, e := range doors {
+	for _, e := range listeners {
 		_ = e.listener.Close() // where serving could not begin
 	}
-	s.streams.wait()
+	s.streams.waitAll()
 }

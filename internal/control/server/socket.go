@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// listenUnix makes the socket, for root and, unless gid is -1, that group: nobody else can connect. A socket that is there
-// already is removed if nobody listens on it; anything else at the path is an error. Closing removes it.
+// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. A socket that is there
+// already is removed if no process listens on it; anything else at the path is an error. Closing removes it.
 func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -22,7 +22,7 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	// Nobody may connect between bind and chmod. The umask would be the whole process's, so the socket is made under another
+	// No process may connect between bind and chmod. The umask would be the whole process's, so the socket is made under another
 	// name in a folder of its own that only this user may enter, and moved.
 	private, err := os.MkdirTemp(dir, ".control-")
 	if err != nil {
@@ -40,15 +40,15 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 		return nil, fmt.Errorf("listener of type %T", l)
 	}
 	unix.SetUnlinkOnClose(false)
-	if err := place(made, path, gid); err != nil {
+	if err := placeSocket(made, path, gid); err != nil {
 		_ = l.Close()
 		return nil, err
 	}
 	return &placedListener{UnixListener: unix, path: path}, nil
 }
 
-// place gives a socket its owner, its mode and its name.
-func place(made, path string, gid int) error {
+// placeSocket gives a socket its owner, its mode and its name.
+func placeSocket(made, path string, gid int) error {
 	if err := os.Chmod(made, 0o660); err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ type placedListener struct {
 	path string
 }
 
-// Addr is where the socket stands, which is not where it was made.
+// Addr returns the path of the socket, which was created under another name.
 func (l *placedListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
 func (l *placedListener) Close() error {

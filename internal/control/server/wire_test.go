@@ -159,14 +159,14 @@ func TestPeers(t *testing.T) {
 			}
 			request.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
-			r.handler(peerDoor{gid: c.gid}).ServeHTTP(w, request)
+			r.handler(peerAuthenticator{gid: c.gid}).ServeHTTP(w, request)
 			if w.Code != want {
 				t.Errorf("%s, %s: %d, want %d", name, plan, w.Code, want)
 			}
 		}
 	}
 	r := newRig(t)
-	wantProblem(t, r.do(peerDoor{gid: -1}, "GET", "/api/v1/node", ""), 401, api.Unauthenticated)
+	wantProblem(t, r.do(peerAuthenticator{gid: -1}, "GET", "/api/v1/node", ""), 401, api.Unauthenticated)
 }
 
 func TestTLS(t *testing.T) {
@@ -397,12 +397,12 @@ func TestShutdownEndsStreams(t *testing.T) {
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
 	r.engine.events = make(chan api.Event)
 	ctx, cancel := context.WithCancel(t.Context())
-	doors, err := r.open(ctx)
+	listeners, err := r.open(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- r.serve(ctx, doors) }()
+	go func() { ended <- r.serve(ctx, listeners) }()
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)

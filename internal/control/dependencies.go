@@ -21,14 +21,14 @@ type Actuator interface {
 	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is left
 	// out of the list and its error is in the map.
 	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error)
-	// Processes lists who runs on a GPU, with the instances of each where it is in MIG mode.
+	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
 	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the change,
 	// and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it succeeded or failed,
 	// it reads them again into the Outcome. A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver
 	// reported success; a destruction after which the instance is still there is an error.
 	PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error)
-	// SetMIGMode asks for a mode and reads back what became of it. Before it does, it lets go of what it holds of the GPU.
+	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the GPU first.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
 }
 
@@ -47,9 +47,9 @@ type Node interface {
 	Poll(ctx context.Context, first func() error) error
 }
 
-// Assignments tells who holds which device, and which devices the kubelet can give out.
+// Assignments returns the holders of devices, and which devices the kubelet can give out.
 type Assignments interface {
-	// List returns what is known of who holds which device, whatever the error: that says why the kubelet did not answer, and
+	// List returns the known assignments, whatever the error: that says why the kubelet did not answer, and
 	// then Incomplete says so, too. The error wraps gpu.ErrNoKubelet if the node has none; what it returns is complete then.
 	List(ctx context.Context) (gpu.Assignments, error)
 	// Allocatable returns the devices that the kubelet can give out. The error wraps gpu.ErrNoKubelet if the node has none.
@@ -88,7 +88,7 @@ type Cluster interface {
 
 // Profiling holds GPUs open besides NVML.
 type Profiling interface {
-	// Release lets go of all GPUs until resume is called.
+	// Release releases all GPUs until resume is called.
 	Release(ctx context.Context) (resume func(), err error)
 }
 
@@ -118,7 +118,7 @@ type Documents struct {
 
 var (
 	// ErrStateReplaced says that the files of the state folder in use are not those on disk any more: the folder was deleted or
-	// replaced under the running program. Open takes up the one that is there now.
+	// replaced under the running program. Open uses the one that is there now.
 	ErrStateReplaced = errors.New("state folder was replaced while it was in use")
 	// ErrStateForeign says that a state folder which is opened again has other documents than those saved last.
 	ErrStateForeign = errors.New("state folder was changed by another program: stop that one, and restart this one")
@@ -165,7 +165,7 @@ type Hook struct {
 	Timeout time.Duration
 }
 
-// Actor is who asks, and what he may do.
+// Actor is an authenticated caller and its rights.
 type Actor struct {
 	Name   string // "uid:0", "cert:CN", "serviceaccount:ns/name"
 	Rights Rights

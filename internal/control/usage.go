@@ -12,26 +12,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// unit is a GPU instance, or a compute instance of it, of the driver's present ids.
+// unit is a GPU instance, or a compute instance of it, by the driver's present ids.
 type unit struct {
 	gpu      gpu.UUID
 	instance gpu.InstanceID
 	compute  gpu.Opt[gpu.ComputeID]
 }
 
-// census is the node as it was found now, and who holds what. What is about a GPU instance as a whole is not repeated at
+// usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU instance as a whole is not repeated at
 // its compute instances.
-type census struct {
+type usage struct {
 	gpus       []mig.NodeGPU
 	unreadable map[gpu.UUID]error
 	holds      map[unit][]api.Hold
-	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: who holds them up for a change of their MIG mode
-	pods       gpu.Assignments         // what is known of who was given which device
+	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: these block a change of their MIG mode
+	pods       gpu.Assignments         // the known assignments of devices to containers
 	warnings   []string
 }
 
-// read reads the layout of GPUs: all, or only those named.
-func (e *Engine) read(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+// readLayouts reads the layouts of all GPUs, or only of those named.
+func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	gpus, unreadable, err := e.o.Actuator.Layouts(ctx, only...)
@@ -50,9 +50,9 @@ func fillPlacements(instances []mig.NodeInstance) {
 	}
 }
 
-// look reads all GPUs, or only those named, and finds out what holds their instances.
-func (e *Engine) look(ctx context.Context, only ...gpu.UUID) (*census, error) {
-	gpus, unreadable, err := e.read(ctx, only...)
+// readUsage reads the layouts of all GPUs, or only of those named, and collects what holds their instances.
+func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error) {
+	gpus, unreadable, err := e.readLayouts(ctx, only...)
 	if err != nil {
 		return nil, err
 	}
@@ -61,25 +61,25 @@ func (e *Engine) look(ctx context.Context, only ...gpu.UUID) (*census, error) {
 	return c, nil
 }
 
-// collectHolders finds out what holds the instances of GPUs, by what can be asked now: processes, open files, pods. Each check
+// collectHolders collects what holds the instances of GPUs: processes, open files and pods, each read now. Each check
 // that fails is a hold of its own.
-func (e *Engine) collectHolders(ctx context.Context, gpus []mig.NodeGPU) *census {
-	c := &census{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+func (e *Engine) collectHolders(ctx context.Context, gpus []mig.NodeGPU) *usage {
+	c := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
-		e.askProcesses(ctx, c, g)
-		e.askHandles(ctx, c, g)
+		e.addProcesses(ctx, c, g)
+		e.addHandles(ctx, c, g)
 	}
-	e.askPods(ctx, c, gpus)
+	e.addPods(ctx, c, gpus)
 	return c
 }
 
-// survey is look with what the last poll has seen: activity and batch jobs.
-func (e *Engine) survey(ctx context.Context) (*census, error) {
-	c, err := e.look(ctx)
+// collectUsage is readUsage with what the last poll found: activity and batch jobs.
+func (e *Engine) collectUsage(ctx context.Context) (*usage, error) {
+	c, err := e.readUsage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e.askSnapshot(c)
+	e.addLastPolls(c)
 	for id, err := range c.unreadable {
 		c.warnings = append(c.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))
 	}
@@ -87,34 +87,34 @@ func (e *Engine) survey(ctx context.Context) (*census, error) {
 	return c, nil
 }
 
-// all adds a hold to every instance of a GPU, and to the GPU.
-func (c *census) all(g mig.NodeGPU, h api.Hold) {
+// addToGPU adds a hold to every instance of a GPU, and to the GPU.
+func (c *usage) addToGPU(g mig.NodeGPU, h api.Hold) {
 	c.whole[g.UUID] = append(c.whole[g.UUID], h)
 	for _, i := range g.Instances {
-		c.add(unit{gpu: g.UUID, instance: i.ID}, h)
+		c.addToUnit(unit{gpu: g.UUID, instance: i.ID}, h)
 	}
 }
 
-func (c *census) add(u unit, h api.Hold) {
+func (c *usage) addToUnit(u unit, h api.Hold) {
 	if !slices.Contains(c.holds[u], h) {
 		c.holds[u] = append(c.holds[u], h)
 	}
 }
 
-// hold adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more) it adds it to its
+// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more) it adds it to its
 // GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor number may be that of a GPU
 // whose own is not known.
-func (c *census) hold(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
+func (c *usage) addToDevice(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
 	case match == gpu.MatchNothing:
 	case d.Instance == gpu.Whole:
-		c.all(g, h)
+		c.addToGPU(g, h)
 	case d.Compute == gpu.Whole:
-		c.add(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
+		c.addToUnit(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
 	default:
 		i := g.Instances[d.Instance]
-		c.add(unit{g.UUID, i.ID, gpu.Some(i.Computes[d.Compute].ID)}, h)
+		c.addToUnit(unit{g.UUID, i.ID, gpu.Some(i.Computes[d.Compute].ID)}, h)
 	}
 }
 
@@ -126,20 +126,20 @@ func resolve(g mig.NodeGPU, ref gpu.DeviceRef) (gpu.Device, gpu.Match) {
 	return devicesOf(g).Resolve(ref)
 }
 
-func (e *Engine) askProcesses(ctx context.Context, c *census, g mig.NodeGPU) {
+func (e *Engine) addProcesses(ctx context.Context, c *usage, g mig.NodeGPU) {
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, err := e.o.Actuator.Processes(call, g.UUID)
 	if err != nil {
-		c.all(g, unknown("processes", err))
+		c.addToGPU(g, unknownHold("processes", err))
 		return
 	}
 	for _, p := range list {
-		c.hold(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute}, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
+		c.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute}, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
 	}
 }
 
-func (e *Engine) askHandles(ctx context.Context, c *census, g mig.NodeGPU) {
+func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.NodeGPU) {
 	if e.o.Handles == nil {
 		return
 	}
@@ -147,32 +147,32 @@ func (e *Engine) askHandles(ctx context.Context, c *census, g mig.NodeGPU) {
 	defer cancel()
 	list, err := e.o.Handles.Open(call, g)
 	if err != nil {
-		c.all(g, unknown("open files", err))
+		c.addToGPU(g, unknownHold("open files", err))
 		return
 	}
 	for _, h := range list {
 		hold := api.Hold{Kind: api.HoldHandle, PID: h.PID, What: h.Command}
 		on := g.MIG.Or(false)
 		switch {
-		case !h.Instance.Present() && on && watches(h.Command):
+		case !h.Instance.Present() && on && isMonitor(h.Command):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
 			c.warnings = append(c.warnings, fmt.Sprintf("GPU %d is open in %s (process %d), a monitoring program, which holds no instance", g.Index, h.Command, h.PID))
 		case !h.Instance.Present() && on && hasInstance(list, h.PID):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
 		default:
-			c.hold(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
+			c.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
 		}
 	}
 }
 
-// hasInstance tells whether a process has capability files: then it is at its instances, not at all of the GPU's.
+// hasInstance reports whether a process has files of instances open: then it uses those, not the whole GPU.
 func hasInstance(list []Handle, pid uint32) bool {
 	return slices.ContainsFunc(list, func(h Handle) bool { return h.PID == pid && h.Instance.Present() })
 }
 
-// watches reports whether a program is a monitoring program: it keeps every GPU of a node open and never computes
+// isMonitor reports whether a program is a monitoring program: it keeps every GPU of a node open and never computes
 // on it. Were they holders, no GPU of a cluster could be repartitioned. Names are cut to 15 characters, as the kernel does.
-func watches(command string) bool {
+func isMonitor(command string) bool {
 	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin", "nvidia-smi",
 		"nvidia-fabricmanager", "nv-fabricmanager", "gpu-feature-discovery", "nvidia-mig-manager", "nvidia-dra-plugin",
 		"gpu-kubelet-plugin", "config-manager", "mig-exporter", "nvtop"} {
@@ -183,11 +183,11 @@ func watches(command string) bool {
 	return false
 }
 
-func unknown(check string, err error) api.Hold {
+func unknownHold(check string, err error) api.Hold {
 	return api.Hold{Kind: api.HoldUnknown, What: check + ": " + reasonText(err)}
 }
 
-// reasonText says a failure in words that an answer may have: no paths of the node.
+// reasonText describes a failure in words that an answer may have: no paths of the node.
 func reasonText(err error) string {
 	if text := refusalText(err); text != "" {
 		return text
@@ -202,7 +202,7 @@ func reasonText(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return gpu.ErrTimeout.Error()
 	}
-	// What wraps ErrDriver says before it what was asked, and behind it what the driver answered.
+	// The text before ErrDriver is the call, the text after it the driver's answer.
 	if _, said, ok := strings.Cut(err.Error(), gpu.ErrDriver.Error()); ok && errors.Is(err, gpu.ErrDriver) {
 		return gpu.ErrDriver.Error() + said
 	}
