@@ -21,8 +21,8 @@ func TestARefusalIsNotToldAsNoAnswer(t *testing.T) {
 	refused := errors.Join(fmt.Errorf("node n: %w", refusedRight("get nodes")))
 	down := fmt.Errorf("get nodes: %w", gpu.ErrUnavailable)
 	for _, tc := range []struct{ got, want string }{
-		{clusterProblem(refused), "the cluster refuses to tell: the service account needs the right to get nodes"},
-		{clusterText(refused), "the cluster refuses to tell: the service account needs the right to get nodes"},
+		{clusterProblem(refused), "the cluster refuses the request: the service account needs the right to get nodes"},
+		{clusterText(refused), "the cluster refuses the request: the service account needs the right to get nodes"},
 		{reasonText(refused), "the service account needs the right to get nodes"},
 		{clusterProblem(down), "the cluster does not answer (unavailable)"},
 		{clusterText(down), "the cluster does not answer"},
