@@ -16,32 +16,32 @@ import (
 type Actuator struct {
 	source *Source
 
-	mu    sync.Mutex
-	lanes map[laneKey]*lane
-	hung  int
+	mu     sync.Mutex
+	queues map[queueKey]*gpuQueue
+	hung   int
 }
 
-// laneKey names what is done one by one: the changes of a GPU, its readings, and the lookup of all GPUs (no id).
-type laneKey struct {
+// queueKey names a queue: of the changes of a GPU, of its readings, or of lookups of all GPUs (no id).
+type queueKey struct {
 	id      gpu.UUID
 	changes bool
 }
 
-type lane struct {
-	turn chan struct{} // room for the one under way
-	hung bool          // which was given up; of the Actuator's mu
+type gpuQueue struct {
+	turn chan struct{} // has room for the call under way
+	hung bool          // the call under way was given up; guarded by the Actuator's mu
 }
 
-// Actuator returns the one that changes the Source's GPUs.
+// Actuator returns the Actuator of the Source's GPUs.
 func (s *Source) Actuator() *Actuator { return s.actuator }
 
-func newActuator(s *Source) *Actuator { return &Actuator{source: s, lanes: map[laneKey]*lane{}} }
+func newActuator(s *Source) *Actuator { return &Actuator{source: s, queues: map[queueKey]*gpuQueue{}} }
 
 // Hung reports whether a call that reads or changes a GPU was given up and has not returned yet.
 func (a *Actuator) Hung(id gpu.UUID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for key, l := range a.lanes {
+	for key, l := range a.queues {
 		if key.id == id && l.hung {
 			return true
 		}
@@ -58,13 +58,13 @@ func (a *Actuator) HungCalls() int {
 
 var errStillHangs = errors.New("an earlier call still hangs in the driver")
 
-// wait waits for the turn in a lane.
-func (a *Actuator) wait(ctx context.Context, key laneKey) (*lane, error) {
+// acquire waits for a turn in a queue.
+func (a *Actuator) acquire(ctx context.Context, key queueKey) (*gpuQueue, error) {
 	a.mu.Lock()
-	l := a.lanes[key]
+	l := a.queues[key]
 	if l == nil {
-		l = &lane{turn: make(chan struct{}, 1)}
-		a.lanes[key] = l
+		l = &gpuQueue{turn: make(chan struct{}, 1)}
+		a.queues[key] = l
 	}
 	hung := l.hung
 	a.mu.Unlock()
@@ -72,37 +72,37 @@ func (a *Actuator) wait(ctx context.Context, key laneKey) (*lane, error) {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrTimeout, errStillHangs)
 	}
 	if ctx.Err() != nil {
-		return nil, givenUp(ctx)
+		return nil, abandonedError(ctx)
 	}
 	select {
 	case l.turn <- struct{}{}:
 		return l, nil
 	case <-ctx.Done():
-		return nil, givenUp(ctx)
+		return nil, abandonedError(ctx)
 	}
 }
 
-// givenUp is the error of what has not ended with its context.
-func givenUp(ctx context.Context) error {
+// abandonedError returns the error of a call that has not returned when its context ended.
+func abandonedError(ctx context.Context) error {
 	return fmt.Errorf("%w: the driver has not answered: %w", gpu.ErrTimeout, ctx.Err())
 }
 
-// run does something with the driver when it is its turn, in a goroutine that is left behind when ctx ends. Like a Read it
+// runQueued calls do when its turn in the queue has come, in a goroutine that it abandons when ctx ends. Like a Read it
 // keeps NVML loaded.
-func run[T any](ctx context.Context, a *Actuator, key laneKey, do func() (T, error)) (T, error) {
+func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() (T, error)) (T, error) {
 	var none T
-	l, err := a.wait(ctx, key)
+	l, err := a.acquire(ctx, key)
 	if err != nil {
 		return none, err
 	}
-	if err := a.source.enter(); err != nil {
+	if err := a.source.beginCall(); err != nil {
 		<-l.turn
 		return none, err
 	}
 	var value T
 	done := make(chan struct{})
 	go func() {
-		defer a.source.leave()
+		defer a.source.endCall()
 		value, err = do()
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -127,38 +127,38 @@ func run[T any](ctx context.Context, a *Actuator, key laneKey, do func() (T, err
 	}
 	l.hung = true
 	a.hung++
-	return none, givenUp(ctx)
+	return none, abandonedError(ctx)
 }
 
-// board finds a GPU that answers by its UUID. It looks up the GPUs if this one is not known, or its handle is lost.
-func (a *Actuator) board(id gpu.UUID) (*board, error) {
-	b := a.source.boardOf(id)
+// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known, or its handle is lost.
+func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
+	b := a.source.stateOf(id)
 	if b == nil || b.lost.Load() {
 		inventory, err := a.source.Discover()
 		if err != nil {
 			return nil, err
 		}
-		if b, err = a.found(id, b, inventory.Missing); err != nil {
+		if b, err = a.rediscovered(id, b, inventory.Missing); err != nil {
 			return nil, err
 		}
 	}
 	uuid, ret := b.handle.GetUUID()
-	if err := a.source.check("nvmlDeviceGetUUID", ret); err != nil {
+	if err := a.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
 		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
 			b.lost.Store(true)
 		}
 		return nil, err
 	}
-	if gpu.UUID(text(uuid)) != id {
+	if gpu.UUID(validUTF8(uuid)) != id {
 		b.lost.Store(true)
-		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, text(uuid))
+		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, validUTF8(uuid))
 	}
 	return b, nil
 }
 
-// found returns a GPU after a lookup. The error of one that was known before is why it is missing now.
-func (a *Actuator) found(id gpu.UUID, before *board, missing []gpu.MissingGPU) (*board, error) {
-	if b := a.source.boardOf(id); b != nil {
+// rediscovered returns a GPU after a lookup. The error of one that was known before is why it is missing now.
+func (a *Actuator) rediscovered(id gpu.UUID, before *gpuState, missing []gpu.MissingGPU) (*gpuState, error) {
+	if b := a.source.stateOf(id); b != nil {
 		return b, nil
 	}
 	for _, m := range missing {
@@ -169,16 +169,16 @@ func (a *Actuator) found(id gpu.UUID, before *board, missing []gpu.MissingGPU) (
 	return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
 }
 
-func (s *Source) boardOf(id gpu.UUID) *board {
+func (s *Source) stateOf(id gpu.UUID) *gpuState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.boards[id]
+	return s.gpus[id]
 }
 
-// touch makes the next Read of a GPU ask everything anew, after a change.
-func (a *Actuator) touch(id gpu.UUID) {
-	if b := a.source.boardOf(id); b != nil {
-		b.recut.Store(true)
-		b.touched.Store(true)
+// markChanged makes the next Read of a GPU read everything again, after a change.
+func (a *Actuator) markChanged(id gpu.UUID) {
+	if b := a.source.stateOf(id); b != nil {
+		b.layoutChanged.Store(true)
+		b.ourChange.Store(true)
 	}
 }

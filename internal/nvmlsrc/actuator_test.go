@@ -103,7 +103,7 @@ func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	}
 }
 
-// What does not stand as the step says is not touched, whatever its ids are.
+// What does not stand as the step says is not ourChange, whatever its ids are.
 func TestStepsForWhatIsNoMore(t *testing.T) {
 	n := newNode(t, "", cutBoard)
 	s := steps{n.discover()[0]}

@@ -30,7 +30,7 @@ type gpmRequests struct {
 	spare []*nvml.GpmMetricsGetType
 }
 
-func (g *gpmRequests) take() *nvml.GpmMetricsGetType {
+func (g *gpmRequests) get() *nvml.GpmMetricsGetType {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := len(g.spare)
@@ -42,7 +42,7 @@ func (g *gpmRequests) take() *nvml.GpmMetricsGetType {
 	return request
 }
 
-func (g *gpmRequests) giveBack(request *nvml.GpmMetricsGetType) {
+func (g *gpmRequests) put(request *nvml.GpmMetricsGetType) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.spare = append(g.spare, request)
@@ -55,8 +55,8 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 	}
 	first, ok := before.(gpmSample)
 	second, ok2 := after.(gpmSample)
-	get := l.gpm.take()
-	defer l.gpm.giveBack(get)
+	get := l.gpm.get()
+	defer l.gpm.put(get)
 	if !ok || !ok2 || len(metrics) > len(get.Metrics) {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}

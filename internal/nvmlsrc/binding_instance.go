@@ -86,7 +86,7 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 
 // GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (g gpuInstance) GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return) {
-	info := nvml.ComputeInstanceProfileInfo{Id: profileID, InstanceCount: room(uint32(capacity))}
+	info := nvml.ComputeInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
 	handles, ret := call(g.lib, "nvmlGpuInstanceGetComputeInstances", func() ([]nvml.ComputeInstance, nvml.Return) {
 		return g.gi.GetComputeInstances(&info)
 	})

@@ -6,7 +6,9 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // writes as many as there are, whatever the room; one that is far too large is no reason to take that much memory.
 const minCapacity, maxCapacity = 16, 256
 
-func room(instanceCount uint32) uint32 { return min(max(instanceCount, minCapacity), maxCapacity) }
+func capacityFor(instanceCount uint32) uint32 {
+	return min(max(instanceCount, minCapacity), maxCapacity)
+}
 
 func (d device) GetMigMode() (current, pending int, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetMigMode") {
@@ -32,10 +34,10 @@ func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
 func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetGpuInstanceProfileInfoV") {
 		handler := d.dev.GetGpuInstanceProfileInfoV(profile)
-		if info, ret := handler.V3(); !triesOlder(ret) {
+		if info, ret := handler.V3(); !isOlderVersion(ret) {
 			return info, ret
 		}
-		if info, ret := handler.V2(); !triesOlder(ret) {
+		if info, ret := handler.V2(); !isOlderVersion(ret) {
 			return fromV2(info), ret
 		}
 	}
@@ -45,8 +47,8 @@ func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileI
 	return fromV1(info), ret
 }
 
-// triesOlder tells whether an answer to a versioned call leaves it to an older version.
-func triesOlder(ret nvml.Return) bool {
+// isOlderVersion tells whether an answer to a versioned call leaves it to an older version.
+func isOlderVersion(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
 		return true
@@ -79,7 +81,7 @@ func (d device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuIn
 
 // GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
-	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: room(uint32(capacity))}
+	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
 	handles, ret := call(d.lib, "nvmlDeviceGetGpuInstances", func() ([]nvml.GpuInstance, nvml.Return) {
 		return d.dev.GetGpuInstances(&info)
 	})

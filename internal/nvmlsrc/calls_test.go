@@ -45,12 +45,12 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	recut := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", \"1g.10gb@0\", \"1g.10gb@1\"]}\n", recutAt)
+	layoutChanged := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", \"1g.10gb@0\", \"1g.10gb@1\"]}\n", recutAt)
 	head, pods, found := strings.Cut(string(text), "pods:\n")
 	if !found {
 		t.Fatal("no pods in the scenario")
 	}
-	whole := head + recut + "pods:\n" + pods
+	whole := head + layoutChanged + "pods:\n" + pods
 	if edit != nil {
 		whole = edit(whole)
 	}

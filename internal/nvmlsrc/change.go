@@ -10,15 +10,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// createInstance has the driver create a GPU instance at the step's place. What the driver says that it has created is looked at:
+// createInstance creates a GPU instance at the step's placement. It checks what the driver reports to have created:
 // mig.ErrNotAsAsked. It is never destroyed again, since what stands by then may be another client's.
-func (c *changing) createInstance() (mig.Done, error) {
+func (c *stepCall) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
 		Placement: nvml.GpuInstancePlacement{Start: uint32(c.step.Placement.Start), Size: uint32(c.step.Placement.Size)},
 	}
 	var created MutableInstance
-	err := c.call("nvmlDeviceCreateGpuInstanceWithPlacement", func() (ret nvml.Return) {
+	err := c.callDriver("nvmlDeviceCreateGpuInstanceWithPlacement", func() (ret nvml.Return) {
 		created, ret = c.device.CreateGpuInstanceWithPlacement(want.ProfileID, want.Placement)
 		return ret
 	})
@@ -26,7 +26,7 @@ func (c *changing) createInstance() (mig.Done, error) {
 		return mig.Done{}, err
 	}
 	info, ret := created.GetInfo()
-	err = c.source.check("nvmlGpuInstanceGetInfo", ret)
+	err = c.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		at := instanceEntry{info: info}.placement()
 		err = fmt.Errorf("%w: it is at %s, profile %d", gpu.ErrReplaced, at, info.ProfileID)
@@ -37,7 +37,7 @@ func (c *changing) createInstance() (mig.Done, error) {
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
 
-func (c *changing) createCompute(t *tables, at *standing, gi MutableInstance) (mig.Done, error) {
+func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInstance) (mig.Done, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
@@ -48,7 +48,7 @@ func (c *changing) createCompute(t *tables, at *standing, gi MutableInstance) (m
 		return mig.Done{}, err
 	}
 	var created ComputeInstance
-	err = c.call("nvmlGpuInstanceCreateComputeInstanceWithPlacement", func() (ret nvml.Return) {
+	err = c.callDriver("nvmlGpuInstanceCreateComputeInstanceWithPlacement", func() (ret nvml.Return) {
 		created, ret = gi.CreateComputeInstanceWithPlacement(want.ProfileID, want.Placement)
 		return ret
 	})
@@ -56,7 +56,7 @@ func (c *changing) createCompute(t *tables, at *standing, gi MutableInstance) (m
 		return mig.Done{}, err
 	}
 	info, ret := created.GetInfo()
-	err = c.source.check("nvmlComputeInstanceGetInfo", ret)
+	err = c.source.checkReturn("nvmlComputeInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size, info.ProfileID)
 	}
@@ -70,8 +70,8 @@ func (c *changing) createCompute(t *tables, at *standing, gi MutableInstance) (m
 	return done, nil
 }
 
-// uuidOf finds the MIG device of a compute instance.
-func (c *changing) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
+// uuidOf returns the UUID of the MIG device of a compute instance.
+func (c *stepCall) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
 	found, err := c.devices(c.gpu, t.mostMIG, gpu.Some(of))
 	if err != nil {
 		return "", err
@@ -84,7 +84,7 @@ func (c *changing) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
 
 // chooseProfile chooses among the compute profiles with as many slices as are wanted, and that can be at the place, the
 // one with the most SMs: newer drivers have several. The place is as the driver has it (standing.add).
-func (c *changing) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
+func (c *stepCall) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
 	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)
 	if err != nil {
 		return 0, place, err
@@ -95,7 +95,7 @@ func (c *changing) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement
 			continue
 		}
 		places, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
-		if err := c.source.check("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret); err != nil {
+		if err := c.source.checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret); err != nil {
 			return 0, place, err
 		}
 		if k := slices.IndexFunc(places, func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {

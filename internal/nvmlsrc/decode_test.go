@@ -44,10 +44,10 @@ func TestFieldValuesAreDecodedByType(t *testing.T) {
 		{"unknown", nvml.VALUE_TYPE_COUNT, 1, none, noCount},
 	} {
 		v := fieldValue(c.kind, c.bits)
-		if got := number(v); got != c.number {
+		if got := floatValue(v); got != c.number {
 			t.Errorf("%s: number %v, want %v", c.name, got, c.number)
 		}
-		if got := unsigned(v); got != c.unsigned {
+		if got := uintValue(v); got != c.unsigned {
 			t.Errorf("%s: count %v, want %v", c.name, got, c.unsigned)
 		}
 	}
@@ -69,11 +69,11 @@ func FuzzFieldValue(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, kind uint32, bits uint64) {
 		v := fieldValue(nvml.ValueType(kind), bits)
-		n, ok := number(v).Get()
+		n, ok := floatValue(v).Get()
 		if ok && (math.IsNaN(n) || math.IsInf(n, 0)) {
 			t.Errorf("type %d, %#x: number %v", kind, bits, n)
 		}
-		u, counts := unsigned(v).Get()
+		u, counts := uintValue(v).Get()
 		if counts && (!ok || n < 0 || math.Abs(n-float64(u)) >= 1 && n < 1<<53) {
 			t.Errorf("type %d, %#x: number %v, count %d", kind, bits, n, u)
 		}
@@ -89,7 +89,7 @@ func FuzzDriverStrings(f *testing.F) {
 	f.Add("A\xff MIG \xfe\"\n")
 	f.Fuzz(func(t *testing.T, s string) {
 		profile := deviceProfile(s)
-		for _, got := range []string{text(s), profile, instanceProfile(profile)} {
+		for _, got := range []string{validUTF8(s), profile, instanceProfile(profile)} {
 			if !utf8.ValidString(got) {
 				t.Errorf("%q becomes %q", s, got)
 			}
@@ -122,13 +122,13 @@ func TestNamesOfMIGDevices(t *testing.T) {
 
 // Names that are derived are those that drivers have published, for every known model.
 func TestDerivedNamesAreThePublishedOnes(t *testing.T) {
-	boards := map[string]uint64{ // what nvidia-smi shows as total
+	gpus := map[string]uint64{ // what nvidia-smi shows as total
 		"A30-24GB": 24576, "A100-40GB": 40960, "A100-80GB": 81920, "H100-80GB": 81559, "H100-94GB": 95830, "H200-141GB": 143771,
 		"RTX PRO 6000 Blackwell 96GB": 97887,
 	}
 	known := 0
 	for _, m := range mig.Models() {
-		total, ok := boards[m.Name]
+		total, ok := gpus[m.Name]
 		if !ok || !m.PlacementsKnown() {
 			continue
 		}
@@ -145,8 +145,8 @@ func TestDerivedNamesAreThePublishedOnes(t *testing.T) {
 			}
 		}
 	}
-	if known != len(boards) {
-		t.Errorf("%d models of %d", known, len(boards))
+	if known != len(gpus) {
+		t.Errorf("%d models of %d", known, len(gpus))
 	}
 }
 

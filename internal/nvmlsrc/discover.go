@@ -8,22 +8,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// slot is what the driver has at one index: a GPU, or why there is none.
+// slot is the GPU at one index of the driver, or why there is none.
 type slot struct {
-	board *board
+	state *gpuState
 	err   error
 }
 
-// usable tells whether the GPU there needs no new lookup.
-func (s slot) usable() bool { return s.board != nil && !s.board.lost.Load() }
+// usable reports whether the GPU needs no new lookup.
+func (s slot) usable() bool { return s.state != nil && !s.state.lost.Load() }
 
-// Discover lists the GPUs that can be read now. It initialises NVML where that has not succeeded yet, and looks up GPUs
+// Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded before, and looks up GPUs
 // again that were lost. While nothing changes it costs one driver call.
 func (s *Source) Discover() (gpu.Inventory, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return gpu.Inventory{}, err
 	}
-	defer s.leave()
+	defer s.endCall()
 	s.discovering.Lock()
 	defer s.discovering.Unlock()
 	if err := s.initialise(); err != nil {
@@ -34,9 +34,9 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 		err = s.enumerate()
 	}
 	if err != nil {
-		if errors.Is(err, gpu.ErrNoDriver) { // it went away: all handles are void
+		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are void
 			s.initialised, s.versioned = false, false
-			s.keep(nil)
+			s.replaceSlots(nil)
 		}
 		return gpu.Inventory{}, fmt.Errorf("discover GPUs: %w", err)
 	}
@@ -48,7 +48,7 @@ func (s *Source) initialise() error {
 	if s.initialised {
 		return nil
 	}
-	if err := s.check("nvmlInit", s.lib.Init()); err != nil {
+	if err := s.checkReturn("nvmlInit", s.lib.Init()); err != nil {
 		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
 			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
 		}
@@ -68,37 +68,37 @@ func (s *Source) readVersions() error {
 	}
 	s.driver = gpu.Driver{}
 	version, ret := s.lib.SystemGetDriverVersion()
-	if err := s.check("nvmlSystemGetDriverVersion", ret); err == nil {
-		s.driver.Version = text(version)
+	if err := s.checkReturn("nvmlSystemGetDriverVersion", ret); err == nil {
+		s.driver.Version = validUTF8(version)
 	} else if losesDevice(err) {
 		return err
 	}
-	if version, ret = s.lib.SystemGetNVMLVersion(); s.check("nvmlSystemGetNVMLVersion", ret) == nil {
-		s.driver.NVML = text(version)
+	if version, ret = s.lib.SystemGetNVMLVersion(); s.checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
+		s.driver.NVML = validUTF8(version)
 	}
 	cuda, ret := s.lib.SystemGetCudaDriverVersion()
-	if s.check("nvmlSystemGetCudaDriverVersion", ret) == nil {
+	if s.checkReturn("nvmlSystemGetCudaDriverVersion", ret) == nil {
 		s.driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 	}
 	s.versioned = true
 	return nil
 }
 
-// enumerate looks up what is not known: everything where the number of GPUs has changed, else what is missing or lost.
+// enumerate looks up all GPUs if their number has changed, otherwise those that are missing or lost.
 func (s *Source) enumerate() error {
 	count, ret := s.lib.DeviceGetCount()
-	if err := s.check("nvmlDeviceGetCount", ret); err != nil {
+	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
 		return err
 	}
 	same := count == len(s.slots)
 	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.usable() }) {
 		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
-			s.keep(s.slots)
+			s.replaceSlots(s.slots)
 		}
 		return nil
 	}
 	if !same {
-		s.lookups = map[int]*lookup{} // what an index stood for, it may stand for no longer
+		s.lookups = map[int]*lookup{} // an index may be that of another GPU now
 	}
 	next := make([]slot, count)
 	var unknown []int
@@ -115,40 +115,40 @@ func (s *Source) enumerate() error {
 			return next[i].err
 		}
 	}
-	s.keep(next)
+	s.replaceSlots(next)
 	return nil
 }
 
-// keep makes a list of slots the inventory, which is not modified after that, and listens to the events of its GPUs.
-func (s *Source) keep(next []slot) {
+// replaceSlots sets the slots and the inventory, which is not modified after that, and registers the events of its GPUs.
+func (s *Source) replaceSlots(next []slot) {
 	s.slots = next
 	s.inventory = gpu.Inventory{Driver: s.driver}
-	boards := make(map[gpu.UUID]*board, len(next))
-	var list []*board
+	gpus := make(map[gpu.UUID]*gpuState, len(next))
+	var list []*gpuState
 	for i, at := range next {
-		if at.board == nil {
+		if at.state == nil {
 			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
 			s.inventory.Missing = append(s.inventory.Missing, missing)
 			continue
 		}
-		if boards[at.board.uuid] != nil {
-			// Where the driver has numbered its GPUs anew, the next lookup finds the one that is there now.
+		if gpus[at.state.uuid] != nil {
+			// If the driver has renumbered its GPUs, the next lookup finds the one that is there now.
 			next[i] = slot{err: fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)}
 			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: next[i].err})
 			continue
 		}
-		boards[at.board.uuid] = at.board
-		list = append(list, at.board)
-		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.board.uuid})
+		gpus[at.state.uuid] = at.state
+		list = append(list, at.state)
+		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.state.uuid})
 	}
 	s.mu.Lock()
-	before := s.boards
-	s.boards = boards
+	before := s.gpus
+	s.gpus = gpus
 	s.mu.Unlock()
 	for id, b := range before {
-		if boards[id] != b {
-			s.retire(b)
+		if gpus[id] != b {
+			s.retireGPU(b)
 		}
 	}
-	s.queue.listen(list)
+	s.queue.startRegistering(list)
 }

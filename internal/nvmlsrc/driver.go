@@ -42,7 +42,7 @@ type EventSet interface {
 	Free() nvml.Return
 }
 
-// Event is nvmlEventData_t; the instance ids are NoInstance where it has none.
+// Event is nvmlEventData_t; the instance ids are NoInstance if it has none.
 type Event struct {
 	Device            Device
 	Type              uint64
@@ -79,7 +79,7 @@ type Device interface {
 	GetPowerUsage() (uint32, nvml.Return)         // mW
 	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
 	GetTotalEnergyConsumption() (uint64, nvml.Return)
-	GetTemperature() (int, nvml.Return) // of the GPU die, Celsius; nvmlDeviceGetTemperatureV where present
+	GetTemperature() (int, nvml.Return) // of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
 	GetPerformanceState() (nvml.Pstates, nvml.Return)
@@ -111,7 +111,7 @@ type Device interface {
 	GetMaxMigDeviceCount() (int, nvml.Return)
 	GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return)
 	// GetGpuInstanceProfileInfo takes NVML's profile enum. It asks for the newest struct that the driver knows and falls
-	// back to the unversioned call, without name (NUL), where the driver does not support that (MIG is off, old driver).
+	// back to the unversioned call, without name (NUL), if the driver does not support that (MIG is off, old driver).
 	GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return)
 	GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return)
 	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there can be.
@@ -133,12 +133,12 @@ type GPUInstance interface {
 	GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return)
 }
 
-// What changes the partition of a GPU is apart: drivers that are only read do not have it.
+// Calls that change the layout of a GPU are separate: drivers that are only read do not have them.
 
 // MutableDevice is a Device whose partition can be changed.
 type MutableDevice interface {
 	Device
-	// SetMigMode tells apart what became of the mode: activation is SUCCESS where it is in force.
+	// SetMigMode returns the call's code and that of the mode: activation is SUCCESS if the mode is in force.
 	SetMigMode(mode int) (activation, ret nvml.Return)
 	CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return)
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// check counts a driver call and translates its return code, once, into `op: %w` with a sentinel of gpu.
-func (s *Source) check(op string, ret nvml.Return) error {
+// checkReturn counts a driver call and translates its return code, once, into `op: %w` with a sentinel of gpu.
+func (s *Source) checkReturn(op string, ret nvml.Return) error {
 	s.calls.Add(1)
 	if ret == nvml.SUCCESS {
 		return nil
@@ -55,14 +55,14 @@ func driverError(op string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }
 
-// losesDevice tells whether an error says that the GPU as a whole cannot be asked any more. So does ErrInvalidArgument where
-// the GPU's handle is the only argument, which readMode and readMemory find.
+// losesDevice reports whether an error means that the GPU as a whole no longer answers. So does ErrInvalidArgument of calls whose
+// only argument is the GPU's handle; readMode and readMemory handle that.
 func losesDevice(err error) bool {
 	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) || errors.Is(err, gpu.ErrNoDriver) ||
 		errors.Is(err, gpu.ErrVersionMismatch)
 }
 
-// losesEntity tells whether an error says that a MIG device or instance is not what it was: it was destroyed, or its
+// losesEntity reports whether an error means that a MIG device or instance is not what it was: it was destroyed, or its
 // handle is stale.
 func losesEntity(err error) bool {
 	return errors.Is(err, gpu.ErrNotFound) || errors.Is(err, gpu.ErrInvalidArgument)

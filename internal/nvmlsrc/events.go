@@ -33,15 +33,15 @@ type eventQueue struct {
 	running       bool
 	stopped       bool
 	set           *queueSet // nil until there is a GPU, and after a failure
-	setErr        error     // why there is none, where the driver gives none
+	setErr        error     // why there is none, if the driver gives none
 	lostGPU       bool      // the last set failed because a GPU is lost
-	boards        []*board
+	gpus          []*gpuState
 	registrations map[Device]*registration
 	withheld      map[Device]int // GPUs that are not to be registered, and how many want that
 
 	registering sync.WaitGroup // calls under way that register GPUs
 
-	overflow bool // events were dropped and nobody was told yet; of the goroutine
+	overflow bool // events were dropped, and EventsLost was not sent yet; of the goroutine
 }
 
 func newEventQueue(lib Library, opts Options) eventQueue {
@@ -55,36 +55,36 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 	}
 }
 
-// listen makes these the GPUs whose events are received. Events before it are lost. One that is gone stays registered
-// until the queue is set up anew: NVML cannot take it out.
-func (q *eventQueue) listen(boards []*board) {
-	if !q.begin(boards) {
+// startRegistering sets the GPUs whose events are received. Events before it are lost. A GPU that is gone stays registered
+// until the queue is created again: NVML cannot remove it.
+func (q *eventQueue) startRegistering(gpus []*gpuState) {
+	if !q.startQueue(gpus) {
 		return
 	}
-	q.register(boards)
+	q.register(gpus)
 	q.mu.Lock()
 	starts := !q.running && !q.stopped
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
 	q.mu.Unlock()
 	if starts {
-		go q.run()
+		go q.waitForEvents()
 	}
-	if unused { // Close came in between, and nobody will wait on it
-		q.drop()
+	if unused { // Close was called meanwhile, and the set will not be waited on
+		q.dropSet()
 	}
 }
 
-// begin takes the GPUs and makes the first set. It is false where there is nothing to listen to.
-func (q *eventQueue) begin(boards []*board) bool {
+// startQueue sets the GPUs and creates the first set. It reports whether there is anything to wait for.
+func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.mu.Lock()
-	q.boards = boards
-	idle, running, said := q.stopped || len(boards) == 0, q.running, q.setErr != nil
+	q.gpus = gpus
+	idle, running, said := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
 	q.mu.Unlock()
 	if idle || running {
 		return !idle
 	}
-	err := q.renew()
+	err := q.renewSet()
 	if err == nil {
 		return true
 	}
@@ -108,9 +108,9 @@ func (q *eventQueue) stop() {
 	}
 }
 
-func (q *eventQueue) run() {
+func (q *eventQueue) waitForEvents() {
 	defer close(q.ended)
-	defer q.drop()
+	defer q.dropSet()
 	backoff, broken := minBackoff, false
 	for {
 		select {
@@ -121,10 +121,10 @@ func (q *eventQueue) run() {
 		set := q.current()
 		if set == nil {
 			broken = true
-			if !q.pause(backoff) {
+			if !q.sleep(backoff) {
 				return
 			}
-			if q.restore() {
+			if q.restoreSet() {
 				backoff = min(2*backoff, maxBackoff)
 			}
 			continue
@@ -142,41 +142,41 @@ func (q *eventQueue) run() {
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()
-			q.drop()
+			q.dropSet()
 		}
 	}
 }
 
-// current is the set to wait on, nil where there is none.
+// current returns the set to wait on, or nil.
 func (q *eventQueue) current() *queueSet {
 	q.mu.Lock()
 	set := q.set
 	spoilt := set != nil && set.spoilt
 	q.mu.Unlock()
 	if spoilt {
-		q.drop()
+		q.dropSet()
 		return nil
 	}
 	return set
 }
 
-// restore tries to set the queue up anew; where that fails, it is tried again. It is false where there is no GPU to hear:
+// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false if there are no GPUs:
 // nothing was tried.
-func (q *eventQueue) restore() bool {
+func (q *eventQueue) restoreSet() bool {
 	q.mu.Lock()
-	boards := q.boards
-	idle := q.stopped || len(boards) == 0
+	gpus := q.gpus
+	idle := q.stopped || len(gpus) == 0
 	q.mu.Unlock()
 	if idle {
 		return false
 	}
-	_ = q.renew() // it is in setErr, for the readings
-	q.register(boards)
+	_ = q.renewSet() // it is in setErr, for the readings
+	q.register(gpus)
 	return true
 }
 
-// pause is false where the queue was stopped meanwhile.
-func (q *eventQueue) pause(d time.Duration) bool {
+// sleep returns false if the queue was stopped meanwhile.
+func (q *eventQueue) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -202,7 +202,7 @@ func (q *eventQueue) deliver(e Event, is bool) {
 		out.Kind, out.XID = gpu.EventXID, e.Data
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
-		q.recut(e.Device)
+		q.markLayoutChanged(e.Device)
 	default:
 		return
 	}
@@ -215,19 +215,19 @@ func (q *eventQueue) deliver(e Event, is bool) {
 	q.send(out)
 }
 
-// recut makes the next reading of a GPU ask again what it did not support: with its instances that changes, and was
-// perhaps asked while they were changing.
-func (q *eventQueue) recut(d Device) {
+// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its instances, and was
+// perhaps read while they were changing.
+func (q *eventQueue) markLayoutChanged(d Device) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, b := range q.boards {
+	for _, b := range q.gpus {
 		if b.handle == d {
-			b.recut.Store(true)
+			b.layoutChanged.Store(true)
 		}
 	}
 }
 
-// send never blocks: the queue in the driver must be emptied whether anybody listens or not.
+// send never blocks: the queue in the driver must be emptied even if no reader listens.
 func (q *eventQueue) send(e gpu.Event) {
 	select {
 	case q.out <- e:
@@ -236,7 +236,7 @@ func (q *eventQueue) send(e gpu.Event) {
 	}
 }
 
-// uuidOf finds the GPU of an event by its handle: a GPU that has just been lost cannot be asked.
+// uuidOf returns the GPU of an event by its handle: a GPU that has just been lost does not answer.
 func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 	if d == nil {
 		return ""
@@ -252,7 +252,7 @@ func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 		return uuid
 	}
 	if asked, ret := d.GetUUID(); ret == nvml.SUCCESS {
-		uuid = gpu.UUID(text(asked))
+		uuid = gpu.UUID(validUTF8(asked))
 	}
 	return uuid
 }

@@ -9,22 +9,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads what stands still while the handle and the MIG mode do: once. What is missing because it failed is read
-// again with the slow tier, and what was not supported when that is asked again.
-func (r *round) readFacts() {
-	st := &r.board.static
-	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.hopes {
+// readFacts reads, once, what does not change while the handle and the MIG mode do not. What has failed is read again with the
+// slow tier, and what was not supported whenever that is tried again.
+func (r *gpuRead) readFacts() {
+	st := &r.state.static
+	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.retryAll {
 		return
 	}
-	before := len(r.errs)
-	f := &r.board.facts
-	f.UUID = r.board.uuid
-	fact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = text(name) })
-	fact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture, func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
-	fact(r, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = text(serial) })
-	fact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = text(version) })
-	fact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
-	fact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+	// Errors of facts are reported until the facts are read again.
+	st.errs = r.separate(r.readMissingFacts)
+	st.have = r.fatal == nil
+}
+
+func (r *gpuRead) readMissingFacts() {
+	st, f := &r.state.static, &r.state.facts
+	f.UUID = r.state.uuid
+	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = validUTF8(name) })
+	queryFact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture, func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
+	queryFact(r, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = validUTF8(serial) })
+	queryFact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
+	queryFact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
+	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
 	if !st.answered[questionSMs] {
 		f.SMs = r.readSMs()
 	}
@@ -33,39 +38,35 @@ func (r *round) readFacts() {
 	for i := range st.profiles {
 		f.Profiles = append(f.Profiles, st.profiles[i].Profile)
 	}
-	// Errors of facts stand until the facts are read again.
-	st.errs = append([]gpu.ReadError(nil), r.errs[before:]...)
-	r.errs = r.errs[:before]
-	st.have = r.fatal == nil
 }
 
-// fact asks for a fact that is not known yet.
-func fact[T any](r *round, question string, f func() (T, nvml.Return), take func(T)) {
-	st := &r.board.static
+// queryFact queries a fact that is not known yet.
+func queryFact[T any](r *gpuRead, question string, f func() (T, nvml.Return), take func(T)) {
+	st := &r.state.static
 	if st.answered[question] {
 		return
 	}
-	if answer, ok := ask(&r.asker, question, gpu.ReadingInventory, f); ok {
+	if answer, ok := query(&r.querier, question, gpu.ReadingInventory, f); ok {
 		st.answered[question] = true
 		take(answer)
 	}
 }
 
-// questionSMs is what readSMs asks last.
+// questionSMs is the last call of readSMs.
 const questionSMs = "nvmlDeviceGetCudaComputeCapability"
 
-// readSMs divides CUDA cores by what an SM of the architecture has: NVML tells no number of SMs of a physical GPU, and
-// none of its cores while MIG is on (nvml.h).
-func (r *round) readSMs() gpu.Opt[int] {
-	cores, ok := ask(&r.asker, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
-	if !ok || !r.may(questionSMs, gpu.ReadingInventory) {
+// readSMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a GPU, nor
+// its cores while MIG is on (nvml.h).
+func (r *gpuRead) readSMs() gpu.Opt[int] {
+	cores, ok := query(&r.querier, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
+	if !ok || !r.mayQuery(questionSMs, gpu.ReadingInventory) {
 		return gpu.None[int]()
 	}
 	major, minor, ret := r.dev.GetCudaComputeCapability()
-	if !r.took(questionSMs, gpu.ReadingInventory, ret) {
+	if !r.accept(questionSMs, gpu.ReadingInventory, ret) {
 		return gpu.None[int]()
 	}
-	r.board.static.answered[questionSMs] = true
+	r.state.static.answered[questionSMs] = true
 	perSM := coresPerSM(major, minor)
 	if perSM == 0 || cores <= 0 || cores%perSM != 0 {
 		return gpu.None[int]()
@@ -73,7 +74,7 @@ func (r *round) readSMs() gpu.Opt[int] {
 	return gpu.Some(cores / perSM)
 }
 
-// coresPerSM is from the CUDA C++ Programming Guide, "Compute Capabilities"; 0 where the capability is unknown.
+// coresPerSM is from the CUDA C++ Programming Guide, "Compute Capabilities"; 0 if the capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
 	case major == 5, major == 6 && minor != 0, major == 8 && minor != 0, major == 9, major == 10, major == 11, major == 12:
@@ -84,7 +85,7 @@ func coresPerSM(major, minor int) int {
 	return 0
 }
 
-// architecture names what nvmlDeviceGetArchitecture says; empty where it is unknown.
+// architecture returns the name of an answer of nvmlDeviceGetArchitecture; "" if it is unknown.
 func architecture(a nvml.DeviceArchitecture) string {
 	switch a {
 	case nvml.DEVICE_ARCH_KEPLER:
@@ -128,5 +129,5 @@ func cString(field []int8) string {
 		}
 		b = append(b, byte(c))
 	}
-	return text(string(b))
+	return validUTF8(string(b))
 }

@@ -27,9 +27,9 @@ func fields() []field {
 	return []field{
 		{nvml.FI_DEV_MEMORY_TEMP, 0, false, gpu.ReadingTemperature, "nvmlDeviceGetFieldValues(MEMORY_TEMP)", takeMemoryTemperature},
 		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, 0, false, gpu.ReadingPCIe, "nvmlDeviceGetFieldValues(PCIE_COUNT_TX_BYTES)",
-			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = unsigned(v) }},
+			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) }},
 		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, 0, false, gpu.ReadingPCIe, "nvmlDeviceGetFieldValues(PCIE_COUNT_RX_BYTES)",
-			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = unsigned(v) }},
+			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
 		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks, false, gpu.ReadingNVLink, "nvmlDeviceGetFieldValues(NVLINK_THROUGHPUT_DATA_TX)",
 			func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
 		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, allLinks, false, gpu.ReadingNVLink, "nvmlDeviceGetFieldValues(NVLINK_THROUGHPUT_DATA_RX)",
@@ -46,11 +46,11 @@ func fields() []field {
 	}
 }
 
-// readFields reads the fields whose tier is due, in one call. What the slow ones say goes to slow, with their errors. Where
-// the call as a whole fails, slow keeps what was said last.
-func (r *round) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
+// readFields reads the fields whose tier is due, in one call. Values and errors of slow fields go to slow and slowErrs. If
+// the call as a whole fails, slow keeps the last values.
+func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
 	const question = "nvmlDeviceGetFieldValues"
-	b := r.board
+	b := r.state
 	b.values, b.chosen = b.values[:0], b.chosen[:0]
 	for i := range b.fields {
 		f := &b.fields[i]
@@ -62,10 +62,10 @@ func (r *round) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) 
 	if len(b.values) == 0 || r.fatal != nil || r.unsupported[question] {
 		return
 	}
-	if err := r.askFields(question); err != nil {
+	if err := r.queryFields(question); err != nil {
 		last := &b.slow.readings
 		slow.NVLink.Errors, slow.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
-		r.lackFields(err, slowErrs)
+		r.addFieldErrors(err, slowErrs)
 		return
 	}
 	for i := range b.values {
@@ -81,40 +81,40 @@ func (r *round) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) 
 		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
 			r.unsupported[f.question] = true // INVALID_ARGUMENT: a field id that the driver is too old for
 		default:
-			r.failField(f, ret, slowErrs)
+			r.addFieldError(f, ret, slowErrs)
 		}
 	}
 }
 
-// askFields makes the call for the chosen fields, unless it is known to be denied.
-func (r *round) askFields(question string) error {
+// queryFields makes the call for the chosen fields, unless its denial is cached.
+func (r *gpuRead) queryFields(question string) error {
 	denied := r.denied[question]
-	if denied != nil && !r.retry {
+	if denied != nil && !r.slow {
 		return denied
 	}
-	err := r.judge(question, gpu.ReadingPCIe, r.dev.GetFieldValues(r.board.values))
-	for _, f := range r.board.chosen {
+	err := r.classify(question, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
+	for _, f := range r.state.chosen {
 		if denied != nil && err == nil {
 			delete(r.refused, f.reading)
-			r.source.privilege.regained(f.reading)
+			r.source.privilege.markRegained(f.reading)
 		}
 	}
 	return err
 }
 
-// lackFields makes errors of the readings whose fields were not told, once each.
-func (r *round) lackFields(err error, slowErrs *[]gpu.ReadError) {
+// addFieldErrors adds an error for each reading whose fields have no value.
+func (r *gpuRead) addFieldErrors(err error, slowErrs *[]gpu.ReadError) {
 	lacking := map[gpu.Reading]bool{}
-	for _, f := range r.board.chosen {
+	for _, f := range r.state.chosen {
 		if lacking[f.reading] {
 			continue
 		}
 		lacking[f.reading] = true
 		if errors.Is(err, gpu.ErrNoPermission) {
-			r.source.privilege.lacks(f.reading)
+			r.source.privilege.markMissing(f.reading)
 		}
 		before := len(r.errs)
-		r.fail(f.reading, err)
+		r.addError(f.reading, err)
 		if f.slow {
 			*slowErrs = append(*slowErrs, r.errs[before:]...)
 			r.errs = r.errs[:before]
@@ -122,7 +122,7 @@ func (r *round) lackFields(err error, slowErrs *[]gpu.ReadError) {
 	}
 }
 
-func (r *round) failField(f *field, ret nvml.Return, slowErrs *[]gpu.ReadError) {
+func (r *gpuRead) addFieldError(f *field, ret nvml.Return, slowErrs *[]gpu.ReadError) {
 	err := driverError(f.question, ret)
 	switch {
 	case losesDevice(err):
@@ -130,22 +130,22 @@ func (r *round) failField(f *field, ret nvml.Return, slowErrs *[]gpu.ReadError) 
 	case f.slow:
 		*slowErrs = append(*slowErrs, gpu.ReadError{Reading: f.reading, Err: err})
 	default:
-		r.fail(f.reading, err)
+		r.addError(f.reading, err)
 	}
 }
 
-func takeMemoryTemperature(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = number(v) }
+func takeMemoryTemperature(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }
 
 func takeLinkErrors(kind string) func(*gpu.Readings, *nvml.FieldValue) {
 	return func(r *gpu.Readings, v *nvml.FieldValue) {
-		if count, ok := unsigned(v).Get(); ok {
+		if count, ok := uintValue(v).Get(); ok {
 			r.NVLink.Errors = append(r.NVLink.Errors, gpu.NVLinkErrors{Kind: kind, Count: count})
 		}
 	}
 }
 
 func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
-	action, ok := unsigned(v).Get()
+	action, ok := uintValue(v).Get()
 	if !ok || action > math.MaxInt32 {
 		return
 	}
@@ -165,8 +165,8 @@ func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
 	}
 }
 
-// number decodes a field's value by its type; absent where the type is unknown or the value is no finite number.
-func number(v *nvml.FieldValue) gpu.Opt[float64] {
+// floatValue decodes a field's value by its type; absent if the type is unknown or the value is not finite.
+func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
 	bits := binary.NativeEndian.Uint64(v.Value[:])
 	switch nvml.ValueType(int32(v.ValueType)) {
 	case nvml.VALUE_TYPE_DOUBLE:
@@ -180,15 +180,15 @@ func number(v *nvml.FieldValue) gpu.Opt[float64] {
 	case nvml.VALUE_TYPE_SIGNED_INT:
 		return gpu.Some(float64(int32(binary.NativeEndian.Uint32(v.Value[:4]))))
 	}
-	u, ok := unsigned(v).Get()
+	u, ok := uintValue(v).Get()
 	if !ok {
 		return gpu.None[float64]()
 	}
 	return gpu.Some(float64(u))
 }
 
-// unsigned decodes a field's value as a count: absent where it is negative, no number, or too large.
-func unsigned(v *nvml.FieldValue) gpu.Opt[uint64] {
+// uintValue decodes a field's value as a count: absent if it is negative, no number, or too large.
+func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
 	bits := binary.NativeEndian.Uint64(v.Value[:])
 	switch nvml.ValueType(int32(v.ValueType)) {
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
@@ -198,16 +198,16 @@ func unsigned(v *nvml.FieldValue) gpu.Opt[uint64] {
 	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
 		return gpu.Some(uint64(binary.NativeEndian.Uint16(v.Value[:2])))
 	case nvml.VALUE_TYPE_DOUBLE, nvml.VALUE_TYPE_SIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_INT:
-		if f, ok := number(v).Get(); ok && f >= 0 && f < 1<<64 {
+		if f, ok := floatValue(v).Get(); ok && f >= 0 && f < 1<<64 {
 			return gpu.Some(uint64(f))
 		}
 	}
 	return gpu.None[uint64]()
 }
 
-// kibibytes turns a field in KiB into bytes; absent where that overflows.
+// kibibytes turns a field in KiB into bytes; absent if that overflows.
 func kibibytes(v *nvml.FieldValue) gpu.Opt[uint64] {
-	kib, ok := unsigned(v).Get()
+	kib, ok := uintValue(v).Get()
 	if !ok || kib > math.MaxUint64>>10 {
 		return gpu.None[uint64]()
 	}

@@ -11,27 +11,27 @@ import (
 )
 
 // GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; the metrics are
-// those of the window between two samples. In each round every entity is sampled once, and its window goes from the round
+// those of the window between two samples. In each reading every entity is sampled once, and its window goes from the reading
 // before to this one.
 //
-// Ids and handles are reused after a re-cut, and a window between samples of two instances makes numbers of no meaning. So
-// the samples of a round are taken before its scan of the tree, by the tree of the round before, and the scan vouches for
-// them: where it finds the tree as it was, no instance was another one at the time of the sample. Else all windows of the
-// GPU begin anew.
+// Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless values. So
+// the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and the scan confirms
+// them: if it finds the tree unchanged, no instance was another one at the time of the sample. Otherwise all windows of the
+// GPU start again.
 
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond
 
-// gpmState is what a board knows of GPM. It belongs to the Read under way, as the board does.
+// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way.
 type gpmState struct {
 	asked, supported bool
 	own              window
 	instances        map[instanceRef]*window
-	// recut: the tree was found changed in this round, or could not be seen.
-	recut   bool
-	sampled bool      // samples were taken in this round
-	lastAt  time.Time // when samples were taken last
-	garbled int       // values of this round that were no numbers
+	// layoutChanged is set if the tree has changed in this reading, or could not be read.
+	layoutChanged bool
+	sampled       bool      // samples were taken in this reading
+	lastAt        time.Time // when samples were taken last
+	invalid       int       // values of this reading that were no numbers
 }
 
 // instanceRef names a GPU instance (compute wholeInstance) or a compute instance within a layout.
@@ -42,24 +42,24 @@ type instanceRef struct {
 
 const wholeInstance = -1
 
-// window is the two last samples of one entity, and what came of them.
+// window has the last two samples of one entity, and the metrics between them.
 type window struct {
 	samples  [2]GPMSample
 	count    int             // how many hold counters: the newest is in samples[1]
-	errs     []gpu.ReadError // why it says nothing
+	errs     []gpu.ReadError // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates
 	media    gpu.Media // of a GPU instance
 }
 
-// samplePool keeps the samples that nobody uses. They belong to no GPU until they are filled.
+// samplePool has the spare samples. They belong to no GPU until they are filled.
 type samplePool struct {
 	mu    sync.Mutex
 	spare []GPMSample
 	all   []GPMSample
 }
 
-// take gives a sample, a new one where none is spare.
+// takeSample returns a spare sample, or a new one.
 func (s *Source) takeSample() (GPMSample, error) {
 	p := &s.samples
 	p.mu.Lock()
@@ -71,7 +71,7 @@ func (s *Source) takeSample() (GPMSample, error) {
 	}
 	p.mu.Unlock()
 	sample, ret := s.lib.GpmSampleAlloc()
-	if err := s.check("nvmlGpmSampleAlloc", ret); err != nil {
+	if err := s.checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
@@ -80,8 +80,8 @@ func (s *Source) takeSample() (GPMSample, error) {
 	return sample, nil
 }
 
-// giveBack makes the samples of a window spare.
-func (p *samplePool) giveBack(w *window) {
+// put adds the samples of a window to the pool.
+func (p *samplePool) put(w *window) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, sample := range w.samples {
@@ -98,14 +98,14 @@ func (s *Source) freeSamples() {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
 	for _, sample := range s.samples.all {
-		s.check("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
+		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
 	}
 	s.samples.all, s.samples.spare = nil, nil
 }
 
-// retire makes the samples of a board spare that is in use no longer. Where a call for it hangs, the Read does so that the
+// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a call for it hangs, the Read does so that the
 // call belongs to, when it returns.
-func (s *Source) retire(b *board) {
+func (s *Source) retireGPU(b *gpuState) {
 	b.retired.Store(true)
 	if !b.reading.TryLock() {
 		return
@@ -114,58 +114,58 @@ func (s *Source) retire(b *board) {
 	s.emptyWindows(b)
 }
 
-// emptyWindows makes the samples of a board spare. The caller holds its reading.
-func (s *Source) emptyWindows(b *board) {
-	s.samples.giveBack(&b.gpm.own)
+// emptyWindows returns the samples of a GPU to the pool. The caller holds its reading lock.
+func (s *Source) emptyWindows(b *gpuState) {
+	s.samples.put(&b.gpm.own)
 	for ref, w := range b.gpm.instances {
-		s.samples.giveBack(w)
+		s.samples.put(w)
 		delete(b.gpm.instances, ref)
 	}
 }
 
-// sample takes the samples of a round, before its tree is scanned.
-func (r *round) sample() {
-	g := &r.board.gpm
-	g.sampled, g.garbled = false, 0
+// takeSamples takes the samples of a reading, before its tree is scanned.
+func (r *gpuRead) takeSamples() {
+	g := &r.state.gpm
+	g.sampled, g.invalid = false, 0
 	if !r.source.opts.GPM || r.fatal != nil || !r.gpmSupported() {
 		return
 	}
 	since := r.source.opts.Now().Sub(g.lastAt)
 	if !g.lastAt.IsZero() && since >= 0 && since < minWindow {
-		return // what the last window said holds
+		return // the metrics of the last window still hold
 	}
-	if !g.recut {
-		r.sampleAll()
+	if !g.layoutChanged {
+		r.sampleEntities()
 	}
 }
 
-// gpmSupported asks once for each MIG mode whether the GPU has GPM.
-func (r *round) gpmSupported() bool {
+// gpmSupported reports whether the GPU has GPM, by a call that is made once in a MIG mode.
+func (r *gpuRead) gpmSupported() bool {
 	const question = "nvmlGpmQueryDeviceSupport"
-	g := &r.board.gpm
-	if g.asked && !r.hopes {
+	g := &r.state.gpm
+	if g.asked && !r.retryAll {
 		return g.supported
 	}
-	supported, ok := ask(&r.asker, question, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
+	supported, ok := query(&r.querier, question, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
 	g.asked = ok || r.unsupported[question]
 	g.supported = ok && supported
 	return g.supported
 }
 
-// sampleAll samples the board and everything of the tree that is known.
-func (r *round) sampleAll() {
-	b := r.board
+// sampleEntities samples the GPU and all instances of the tree that are known.
+func (r *gpuRead) sampleEntities() {
+	b := r.state
 	b.gpm.sampled = true
-	defer func() { b.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the round began
-	a := r.ofEntity(r.answers)
+	defer func() { b.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
+	a := r.entityQuerier(r.answers)
 	r.sampleInto(&b.gpm.own, &a, r.dev, wholeGPU)
 	for i := range b.tree.nodes {
 		n := &b.tree.nodes[i]
-		a := r.ofEntity(n.answers)
+		a := r.entityQuerier(n.answers)
 		r.sampleInto(r.windowOf(instanceRef{n.ID, wholeInstance}), &a, r.dev, int(n.ID))
 		for j := range n.computes {
 			c := &n.computes[j]
-			a := r.ofEntity(c.answers)
+			a := r.entityQuerier(c.answers)
 			r.sampleInto(r.windowOf(instanceRef{n.ID, int64(c.ID)}), &a, b.tree.scan.devices[c.device].handle, wholeGPU)
 		}
 	}
@@ -174,9 +174,9 @@ func (r *round) sampleAll() {
 // wholeGPU is no GPU instance.
 const wholeGPU = -1
 
-// windowOf is the window of an instance.
-func (r *round) windowOf(ref instanceRef) *window {
-	g := &r.board.gpm
+// windowOf returns the window of an instance.
+func (r *gpuRead) windowOf(ref instanceRef) *window {
+	g := &r.state.gpm
 	w := g.instances[ref]
 	if w == nil {
 		if g.instances == nil {
@@ -188,21 +188,21 @@ func (r *round) windowOf(ref instanceRef) *window {
 	return w
 }
 
-// sampleInto takes one sample into a window: of an entity, or of a GPU instance of it. Where that fails the window begins
-// anew.
-func (r *round) sampleInto(w *window, a *asker, of Entity, instance int) {
+// sampleInto takes one sample into a window: of an entity, or of a GPU instance of it. If that fails the window starts
+// again.
+func (r *gpuRead) sampleInto(w *window, a *querier, of Entity, instance int) {
 	question := "nvmlGpmSampleGet"
 	if instance != wholeGPU {
 		question = "nvmlGpmMigSampleGet"
 	}
-	if !a.may(question, gpu.ReadingActivity) {
-		w.forget(a.errs)
+	if !a.mayQuery(question, gpu.ReadingActivity) {
+		w.reset(a.errs)
 		return
 	}
 	if w.samples[0] == nil {
 		sample, err := r.source.takeSample()
 		if err != nil {
-			w.forget([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
+			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
 			return
 		}
 		w.samples[0] = sample
@@ -213,23 +213,23 @@ func (r *round) sampleInto(w *window, a *asker, of Entity, instance int) {
 	} else {
 		ret = of.GpmSampleGet(w.samples[0])
 	}
-	if !a.took(question, gpu.ReadingActivity, ret) {
+	if !a.accept(question, gpu.ReadingActivity, ret) {
 		r.fatal = a.fatal
-		w.forget(a.errs)
+		w.reset(a.errs)
 		return
 	}
 	w.samples[0], w.samples[1] = w.samples[1], w.samples[0]
 	w.count, w.errs = min(w.count+1, 2), nil
 }
 
-// forget drops what a window says, and its counters.
-func (w *window) forget(errs []gpu.ReadError) {
+// reset drops the metrics of a window, and its counters.
+func (w *window) reset(errs []gpu.ReadError) {
 	w.count, w.errs, w.activity, w.rates, w.media = 0, errs, gpu.Activity{}, gpu.LinkRates{}, gpu.Media{}
 }
 
-// readActivity makes the metrics of the windows whose samples the scan of the tree has vouched for.
-func (r *round) readActivity() {
-	g := &r.board.gpm
+// readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed.
+func (r *gpuRead) readActivity() {
+	g := &r.state.gpm
 	if !g.supported || !r.source.opts.GPM {
 		return
 	}
@@ -237,39 +237,39 @@ func (r *round) readActivity() {
 	if r.fatal != nil {
 		return
 	}
-	if g.recut || r.scanErr != nil || r.board.recut.Load() {
-		r.reseed()
+	if g.layoutChanged || r.scan.err != nil || r.state.layoutChanged.Load() {
+		r.restartWindows()
 	} else if g.sampled {
-		r.measure()
+		r.computeActivity()
 	}
-	g.recut = false
+	g.layoutChanged = false
 	r.fillActivity()
 }
 
-// reseed begins all windows anew by the tree as it is now. What happens to it from here on, the next scan finds.
-func (r *round) reseed() {
-	g := &r.board.gpm
-	g.own.forget(nil)
+// restartWindows starts all windows again, by the present tree. The next scan finds what changes after this.
+func (r *gpuRead) restartWindows() {
+	g := &r.state.gpm
+	g.own.reset(nil)
 	for ref, w := range g.instances {
-		r.source.samples.giveBack(w)
+		r.source.samples.put(w)
 		delete(g.instances, ref)
 	}
 	g.lastAt = time.Time{}
-	if r.scanErr == nil {
-		r.sampleAll()
+	if r.scan.err == nil {
+		r.sampleEntities()
 	}
 }
 
-// measure asks for the metrics of every window that has two samples.
-func (r *round) measure() {
-	r.measureWindow(&r.board.gpm.own, boardMetrics)
-	for i := range r.board.tree.nodes {
-		n := &r.board.tree.nodes[i]
+// computeActivity computes the metrics of every window that has two samples.
+func (r *gpuRead) computeActivity() {
+	r.computeWindow(&r.state.gpm.own, boardMetrics)
+	for i := range r.state.tree.nodes {
+		n := &r.state.tree.nodes[i]
 		whole := r.windowOf(instanceRef{n.ID, wholeInstance})
-		r.measureWindow(whole, instanceMetrics)
+		r.computeWindow(whole, instanceMetrics)
 		r.measureMedia(whole, n)
 		for j := range n.computes {
-			r.measureWindow(r.windowOf(instanceRef{n.ID, int64(n.computes[j].ID)}), computeMetrics)
+			r.computeWindow(r.windowOf(instanceRef{n.ID, int64(n.computes[j].ID)}), computeMetrics)
 		}
 	}
 }
@@ -281,7 +281,7 @@ const (
 	boardMetrics    = 12
 )
 
-// gpmMetrics lists the metrics that are asked for.
+// gpmMetrics returns the metrics that are computed.
 func gpmMetrics() [boardMetrics]GPMMetric {
 	var list [boardMetrics]GPMMetric
 	for i, id := range [boardMetrics]nvml.GpmMetricId{
@@ -296,18 +296,18 @@ func gpmMetrics() [boardMetrics]GPMMetric {
 	return list
 }
 
-// measureWindow asks for the first of the metrics. Each has a return code of its own.
-func (r *round) measureWindow(w *window, count int) {
+// computeWindow computes the first count metrics of a window. Each has a return code of its own.
+func (r *gpuRead) computeWindow(w *window, count int) {
 	w.activity, w.rates = gpu.Activity{}, gpu.LinkRates{}
 	if w.count < 2 || r.fatal != nil {
 		return
 	}
 	const question = "nvmlGpmMetricsGet"
-	metrics := r.board.metrics[:count]
+	metrics := r.state.metrics[:count]
 	for i := range metrics {
 		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
 	}
-	if err := r.source.check(question, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
+	if err := r.source.checkReturn(question, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
 		if losesDevice(err) {
 			r.fatal = err
 		}
@@ -319,28 +319,28 @@ func (r *round) measureWindow(w *window, count int) {
 	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive, &w.rates.NVLinkTransmit}
 	for i := range metrics {
 		if i < len(ratios) {
-			r.take(ratios[i], &metrics[i], 0.01)
+			r.setMetric(ratios[i], &metrics[i], 0.01)
 		} else {
-			r.take(rates[i-len(ratios)], &metrics[i], mebi)
+			r.setMetric(rates[i-len(ratios)], &metrics[i], mebi)
 		}
 	}
 }
 
-// take takes one metric. One that is no number, or less than nothing, is dropped and counted.
-func (r *round) take(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
+// setMetric sets one metric. A value that is no number, or negative, is dropped and counted.
+func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
 	switch {
 	case m.Return != nvml.SUCCESS:
 	case math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || m.Value < 0:
-		r.board.gpm.garbled++
+		r.state.gpm.invalid++
 	default:
 		*to = gpu.Some(m.Value * unit)
 	}
 }
 
 // fillActivity lays what the windows say to the result.
-func (r *round) fillActivity() {
-	g := &r.board.gpm
-	r.out.Activity, r.out.Rates, r.out.GarbledActivity = g.own.activity, g.own.rates, g.garbled
+func (r *gpuRead) fillActivity() {
+	g := &r.state.gpm
+	r.out.Activity, r.out.Rates, r.out.GarbledActivity = g.own.activity, g.own.rates, g.invalid
 	r.errs = r.windowErrors(r.errs, &g.own)
 	for i := range r.out.Instances {
 		gi := &r.out.Instances[i]
@@ -359,9 +359,9 @@ func (r *round) fillActivity() {
 }
 
 // windowErrors appends why a window says nothing. What was not tried again in this round has been counted.
-func (r *round) windowErrors(list []gpu.ReadError, w *window) []gpu.ReadError {
+func (r *gpuRead) windowErrors(list []gpu.ReadError, w *window) []gpu.ReadError {
 	for _, e := range w.errs {
-		e.Remembered = e.Remembered || !r.board.gpm.sampled
+		e.Remembered = e.Remembered || !r.state.gpm.sampled
 		list = append(list, e)
 	}
 	return list

@@ -32,8 +32,8 @@ type part struct {
 	compute gpu.ComputeID
 }
 
-// recut destroys all instances and makes those of another layout.
-func (c *recutter) recut(layout int) {
+// layoutChanged destroys all instances and makes those of another layout.
+func (c *recutter) layoutChanged(layout int) {
 	c.t.Helper()
 	for _, p := range c.parts {
 		must(c.t, c.DestroyComputeInstance(0, p.id, p.compute))
@@ -72,7 +72,7 @@ func newRecutter(t *testing.T) *recutter {
 		{{profile: 14, start: 4, slices: 2}, {profile: 19, start: 0, slices: 1}, {profile: 14, start: 2, slices: 2}},
 	}}
 	n.spy.who = func(instance, compute int) int { return c.number[[2]int{instance, compute}] }
-	c.recut(0)
+	c.layoutChanged(0)
 	return c
 }
 
@@ -110,7 +110,7 @@ func (c *recutter) run(recuts int, next func() int) (values int) {
 	done := 0
 	c.spy.always(func() {
 		if calls++; calls == at {
-			c.recut(next())
+			c.layoutChanged(next())
 			done++
 		}
 	})

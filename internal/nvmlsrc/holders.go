@@ -13,7 +13,7 @@ import (
 // instances; one without them may be on any. If one of the lists cannot be read, there is an error and no list; only those of
 // graphics and MPS need not be offered.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	list, err := run(ctx, a, laneKey{id: id}, func() ([]gpu.Process, error) { return a.processes(id) })
+	list, err := runQueued(ctx, a, queueKey{id: id}, func() ([]gpu.Process, error) { return a.processes(id) })
 	if err != nil {
 		return nil, fmt.Errorf("list the processes of GPU %s: %w", id, err)
 	}
@@ -22,27 +22,27 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 
 // processes asks for the MIG mode only if it matters: without MIG the instances of processes mean nothing.
 func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
-	b, err := a.board(id)
+	b, err := a.stateOf(id)
 	if err != nil {
 		return nil, err
 	}
 	compute, ret := b.handle.GetComputeRunningProcesses()
-	computeErr := a.source.check("nvmlDeviceGetComputeRunningProcesses", ret)
+	computeErr := a.source.checkReturn("nvmlDeviceGetComputeRunningProcesses", ret)
 	graphics, ret := b.handle.GetGraphicsRunningProcesses()
-	graphicsErr := a.source.check("nvmlDeviceGetGraphicsRunningProcesses", ret)
+	graphicsErr := a.source.checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
 	mps, ret := b.handle.GetMPSComputeRunningProcesses()
-	mpsErr := a.source.check("nvmlDeviceGetMPSComputeRunningProcesses", ret)
+	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
 	if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
 		return nil, err
 	}
 	list := mergeProcesses(compute, graphics, mps)
 	if slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() }) {
-		mode, err := a.modeOf(b)
+		mode, err := a.readModeOf(b)
 		if err != nil {
 			return nil, err
 		}
 		if !mode.enabled.Or(false) {
-			outsideInstances(list)
+			clearInstances(list)
 		}
 	}
 	return list, nil

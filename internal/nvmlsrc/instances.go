@@ -7,11 +7,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. Where an entity turns
-// out to be gone, somebody has re-cut the GPU since it was scanned: the tree is read again.
-func (r *round) readInstances() {
+// readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. If an entity has vanished,
+// the layout has changed since the scan, and the tree is read again.
+func (r *gpuRead) readInstances() {
 	processes := r.readProcesses()
-	for r.fillInstances(&processes) && r.rescan() {
+	for r.buildInstances(&processes) && r.shouldRescan() {
 		r.readTree()
 		processes = r.readProcesses()
 	}
@@ -19,14 +19,14 @@ func (r *round) readInstances() {
 		r.out.Readings.Processes = gpu.Some(processes.list)
 		return
 	}
-	r.lackProcesses(processes.err)
+	r.addProcessError(processes.err)
 }
 
-// fillInstances makes the instances of the result, which own their memory, and tells whether one of them was gone.
-func (r *round) fillInstances(processes *processes) (moved bool) {
-	t := &r.board.tree
-	if r.scanErr != nil {
-		r.out.Instances = t.unread(r.scanErr)
+// buildInstances builds the instances of the result, which own their memory, and reports whether one of them had vanished.
+func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
+	t := &r.state.tree
+	if r.scan.err != nil {
+		r.out.Instances = t.unreadableInstances(r.scan.err)
 		return false
 	}
 	r.out.Instances = slices.Grow([]gpu.GPUInstance(nil), len(t.nodes))
@@ -35,8 +35,8 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 		n := &t.nodes[i]
 		gi := n.GPUInstance
 		if len(n.computes) > 0 {
-			moved = r.readInstanceMemory(n, &gi) || moved
-		} else { // no handle tells its memory; how much there is, its profile does
+			vanished = r.readInstanceMemory(n, &gi) || vanished
+		} else { // its memory has no handle; its size is that of the profile
 			gi.Memory.Total = r.profileMemory(gi.ProfileID)
 		}
 		gi.Computes = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
@@ -44,7 +44,7 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 			c := &n.computes[j]
 			ci := c.ComputeInstance
 			if own != nil {
-				moved = r.readComputeProcesses(c, gi.ID, &ci, own) || moved
+				vanished = r.readComputeProcesses(c, gi.ID, &ci, own) || vanished
 			}
 			gi.Computes = append(gi.Computes, ci)
 		}
@@ -57,15 +57,15 @@ func (r *round) fillInstances(processes *processes) (moved bool) {
 	if processes.ok {
 		countProcesses(r.out.Instances, processes.list)
 	}
-	return moved
+	return vanished
 }
 
-// unread makes the instances of a tree of which nothing can be read.
-func (t *tree) unread(err error) []gpu.GPUInstance {
+// unreadableInstances returns the instances of a tree, none of which can be read.
+func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	list := make([]gpu.GPUInstance, 0, len(t.nodes))
 	for i := range t.nodes {
 		gi := t.nodes[i].GPUInstance
-		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}} // the GPU's has counted
+		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}} // it was counted as the GPU's
 		for _, c := range t.nodes[i].computes {
 			ci := c.ComputeInstance
 			ci.Up, ci.Errors = false, gi.Errors
@@ -76,38 +76,38 @@ func (t *tree) unread(err error) []gpu.GPUInstance {
 	return list
 }
 
-// ofEntity returns an asker for one MIG device of the round's GPU.
-func (r *round) ofEntity(known answers) asker {
-	return asker{source: r.source, answers: known, retry: r.retry, fatal: r.fatal}
+// entityQuerier returns a querier for one MIG device of the GPU.
+func (r *gpuRead) entityQuerier(known answers) querier {
+	return querier{source: r.source, answers: known, slow: r.slow, fatal: r.fatal}
 }
 
-// profileMemory is the memory in bytes that instances of a profile have.
-func (r *round) profileMemory(id gpu.Opt[uint32]) gpu.Opt[uint64] {
-	for i := range r.board.static.profiles {
-		if p := &r.board.static.profiles[i]; gpu.Some(p.ID) == id && p.MemoryBytes > 0 {
+// profileMemory returns the memory of instances of a profile, in bytes.
+func (r *gpuRead) profileMemory(id gpu.Opt[uint32]) gpu.Opt[uint64] {
+	for i := range r.state.static.profiles {
+		if p := &r.state.static.profiles[i]; gpu.Some(p.ID) == id && p.MemoryBytes > 0 {
 			return gpu.Some(p.MemoryBytes)
 		}
 	}
 	return gpu.None[uint64]()
 }
 
-// readInstanceMemory reads a GPU instance's memory, which any of its MIG devices tells.
-func (r *round) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (moved bool) {
-	a := r.ofEntity(n.answers)
-	h := r.board.tree.scan.devices[n.computes[0].device].handle
-	if m, ok := ask(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
+// readInstanceMemory reads a GPU instance's memory, which any of its MIG devices reports.
+func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vanished bool) {
+	a := r.entityQuerier(n.answers)
+	h := r.state.tree.scan.devices[n.computes[0].device].handle
+	if m, ok := query(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
 		gi.Memory = memoryOf(m)
 	}
-	gi.Errors, gi.Up = a.errs, !failed(a.errs)
+	gi.Errors, gi.Up = a.errs, !isUnreadable(a.errs)
 	r.fatal = a.fatal
 	return a.stale
 }
 
 // readComputeProcesses reads a MIG device's own list.
-func (r *round) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance, own *processes) (moved bool) {
-	a := r.ofEntity(c.answers)
-	h := r.board.tree.scan.devices[c.device].handle
-	infos, ok := ask(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
+func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance, own *processes) (vanished bool) {
+	a := r.entityQuerier(c.answers)
+	h := r.state.tree.scan.devices[c.device].handle
+	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
 	if !ok {
 		own.ok = false
 	}
@@ -119,12 +119,12 @@ func (r *round) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.
 	if ok {
 		ci.Processes = gpu.Some(len(infos))
 	}
-	ci.Errors, ci.Up = a.errs, !failed(a.errs)
+	ci.Errors, ci.Up = a.errs, !isUnreadable(a.errs)
 	r.fatal = a.fatal
 	return a.stale
 }
 
-// failed tells whether errors say that an entity could not be read, rather than that this process may not.
-func failed(errs []gpu.ReadError) bool {
+// isUnreadable reports whether an entity could not be read for another reason than a lack of rights.
+func isUnreadable(errs []gpu.ReadError) bool {
 	return slices.ContainsFunc(errs, func(e gpu.ReadError) bool { return !errors.Is(e.Err, gpu.ErrNoPermission) })
 }

@@ -20,7 +20,7 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 	failed := map[gpu.UUID]error{}
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
 	if len(only) == 0 {
-		inventory, err := run(ctx, a, laneKey{}, a.source.Discover)
+		inventory, err := runQueued(ctx, a, queueKey{}, a.source.Discover)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read layouts: %w", err)
 		}
@@ -36,7 +36,7 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 	var reading sync.WaitGroup
 	for i, id := range ids {
 		reading.Go(func() {
-			list[i], errs[i] = run(ctx, a, laneKey{id: id}, func() (mig.NodeGPU, error) { return a.readLayout(id) })
+			list[i], errs[i] = runQueued(ctx, a, queueKey{id: id}, func() (mig.NodeGPU, error) { return a.readLayout(id) })
 		})
 	}
 	reading.Wait()
@@ -52,14 +52,14 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 	return whole, failed, nil
 }
 
-// readLayout reads a GPU with handles of this moment and keeps off the state of its board: a Read that is under way, or hangs,
+// readLayout reads a GPU with handles of this moment and does not touch its gpuState: a Read that is under way, or hangs,
 // does not matter.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
-	b, err := a.board(id)
+	b, err := a.stateOf(id)
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
-	for range mostLooks {
+	for range maxTornScans {
 		g, err := a.readLayoutOnce(b)
 		if !errors.Is(err, errTorn) {
 			return g, err
@@ -71,8 +71,8 @@ func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 
 // readLayoutOnce looks at the instances before and after it reads their MIG devices, and returns errTorn unless all of that
 // agrees.
-func (a *Actuator) readLayoutOnce(b *board) (mig.NodeGPU, error) {
-	mode, err := a.modeOf(b)
+func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
+	mode, err := a.readModeOf(b)
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
@@ -85,7 +85,7 @@ func (a *Actuator) readLayoutOnce(b *board) (mig.NodeGPU, error) {
 		MIG: mode.enabled, Pending: mode.pending,
 	}
 	minor, ret := b.handle.GetMinorNumber()
-	if err := a.source.check("nvmlDeviceGetMinorNumber", ret); err == nil {
+	if err := a.source.checkReturn("nvmlDeviceGetMinorNumber", ret); err == nil {
 		g.Minor = gpu.Some(minor)
 	} else if losesDevice(err) {
 		return mig.NodeGPU{}, err
@@ -96,7 +96,7 @@ func (a *Actuator) readLayoutOnce(b *board) (mig.NodeGPU, error) {
 	if !mode.enabled.Or(false) {
 		return g, nil
 	}
-	before, err := a.look(b)
+	before, err := a.readView(b)
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
@@ -104,7 +104,7 @@ func (a *Actuator) readLayoutOnce(b *board) (mig.NodeGPU, error) {
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
-	after, err := a.look(b)
+	after, err := a.readView(b)
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
@@ -143,11 +143,11 @@ type unit struct {
 }
 
 // devices finds the MIG devices of a GPU, or only that of one compute instance. Their indexes are sparse.
-func (a *Actuator) devices(b *board, most int, only gpu.Opt[unit]) (map[unit]gpu.MIGUUID, error) {
+func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]gpu.MIGUUID, error) {
 	found := map[unit]gpu.MIGUUID{}
 	for i := range most {
 		h, ret := b.handle.GetMigDeviceHandleByIndex(i)
-		err := a.source.check("nvmlDeviceGetMigDeviceHandleByIndex", ret)
+		err := a.source.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
 		if errors.Is(err, gpu.ErrNotFound) {
 			continue
 		}
@@ -181,14 +181,14 @@ func (a *Actuator) identifyDevice(h MIGDevice, only gpu.Opt[unit]) (unit, gpu.MI
 	wanted, one := only.Get()
 	instance, ret := h.GetGpuInstanceId()
 	at := unit{instance: gpu.InstanceID(instance)}
-	if err := a.source.check("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && at.instance != wanted.instance {
+	if err := a.source.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && at.instance != wanted.instance {
 		return unit{}, "", err
 	}
 	compute, ret := h.GetComputeInstanceId()
 	at.compute = gpu.ComputeID(compute)
-	if err := a.source.check("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && at != wanted {
+	if err := a.source.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && at != wanted {
 		return unit{}, "", err
 	}
 	uuid, ret := h.GetUUID()
-	return at, gpu.MIGUUID(text(uuid)), a.source.check("nvmlDeviceGetUUID", ret)
+	return at, gpu.MIGUUID(validUTF8(uuid)), a.source.checkReturn("nvmlDeviceGetUUID", ret)
 }

@@ -10,23 +10,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// patience is for how long Discover waits for a single GPU, in real time: the others are not to be kept from it.
-const patience = time.Second
+// lookupTimeout is how long Discover waits for lookups, in real time, so that a GPU that hangs does not block the others.
+const lookupTimeout = time.Second
 
-// lookup asks the driver for the GPU at an index. It may never return.
+// lookup is a query for the GPU at an index, which may never return.
 type lookup struct {
-	done chan found // with room for the answer
+	done chan found // buffered
 }
 
-// found is what a lookup gives: a handle and its UUID, or an error.
+// found is the result of a lookup: a handle and its UUID, or an error.
 type found struct {
 	handle Device
 	uuid   gpu.UUID
 	err    error
 }
 
-// lookUp asks for the GPUs at some indexes, side by side. A lookup that does not return in time goes on, and is asked for
-// its answer the next time.
+// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time goes on, and the next call
+// returns its answer.
 func (s *Source) lookUp(indexes []int) map[int]found {
 	known := s.handles()
 	began := false
@@ -38,7 +38,7 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	}
 	var expired <-chan time.Time
 	if began {
-		timer := time.NewTimer(patience)
+		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()
 		expired = timer.C
 	}
@@ -55,7 +55,7 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	return answers
 }
 
-// answer waits until expired, which it sets to nil then: nobody is waited for any more.
+// answer waits until expired, which it sets to nil then, so that no further lookup is waited for.
 func (l *lookup) answer(expired *<-chan time.Time) (found, bool) {
 	if *expired != nil {
 		select {
@@ -73,29 +73,29 @@ func (l *lookup) answer(expired *<-chan time.Time) (found, bool) {
 	}
 }
 
-// handles are those of the GPUs that need no lookup, with their UUIDs.
+// handles returns the handles of the GPUs that need no lookup, with their UUIDs.
 func (s *Source) handles() map[Device]gpu.UUID {
 	known := map[Device]gpu.UUID{}
 	for _, at := range s.slots {
 		if at.usable() {
-			known[at.board.handle] = at.board.uuid
+			known[at.state.handle] = at.state.uuid
 		}
 	}
 	return known
 }
 
-// beginLookup starts a lookup. A handle that is known is not asked for its UUID again. Like a Read it keeps NVML loaded.
+// beginLookup starts a lookup. It does not read the UUID of a known handle again. Like a Read it keeps NVML loaded.
 func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) *lookup {
 	l := &lookup{done: make(chan found, 1)}
 	known = maps.Clone(known)
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		l.done <- found{err: err}
 		return l
 	}
 	go func() {
-		defer s.leave()
+		defer s.endCall()
 		h, ret := s.lib.DeviceGetHandleByIndex(index)
-		if err := s.check("nvmlDeviceGetHandleByIndex", ret); err != nil {
+		if err := s.checkReturn("nvmlDeviceGetHandleByIndex", ret); err != nil {
 			l.done <- found{err: err}
 			return
 		}
@@ -104,26 +104,26 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) *lookup {
 			return
 		}
 		uuid, ret := h.GetUUID()
-		err := s.check("nvmlDeviceGetUUID", ret)
+		err := s.checkReturn("nvmlDeviceGetUUID", ret)
 		if ret != nvml.SUCCESS {
 			h = nil
 		}
-		l.done <- found{handle: h, uuid: gpu.UUID(text(uuid)), err: err}
+		l.done <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: err}
 	}()
 	return l
 }
 
-// slotOf makes a slot of what was found. A GPU that is known and not lost stays as it is, whatever its index was: a
+// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its state, whatever its index was: a
 // reading of it may be under way.
 func (s *Source) slotOf(index int, f found) slot {
 	if f.err != nil {
 		return slot{err: fmt.Errorf("GPU %d: %w", index, f.err)}
 	}
 	for _, at := range s.slots {
-		if at.usable() && at.board.uuid == f.uuid {
-			at.board.index.Store(int64(index))
+		if at.usable() && at.state.uuid == f.uuid {
+			at.state.index.Store(int64(index))
 			return at
 		}
 	}
-	return slot{board: newBoard(f.uuid, f.handle, index)}
+	return slot{state: newGPUState(f.uuid, f.handle, index)}
 }

@@ -12,9 +12,9 @@ import (
 // each engine, from which those of each GPU instance are read, in a call of its own: a driver that does not know one of these
 // metrics must not take the activity with it.
 
-// readMedia reads the utilization of a GPU without MIG, where it is wanted.
-func (r *round) readMedia() gpu.Media {
-	if !r.media || r.board.mode.enabled.Or(false) {
+// readMedia reads the utilization of the media engines of a GPU without MIG, if that is enabled.
+func (r *gpuRead) readMedia() gpu.Media {
+	if !r.media || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
 	return gpu.Media{
@@ -25,8 +25,8 @@ func (r *round) readMedia() gpu.Media {
 	}
 }
 
-func (r *round) readEngine(question string, f func() (uint32, nvml.Return)) gpu.Opt[float64] {
-	percent, ok := ask(&r.asker, question, gpu.ReadingMedia, f)
+func (r *gpuRead) readEngine(question string, f func() (uint32, nvml.Return)) gpu.Opt[float64] {
+	percent, ok := query(&r.querier, question, gpu.ReadingMedia, f)
 	if !ok {
 		return gpu.None[float64]()
 	}
@@ -62,12 +62,12 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 
 // measureMedia asks for the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it asks
 // for each kind in a call of its own, until it is known which kinds are refused; the others are in one call again then.
-func (r *round) measureMedia(w *window, n *instanceNode) {
+func (r *gpuRead) measureMedia(w *window, n *instanceNode) {
 	w.media = gpu.Media{}
 	if !r.media || w.count < 2 || len(w.errs) > 0 {
 		return
 	}
-	a := r.ofEntity(n.answers)
+	a := r.entityQuerier(n.answers)
 	engines := r.profileEngines(n.ProfileID)
 	var list [kindsOfMedia]mediaKind
 	kinds := list[:0]
@@ -77,11 +77,11 @@ func (r *round) measureMedia(w *window, n *instanceNode) {
 		}
 	}
 	if len(kinds) > 1 && !a.unsupported[allMedia] {
-		r.askMedia(w, &a, allMedia, kinds, engines)
+		r.queryMedia(w, &a, allMedia, kinds, engines)
 	}
 	if len(kinds) == 1 || a.unsupported[allMedia] {
 		for i := range kinds {
-			r.askMedia(w, &a, kinds[i].question, kinds[i:i+1], engines)
+			r.queryMedia(w, &a, kinds[i].question, kinds[i:i+1], engines)
 			if a.unsupported[kinds[i].question] {
 				delete(a.unsupported, allMedia)
 			}
@@ -91,31 +91,31 @@ func (r *round) measureMedia(w *window, n *instanceNode) {
 	w.errs = append(w.errs, a.errs...)
 }
 
-// askMedia asks for the metrics of some kinds in one call. A kind whose metrics are all refused is not asked for again for as long
+// queryMedia asks for the metrics of some kinds in one call. A kind whose metrics are all refused is not asked for again for as long
 // as what is not supported.
-func (r *round) askMedia(w *window, a *asker, question string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
-	if !a.may(question, gpu.ReadingMedia) {
+func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
+	if !a.mayQuery(question, gpu.ReadingMedia) {
 		return
 	}
-	metrics := r.board.mediaMetrics[:0]
+	metrics := r.state.mediaMetrics[:0]
 	for i := range kinds {
 		for id := kinds[i].first; id <= kinds[i].last; id++ {
 			metrics = append(metrics, GPMMetric{ID: uint32(id), Return: nvml.ERROR_UNKNOWN})
 		}
 	}
-	r.board.mediaMetrics = metrics
+	r.state.mediaMetrics = metrics
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
 		ret = nvml.ERROR_NOT_SUPPORTED // activity was made of the same samples: it is a metric that the driver does not know
 	}
-	if !a.took(question, gpu.ReadingMedia, ret) {
+	if !a.accept(question, gpu.ReadingMedia, ret) {
 		return
 	}
 	for i := range kinds {
 		kind := &kinds[i]
 		of := metrics[:kind.last-kind.first+1]
 		metrics = metrics[len(of):]
-		*kind.of(&w.media) = r.meanOf(of, kind.most(engines))
+		*kind.of(&w.media) = r.meanUtilization(of, kind.most(engines))
 		if !slices.ContainsFunc(of, func(m GPMMetric) bool { return !refusesMetric(m.Return) }) {
 			a.unsupported[kind.question] = true
 		}
@@ -127,7 +127,7 @@ func refusesMetric(ret nvml.Return) bool {
 	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
 
-// most is how many engines of the kind a device has, at most where that is not known.
+// most returns how many engines of the kind a device has, or their maximum if that is not known.
 func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	if e, known := engines.Get(); known {
 		return k.count(&e)
@@ -135,13 +135,13 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	return int(k.last-k.first) + 1
 }
 
-// meanOf returns the mean over the engines of a kind that tell, of which the device has at most so many: a driver may tell 0 of
+// meanUtilization returns the mean over the engines of a kind that tell, of which the device has at most so many: a driver may tell 0 of
 // engines that it does not have, too.
-func (r *round) meanOf(metrics []GPMMetric, most int) gpu.Opt[float64] {
+func (r *gpuRead) meanUtilization(metrics []GPMMetric, most int) gpu.Opt[float64] {
 	sum, told := 0.0, 0
 	for i := range metrics {
 		var one gpu.Opt[float64]
-		r.take(&one, &metrics[i], 0.01)
+		r.setMetric(&one, &metrics[i], 0.01)
 		if ratio, ok := one.Get(); ok {
 			sum += ratio
 			told++
@@ -154,9 +154,9 @@ func (r *round) meanOf(metrics []GPMMetric, most int) gpu.Opt[float64] {
 }
 
 // profileEngines are the engines that instances of a profile have.
-func (r *round) profileEngines(id gpu.Opt[uint32]) gpu.Opt[gpu.Engines] {
-	for i := range r.board.static.profiles {
-		if p := &r.board.static.profiles[i]; gpu.Some(p.ID) == id {
+func (r *gpuRead) profileEngines(id gpu.Opt[uint32]) gpu.Opt[gpu.Engines] {
+	for i := range r.state.static.profiles {
+		if p := &r.state.static.profiles[i]; gpu.Some(p.ID) == id {
 			return p.Engines
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // SetMIGMode asks for a MIG mode and reads back what became of it. Before it does, it gives up what the Source holds of the
 // GPU: its events and its profiling samples, which begin anew with the next Reads. It never resets a GPU; the driver may.
 func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
-	m, err := run(ctx, a, laneKey{id: id, changes: true}, func() (mig.ModeChange, error) { return a.setMode(ctx, id, on) })
+	m, err := runQueued(ctx, a, queueKey{id: id, changes: true}, func() (mig.ModeChange, error) { return a.setMode(ctx, id, on) })
 	if err != nil {
 		return mig.ModeChange{}, fmt.Errorf("set MIG mode of GPU %s: %w", id, err)
 	}
@@ -22,7 +22,7 @@ func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mo
 }
 
 func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
-	b, err := a.board(id)
+	b, err := a.stateOf(id)
 	if err != nil {
 		return mig.ModeChange{}, err
 	}
@@ -31,60 +31,60 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 		return mig.ModeChange{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 	}
 	_, _, ret := b.handle.GetMigMode()
-	if err := a.source.check("nvmlDeviceGetMigMode", ret); err != nil {
+	if err := a.source.checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err // a GPU that has no MIG, or does not answer: nothing is given up for it
 	}
 	b.tables.Store(nil)
-	restore := a.source.queue.withhold(b.handle)
+	restore := a.source.queue.withholdGPU(b.handle)
 	defer func() {
 		restore()
-		a.touch(id) // a Read that began before did not register its events
+		a.markChanged(id) // a Read that began before did not register its events
 	}()
 	a.releaseSamples(b)
 	if ctx.Err() != nil {
-		return mig.ModeChange{}, givenUp(ctx)
+		return mig.ModeChange{}, abandonedError(ctx)
 	}
 	mode := nvml.DEVICE_MIG_DISABLE
 	if on {
 		mode = nvml.DEVICE_MIG_ENABLE
 	}
 	activation, ret := d.SetMigMode(mode)
-	a.touch(id)
-	if err := a.source.check("nvmlDeviceSetMigMode", ret); err != nil {
+	a.markChanged(id)
+	if err := a.source.checkReturn("nvmlDeviceSetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err
 	}
 	var m mig.ModeChange
 	if activation != nvml.SUCCESS {
 		m.Activation = driverError("activation", activation)
 	}
-	if m.Current, m.Pending, err = a.mode(id); err != nil {
+	if m.Current, m.Pending, err = a.readMode(id); err != nil {
 		return mig.ModeChange{}, fmt.Errorf("to look what became of it: %w", err)
 	}
 	return m, nil
 }
 
 // releaseSamples gives up the profiling samples of a GPU. It waits for a Read of the GPU that is under way.
-func (a *Actuator) releaseSamples(b *board) {
+func (a *Actuator) releaseSamples(b *gpuState) {
 	b.reading.Lock()
 	defer b.reading.Unlock()
 	a.source.emptyWindows(b)
 }
 
-// mode reads the MIG mode after a change, with which the driver may have unbound the GPU: its handle is looked up again
+// readMode reads the MIG mode after a change, with which the driver may have unbound the GPU: its handle is looked up again
 // where it is not good any more.
-func (a *Actuator) mode(id gpu.UUID) (current, pending bool, err error) {
+func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 	for range 2 {
-		var b *board
-		if b, err = a.board(id); err == nil {
+		var b *gpuState
+		if b, err = a.stateOf(id); err == nil {
 			now, next, ret := b.handle.GetMigMode()
-			if err = a.source.check("nvmlDeviceGetMigMode", ret); err == nil {
+			if err = a.source.checkReturn("nvmlDeviceGetMigMode", ret); err == nil {
 				return now == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, nil
 			}
 		}
 		if !losesDevice(err) && !errors.Is(err, gpu.ErrInvalidArgument) {
 			break
 		}
-		if b = a.source.boardOf(id); b != nil {
+		if b = a.source.stateOf(id); b != nil {
 			b.lost.Store(true)
 		}
 	}

@@ -13,10 +13,10 @@ import (
 )
 
 // partition is the GPU instances of a GPU and their compute instances, by placement, as one reading found them.
-type partition []standing
+type partition []standingInstance
 
-// standing is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not read.
-type standing struct {
+// standingInstance is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not read.
+type standingInstance struct {
 	mig.NodeInstance
 	handle  GPUInstance
 	handles map[gpu.ComputeID]ComputeInstance // empty if the driver can only be read
@@ -24,7 +24,7 @@ type standing struct {
 
 // view is what the Actuator reads of a GPU at once. The tables are nil if MIG is off.
 type view struct {
-	mode   migMode
+	mode   modeState
 	tables *tables
 	partition
 }
@@ -42,12 +42,12 @@ func (p partition) instances() []mig.NodeInstance {
 	return list
 }
 
-// look reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as far as a
+// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as far as a
 // single reading shows it.
-func (a *Actuator) look(b *board) (view, error) {
+func (a *Actuator) readView(b *gpuState) (view, error) {
 	var v view
 	var err error
-	if v.mode, err = a.modeOf(b); err != nil {
+	if v.mode, err = a.readModeOf(b); err != nil {
 		return view{}, err
 	}
 	enabled, ok := v.mode.enabled.Get()
@@ -68,12 +68,12 @@ func (a *Actuator) look(b *board) (view, error) {
 	return v, err
 }
 
-// steady looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls, between which
-// another client may change the GPU. After mostLooks it gives up with errUnsteady, or errTorn if the last look was not complete.
-func (a *Actuator) steady(b *board, expected []mig.NodeInstance) (view, error) {
+// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls, between which
+// another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the last look was not complete.
+func (a *Actuator) readExpected(b *gpuState, expected []mig.NodeInstance) (view, error) {
 	var last *view
-	for range mostLooks {
-		v, err := a.look(b)
+	for range maxTornScans {
+		v, err := a.readView(b)
 		if errors.Is(err, errTorn) {
 			last = nil
 			continue
@@ -93,21 +93,21 @@ func (a *Actuator) steady(b *board, expected []mig.NodeInstance) (view, error) {
 	return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errUnsteady)
 }
 
-// modeOf reads the MIG mode, which is absent if the GPU has none.
-func (a *Actuator) modeOf(b *board) (migMode, error) {
+// readModeOf reads the MIG mode, which is absent if the GPU has none.
+func (a *Actuator) readModeOf(b *gpuState) (modeState, error) {
 	now, next, ret := b.handle.GetMigMode()
-	err := a.source.check("nvmlDeviceGetMigMode", ret)
+	err := a.source.checkReturn("nvmlDeviceGetMigMode", ret)
 	if errors.Is(err, gpu.ErrNotSupported) {
-		return migMode{}, nil
+		return modeState{}, nil
 	}
 	if err != nil {
-		return migMode{}, err
+		return modeState{}, err
 	}
-	return migMode{enabled: gpu.Some(now == nvml.DEVICE_MIG_ENABLE), pending: gpu.Some(next == nvml.DEVICE_MIG_ENABLE)}, nil
+	return modeState{enabled: gpu.Some(now == nvml.DEVICE_MIG_ENABLE), pending: gpu.Some(next == nvml.DEVICE_MIG_ENABLE)}, nil
 }
 
 // readPartition lists the instances of every profile, those without compute instances included.
-func (a *Actuator) readPartition(b *board, t *tables) (partition, error) {
+func (a *Actuator) readPartition(b *gpuState, t *tables) (partition, error) {
 	if len(t.profiles) == 0 {
 		return nil, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
 	}
@@ -116,12 +116,12 @@ func (a *Actuator) readPartition(b *board, t *tables) (partition, error) {
 	for i := range t.profiles {
 		e := &t.profiles[i]
 		list, ret := b.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
-		if err := a.source.check("nvmlDeviceGetGpuInstances", ret); err != nil {
+		if err := a.source.checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
 			return nil, err
 		}
 		for _, h := range list {
 			info, ret := h.GetInfo()
-			if err := a.source.check("nvmlGpuInstanceGetInfo", ret); err != nil {
+			if err := a.source.checkReturn("nvmlGpuInstanceGetInfo", ret); err != nil {
 				return nil, err
 			}
 			if before, twice := infos[info.ID]; twice && before == info {
@@ -138,24 +138,24 @@ func (a *Actuator) readPartition(b *board, t *tables) (partition, error) {
 			return nil, err
 		}
 	}
-	slices.SortFunc(p, func(a, b standing) int {
+	slices.SortFunc(p, func(a, b standingInstance) int {
 		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.ID, b.ID))
 	})
 	return p, nil
 }
 
-func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standing {
+func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standingInstance {
 	placed := mig.Placed{ProfileID: info.ProfileID, Placement: instanceEntry{info: info}.placement()}
 	for i := range t.profiles {
 		if t.profiles[i].ID == info.ProfileID {
 			placed.Profile = t.profiles[i].Name
 		}
 	}
-	return standing{NodeInstance: mig.NodeInstance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h, handles: map[gpu.ComputeID]ComputeInstance{}}
+	return standingInstance{NodeInstance: mig.NodeInstance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h, handles: map[gpu.ComputeID]ComputeInstance{}}
 }
 
 // readComputes lists the compute instances of a GPU instance.
-func (a *Actuator) readComputes(t *tables, at *standing) error {
+func (a *Actuator) readComputes(t *tables, at *standingInstance) error {
 	infos := map[uint32]ComputeInstanceInfo{}
 	add := func(info ComputeInstanceInfo, slices int) error {
 		if before, twice := infos[info.ID]; twice && before != info {
@@ -170,7 +170,7 @@ func (a *Actuator) readComputes(t *tables, at *standing) error {
 	gi, ok := at.handle.(MutableInstance)
 	if !ok {
 		list, ret := at.handle.GetComputeInstances()
-		err := a.source.check("nvmlGpuInstanceGetComputeInstances", ret)
+		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
 		for _, info := range list {
 			err = cmp.Or(err, add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))))
 		}
@@ -183,12 +183,12 @@ func (a *Actuator) readComputes(t *tables, at *standing) error {
 	}
 	for _, p := range profiles {
 		handles, ret := gi.GetComputeInstancesOf(p.Id, int(p.InstanceCount))
-		if err := a.source.check("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
+		if err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
 			return err
 		}
 		for _, h := range handles {
 			info, ret := h.GetInfo()
-			if err := a.source.check("nvmlComputeInstanceGetInfo", ret); err != nil {
+			if err := a.source.checkReturn("nvmlComputeInstanceGetInfo", ret); err != nil {
 				return err
 			}
 			if err := add(info, int(p.SliceCount)); err != nil {
@@ -213,7 +213,7 @@ func (t *tables) computeSlices(profileID uint32) int {
 
 // add adds a compute instance. Its placement is as long as it has slices: a driver may report a longer one. (In the tables of
 // NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
-func (at *standing) add(info ComputeInstanceInfo, slices int) {
+func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
 	c := mig.NodeCompute{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {
 		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
@@ -222,7 +222,7 @@ func (at *standing) add(info ComputeInstanceInfo, slices int) {
 }
 
 // complete orders the compute instances and fills in the placements that the driver does not report.
-func (at *standing) complete() {
+func (at *standingInstance) complete() {
 	slices.SortFunc(at.Computes, func(a, b mig.NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
 	for k, place := range mig.ComputePlacements(at.NodeInstance) {
 		at.Computes[k].Placement = gpu.Some(place)

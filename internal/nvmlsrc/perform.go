@@ -23,8 +23,8 @@ import (
 // instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
 // the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that succeeded.
 func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
-	out, err := run(ctx, a, laneKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
-		b, err := a.board(s.GPU)
+	out, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
+		b, err := a.stateOf(s.GPU)
 		if err != nil {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 		}
@@ -32,7 +32,7 @@ func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.N
 		if !ok {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 		}
-		return (&changing{Actuator: a, ctx: ctx, step: s, expected: expected, gpu: b, device: d}).perform()
+		return (&stepCall{Actuator: a, ctx: ctx, step: s, expected: expected, gpu: b, device: d}).perform()
 	})
 	if err != nil {
 		err = fmt.Errorf("%s %s at %s of GPU %s: %w", s.Op, s.Profile, s.Placement, s.GPU, err)
@@ -42,18 +42,18 @@ func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.N
 
 var errReadOnly = errors.New("this driver can only be read")
 
-// changing is one step under way.
-type changing struct {
+// stepCall is one step under way.
+type stepCall struct {
 	*Actuator
 	ctx      context.Context
 	step     mig.Step
 	expected []mig.NodeInstance
-	gpu      *board
+	gpu      *gpuState
 	device   MutableDevice
 }
 
-func (c *changing) perform() (mig.Outcome, error) {
-	before, err := c.steady(c.gpu, c.expected)
+func (c *stepCall) perform() (mig.Outcome, error) {
+	before, err := c.readExpected(c.gpu, c.expected)
 	if errors.Is(err, errUnsteady) {
 		return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrLayoutChanged, err)
 	}
@@ -63,15 +63,15 @@ func (c *changing) perform() (mig.Outcome, error) {
 	if standing := before.instances(); !mig.SameInstances(standing, c.expected) {
 		return mig.Outcome{Instances: standing, Read: true}, mig.ErrLayoutChanged
 	}
-	done, err := c.act(before)
+	done, err := c.performStep(before)
 	if c.ctx.Err() != nil {
-		return mig.Outcome{}, errors.Join(err, givenUp(c.ctx))
+		return mig.Outcome{}, errors.Join(err, abandonedError(c.ctx))
 	}
 	after := mig.AfterStep(c.expected, c.step, done)
 	if err != nil {
 		done, after = mig.Done{}, c.expected
 	}
-	now, readErr := c.steady(c.gpu, after)
+	now, readErr := c.readExpected(c.gpu, after)
 	if readErr != nil {
 		return mig.Outcome{Done: done}, errors.Join(err, fmt.Errorf("read the instances after the step: %w", readErr))
 	}
@@ -85,12 +85,12 @@ func (c *changing) perform() (mig.Outcome, error) {
 	return out, err
 }
 
-// act makes the one call that changes the GPU, with what it needs before and after.
-func (c *changing) act(before view) (mig.Done, error) {
+// performStep makes the one call that changes the GPU, with what it needs before and after.
+func (c *stepCall) performStep(before view) (mig.Done, error) {
 	if c.step.Op == mig.CreateInstance {
 		return c.createInstance()
 	}
-	at, err := c.instance(before.partition)
+	at, err := c.findInstance(before.partition)
 	if err != nil {
 		return mig.Done{}, err
 	}
@@ -99,30 +99,30 @@ func (c *changing) act(before view) (mig.Done, error) {
 	case mig.CreateCompute:
 		return c.createCompute(before.tables, at, gi)
 	case mig.DestroyInstance:
-		return mig.Done{Instance: at.ID}, c.call("nvmlGpuInstanceDestroy", gi.Destroy)
+		return mig.Done{Instance: at.ID}, c.callDriver("nvmlGpuInstanceDestroy", gi.Destroy)
 	case mig.DestroyCompute:
-		ci, err := c.compute(at)
+		ci, err := c.findCompute(at)
 		if err != nil {
 			return mig.Done{}, err
 		}
 		done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(ci.ID), UUID: c.step.UUID}
-		return done, c.call("nvmlComputeInstanceDestroy", at.handles[ci.ID].Destroy)
+		return done, c.callDriver("nvmlComputeInstanceDestroy", at.handles[ci.ID].Destroy)
 	}
 	return mig.Done{}, fmt.Errorf("%w: no such step", gpu.ErrInvalidArgument)
 }
 
-// call makes a call that changes the GPU, unless its context has ended.
-func (c *changing) call(op string, do func() nvml.Return) error {
+// callDriver makes a call that changes the GPU, unless its context has ended.
+func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 	if c.ctx.Err() != nil {
-		return givenUp(c.ctx)
+		return abandonedError(c.ctx)
 	}
-	defer c.touch(c.step.GPU)
-	return c.source.check(op, do())
+	defer c.markChanged(c.step.GPU)
+	return c.source.checkReturn(op, do())
 }
 
-// instance finds the GPU instance that the step is about by its placement. It must be what the step says in every other
+// findInstance finds the GPU instance that the step is about by its placement. It must be what the step says in every other
 // respect, too: ids are given out again.
-func (c *changing) instance(p partition) (*standing, error) {
+func (c *stepCall) findInstance(p partition) (*standingInstance, error) {
 	for i := range p {
 		at := &p[i]
 		id := c.step.Instance.Or(at.ID)
@@ -136,8 +136,8 @@ func (c *changing) instance(p partition) (*standing, error) {
 	return nil, fmt.Errorf("GPU instance: %w", gpu.ErrNotFound)
 }
 
-// compute finds the compute instance that the step is about in the same way. Its UUID is that of the expected instances.
-func (c *changing) compute(at *standing) (mig.NodeCompute, error) {
+// findCompute finds the compute instance that the step is about in the same way. Its UUID is that of the expected instances.
+func (c *stepCall) findCompute(at *standingInstance) (mig.NodeCompute, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.NodeCompute{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)
@@ -158,7 +158,7 @@ func (c *changing) compute(at *standing) (mig.NodeCompute, error) {
 }
 
 // expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as far as they are known.
-func (c *changing) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
+func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
 	uuids := map[gpu.ComputeID]gpu.MIGUUID{}
 	for _, i := range c.expected {
 		for _, ci := range i.Computes {
@@ -173,7 +173,7 @@ func (c *changing) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID
 var errStillThere = errors.New("the driver said that it was destroyed, but it is still there")
 
 // survived reports whether what the step destroyed is among the instances.
-func (c *changing) survived(done mig.Done, now []mig.NodeInstance) bool {
+func (c *stepCall) survived(done mig.Done, now []mig.NodeInstance) bool {
 	at := slices.IndexFunc(now, func(i mig.NodeInstance) bool { return i.ID == done.Instance && i.Placement == c.step.Placement })
 	if at < 0 || c.step.Op == mig.DestroyInstance {
 		return at >= 0 && c.step.Op == mig.DestroyInstance

@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// privilege says once per process what is missing for lack of privilege, and again only after it was there in between.
+// privilege logs, once, what is missing for lack of privilege, and again only if it was there meanwhile.
 type privilege struct {
 	logger log.Logger
 	mu     sync.Mutex
-	said   map[gpu.Reading]bool
+	logged map[gpu.Reading]bool
 }
 
-// The rights that narrow the picture where they lack. A process with CAP_SYS_ADMIN has them all.
+// The rights whose lack hides readings. A process with CAP_SYS_ADMIN has them all.
 const (
 	needsConfig = "root, or the MIG config capability: read access to the device node that " +
 		"/proc/driver/nvidia/capabilities/mig/config names (containers: NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"
@@ -24,20 +24,20 @@ const (
 		"/proc/driver/nvidia/capabilities/mig/monitor names (containers: NVIDIA_MIG_MONITOR_DEVICES=all with CAP_SYS_ADMIN)"
 )
 
-// hiddenDevices stands for MIG devices that give no handle, which is worse than what else is denied of MIG.
+// hiddenDevices stands for MIG devices whose handles are denied, which is worse than other denials under MIG.
 const hiddenDevices gpu.Reading = "mig_devices"
 
-// lacks logs what a reading that was denied leaves out.
-func (p *privilege) lacks(reading gpu.Reading) {
+// markMissing logs what is missing because a reading was denied.
+func (p *privilege) markMissing(reading gpu.Reading) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.said[reading] {
+	if p.logged[reading] {
 		return
 	}
-	if p.said == nil {
-		p.said = map[gpu.Reading]bool{}
+	if p.logged == nil {
+		p.logged = map[gpu.Reading]bool{}
 	}
-	p.said[reading] = true
+	p.logged[reading] = true
 	missing, needs := string(reading), "root"
 	switch reading {
 	case gpu.ReadingMIG:
@@ -45,20 +45,20 @@ func (p *privilege) lacks(reading gpu.Reading) {
 	case hiddenDevices:
 		missing, needs = "MIG devices, with all that is read of them", needsMonitor
 	case gpu.ReadingMemory:
-		missing, needs = "memory of the whole board of MIG GPUs", needsMonitor
+		missing, needs = "memory of MIG GPUs as a whole", needsMonitor
 	case gpu.ReadingProcesses:
 		missing, needs = "processes of MIG GPUs", needsMonitor
 	}
 	level.Warn(p.logger).Log("msg", "No permission; readings are left out", "missing", missing, "needs", needs)
 }
 
-// regained is called when something is answered that was denied before.
-func (p *privilege) regained(reading gpu.Reading) {
+// markRegained records that a reading that was denied has been answered.
+func (p *privilege) markRegained(reading gpu.Reading) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.said[reading] {
+	if !p.logged[reading] {
 		return
 	}
-	delete(p.said, reading)
+	delete(p.logged, reading)
 	level.Info(p.logger).Log("msg", "Permission is there again; readings are no longer left out", "reading", reading)
 }

@@ -6,21 +6,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readProcessUse tells how busy each process keeps the SMs, by the driver's newest sample of it since the last reading.
-// The driver has samples of processes that did something; it has none under MIG.
-func (r *round) readProcessUse(list []gpu.Process) {
+// readProcessUse sets the SM utilization of each process, by the driver's newest sample of it since the last reading.
+// The driver has samples of active processes only, and none under MIG.
+func (r *gpuRead) readProcessUse(list []gpu.Process) {
 	const question = "nvmlDeviceGetProcessUtilization"
-	if !r.source.opts.ProcessUtilization || r.board.mode.enabled.Or(false) || !r.may(question, gpu.ReadingProcesses) {
+	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(question, gpu.ReadingProcesses) {
 		return
 	}
-	if r.board.processesSeen > uint64(r.now.UnixMicro()) {
-		r.board.processesSeen = 0 // the clock was set back: nothing would ever be newer
+	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
+		r.state.processesSeen = 0 // the clock was set back: nothing would ever be newer
 	}
-	samples, ret := r.dev.GetProcessUtilization(r.board.processesSeen)
-	if ret == nvml.ERROR_NOT_FOUND { // nothing did anything
+	samples, ret := r.dev.GetProcessUtilization(r.state.processesSeen)
+	if ret == nvml.ERROR_NOT_FOUND { // no process was active
 		samples, ret = nil, nvml.SUCCESS
 	}
-	if !r.took(question, gpu.ReadingProcesses, ret) {
+	if !r.accept(question, gpu.ReadingProcesses, ret) {
 		return
 	}
 	for i := range list {
@@ -34,6 +34,6 @@ func (r *round) readProcessUse(list []gpu.Process) {
 		}
 	}
 	for _, s := range samples {
-		r.board.processesSeen = max(r.board.processesSeen, s.TimeStamp)
+		r.state.processesSeen = max(r.state.processesSeen, s.TimeStamp)
 	}
 }

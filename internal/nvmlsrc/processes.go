@@ -11,14 +11,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// processes are those of a whole GPU; ok where the list is complete, else err says why there is none.
+// processes are those of a whole GPU; ok reports whether the list is complete; if not, err says why there is none.
 type processes struct {
 	list []gpu.Process
 	ok   bool
 	err  error
 }
 
-// ownLists returns where to collect what the MIG devices say themselves, nil where that is not needed or the GPU has no
+// ownLists returns where to collect the MIG devices' own lists, or nil if they are not needed or the GPU has no
 // tree. Nothing runs outside of them.
 func (p *processes) ownLists(hasTree bool) *processes {
 	if p.ok || p.err == nil || !hasTree {
@@ -27,60 +27,60 @@ func (p *processes) ownLists(hasTree bool) *processes {
 	return &processes{list: []gpu.Process{}, ok: true}
 }
 
-// readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device tells its own.
-func (r *round) readProcesses() processes {
+// readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its own list.
+func (r *gpuRead) readProcesses() processes {
 	const question = "nvmlDeviceGetComputeRunningProcesses"
 	switch {
 	case r.fatal != nil:
 		return processes{}
 	case r.unsupported[question]:
 		return processes{err: gpu.ErrNotSupported}
-	case r.denied[question] != nil && !r.retry:
+	case r.denied[question] != nil && !r.slow:
 		return processes{err: r.denied[question]}
 	}
 	compute, ret := r.dev.GetComputeRunningProcesses()
-	if err := r.judge(question, gpu.ReadingProcesses, ret); err != nil {
+	if err := r.classify(question, gpu.ReadingProcesses, ret); err != nil {
 		return processes{err: err}
 	}
-	graphics, _ := ask(&r.asker, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses, r.dev.GetGraphicsRunningProcesses)
-	mps, _ := ask(&r.asker, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses, r.dev.GetMPSComputeRunningProcesses)
+	graphics, _ := query(&r.querier, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses, r.dev.GetGraphicsRunningProcesses)
+	mps, _ := query(&r.querier, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses, r.dev.GetMPSComputeRunningProcesses)
 	list := mergeProcesses(compute, graphics, mps)
-	if r.board.mode.enabled.Or(false) {
-		if nowhere(list) {
+	if r.state.mode.enabled.Or(false) {
+		if hasNoInstance(list) {
 			return processes{err: gpu.ErrNotSupported}
 		}
 		return processes{list: list, ok: true}
 	}
-	outsideInstances(list)
+	clearInstances(list)
 	r.readProcessUse(list)
 	return processes{list: list, ok: true}
 }
 
-// outsideInstances takes away the instances of processes, of a GPU that has none.
-func outsideInstances(list []gpu.Process) {
+// clearInstances removes the instances of processes on a GPU without MIG.
+func clearInstances(list []gpu.Process) {
 	for i := range list {
 		list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
 }
 
-// nowhere tells whether a list leaves out the instances of all its processes, as the first form of the call does
-// (nvmlProcessInfo_v1_t): then only the MIG devices' own lists say which is where.
-func nowhere(list []gpu.Process) bool {
+// hasNoInstance reports whether a list lacks the instances of all its processes, as the first form of the call does
+// (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
+func hasNoInstance(list []gpu.Process) bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
 }
 
-// lackProcesses takes the error of a GPU whose processes nobody tells completely.
-func (r *round) lackProcesses(err error) {
+// addProcessError adds the error of a GPU whose processes are not known completely.
+func (r *gpuRead) addProcessError(err error) {
 	if err == nil {
 		return
 	}
 	if errors.Is(err, gpu.ErrNoPermission) {
-		r.source.privilege.lacks(gpu.ReadingProcesses)
+		r.source.privilege.markMissing(gpu.ReadingProcesses)
 	}
-	r.fail(gpu.ReadingProcesses, err)
+	r.addError(gpu.ReadingProcesses, err)
 }
 
-// mergeProcesses makes one list by process and instance. The lists overlap: a process may both compute and draw, and
+// mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and
 // drivers list MPS clients among the compute processes or apart; each list gives all of the process's memory.
 func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 	list := make([]gpu.Process, 0, len(compute)+len(graphics)+len(mps))
@@ -116,7 +116,7 @@ func sortProcesses(list []gpu.Process) {
 	})
 }
 
-// processOf translates one entry. Its memory may not be available (NVML_VALUE_NOT_AVAILABLE).
+// processOf converts one entry. Its memory may not be available (NVML_VALUE_NOT_AVAILABLE).
 func processOf(info nvml.ProcessInfo) gpu.Process {
 	p := gpu.Process{PID: info.Pid}
 	if info.UsedGpuMemory != math.MaxUint64 {

@@ -16,20 +16,20 @@ import (
 
 // maxProfiles bounds the walk over NVML's profile enums, whose end a driver marks with ERROR_INVALID_ARGUMENT; the
 // newest header has 18. Drivers know enums that headers do not. Of those that headers know the error is not the end:
-// NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and whoever misses a profile misses its instances.
+// NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
 const maxProfiles = 64
 
-// profileEntry is a profile with what is asked about it in every reading.
+// profileEntry is a profile with what every reading needs of it.
 type profileEntry struct {
 	gpu.Profile
 	instanceCount int
-	list          string // the question for its instances
+	list          string // the call that lists its instances
 }
 
-// readProfiles reads the kinds of GPU instances that the GPU offers, none where it has no MIG, and where they may stand.
-func (r *round) readProfiles() {
-	st := &r.board.static
-	if !r.board.mode.enabled.Present() {
+// readProfiles reads the kinds of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
+func (r *gpuRead) readProfiles() {
+	st := &r.state.static
+	if !r.state.mode.enabled.Present() {
 		return
 	}
 	if !st.counted || len(st.profiles) == 0 {
@@ -40,19 +40,19 @@ func (r *round) readProfiles() {
 	}
 }
 
-// countProfiles goes through the profiles.
-func (r *round) countProfiles() []profileEntry {
+// countProfiles reads the profiles that the GPU has.
+func (r *gpuRead) countProfiles() []profileEntry {
 	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
 	unnamed, ended := false, true
 	for enum := 0; enum < maxProfiles && r.fatal == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
-		err := r.source.check(question, ret)
+		err := r.source.checkReturn(question, ret)
 		switch {
 		case err == nil:
 			if r.denied[question] != nil {
 				delete(r.denied, question)
-				r.source.privilege.regained(gpu.ReadingMIG)
+				r.source.privilege.markRegained(gpu.ReadingMIG)
 			}
 			entries = append(entries, newProfileEntry(enum, info))
 			unnamed = unnamed || entries[len(entries)-1].Name == ""
@@ -65,39 +65,39 @@ func (r *round) countProfiles() []profileEntry {
 			ended = false
 			if errors.Is(err, gpu.ErrNoPermission) {
 				r.denied[question] = err
-				r.source.privilege.lacks(gpu.ReadingMIG)
+				r.source.privilege.markMissing(gpu.ReadingMIG)
 			}
-			r.fail(gpu.ReadingMIG, err)
+			r.addError(gpu.ReadingMIG, err)
 		}
 		break
 	}
 	if unnamed {
-		nameProfiles(entries, r.boardMemory())
+		nameProfiles(entries, r.gpuMemory())
 	}
-	r.board.static.counted = ended && r.fatal == nil
+	r.state.static.counted = ended && r.fatal == nil
 	return entries
 }
 
-// boardMemory is the GPU's memory in bytes, 0 where it is not told.
-func (r *round) boardMemory() uint64 {
+// gpuMemory returns the GPU's memory in bytes, or 0 if it is not known.
+func (r *gpuRead) gpuMemory() uint64 {
 	m, ret := r.dev.GetMemoryInfo()
-	if r.source.check("nvmlDeviceGetMemoryInfo", ret) != nil {
+	if r.source.checkReturn("nvmlDeviceGetMemoryInfo", ret) != nil {
 		return 0
 	}
 	return m.Total
 }
 
-// readPlacements adds the possible placements, where the process may see them, and what follows from them: those of all
+// readPlacements adds the possible placements, if the process may read them, and what follows from them: those of all
 // profiles or none, for what could still be created follows from all of them. How many instances there can be is concluded
 // from placements: the driver's number is wrong for some profiles of A30.
-func (r *round) readPlacements() {
+func (r *gpuRead) readPlacements() {
 	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
-	st := &r.board.static
+	st := &r.state.static
 	entries := slices.Clone(st.profiles)
 	profiles := make([]gpu.Profile, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		placements, ok := ask(&r.asker, question, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+		placements, ok := query(&r.querier, question, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
 		})
 		if !ok {
@@ -154,7 +154,7 @@ func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 	return gpu.Some(e)
 }
 
-// nameProfiles names those whose name the driver does not tell: before R525 or so, and while MIG is off.
+// nameProfiles names the profiles whose name the driver does not report: before R525 or so, and while MIG is off.
 func nameProfiles(entries []profileEntry, boardBytes uint64) {
 	for i := range entries {
 		if e := &entries[i]; e.Name == "" {
@@ -163,7 +163,7 @@ func nameProfiles(entries []profileEntry, boardBytes uint64) {
 	}
 }
 
-// derivedName makes the name of a profile as NVIDIA's own tools do where the driver tells none: the memory is the board's
+// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none: the memory is the GPU's
 // times the number of eighths that the instance takes, rounded up. (go-nvlib, pkg/nvlib/device/mig_profile.go)
 func derivedName(slices int, memory, total uint64) string {
 	if total == 0 {
@@ -174,7 +174,7 @@ func derivedName(slices int, memory, total uint64) string {
 	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*boardGB)))
 }
 
-// enumAttributes is what the name of a profile with this enum ends in (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
+// enumAttributes returns the suffix of the name of a profile with this enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
 func enumAttributes(enum int) string {
 	switch enum {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:

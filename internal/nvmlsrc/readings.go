@@ -8,22 +8,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFast reads what is read every time, of the GPU as a whole.
-func (r *round) readFast() {
+// readFast reads what every reading reads, of the GPU as a whole.
+func (r *gpuRead) readFast() {
 	to := &r.out.Readings
 	r.readMemory(to)
-	if u, ok := ask(&r.asker, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates); ok {
+	if u, ok := query(&r.querier, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates); ok {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
 	to.Media = r.readMedia()
-	if milliwatts, ok := ask(&r.asker, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage); ok {
+	if milliwatts, ok := query(&r.querier, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage); ok {
 		to.PowerWatts = gpu.Some(float64(milliwatts) / 1000)
 	}
-	if millijoules, ok := ask(&r.asker, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy, r.dev.GetTotalEnergyConsumption); ok {
+	if millijoules, ok := query(&r.querier, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy, r.dev.GetTotalEnergyConsumption); ok {
 		to.EnergyJoules = gpu.Some(float64(millijoules) / 1000)
 	}
-	if celsius, ok := ask(&r.asker, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature); ok {
+	if celsius, ok := query(&r.querier, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature); ok {
 		to.TemperatureCelsius = gpu.Some(float64(celsius))
 	}
 	to.ClockHertz = gpu.Clocks{
@@ -32,31 +32,31 @@ func (r *round) readFast() {
 		Graphics: r.readClock("nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
 		Video:    r.readClock("nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
 	}
-	reasons, ok := ask(&r.asker, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents, r.dev.GetCurrentClocksEventReasons)
+	reasons, ok := query(&r.querier, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents, r.dev.GetCurrentClocksEventReasons)
 	if ok {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
 	to.PerformanceState = r.readPerformanceState()
 }
 
-// readMemory reads the board's memory. A driver that does not know the GPU's handle any more says so here, where the
-// handle is the only argument.
-func (r *round) readMemory(to *gpu.Readings) {
+// readMemory reads the GPU's memory. The handle is the only argument of the call, so an invalid argument means that the driver
+// no longer knows the GPU.
+func (r *gpuRead) readMemory(to *gpu.Readings) {
 	const question = "nvmlDeviceGetMemoryInfo"
-	if !r.may(question, gpu.ReadingMemory) {
+	if !r.mayQuery(question, gpu.ReadingMemory) {
 		return
 	}
 	m, ret := r.dev.GetMemoryInfo()
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		r.fatal = r.source.check(question, ret)
+		r.fatal = r.source.checkReturn(question, ret)
 		return
 	}
-	if r.took(question, gpu.ReadingMemory, ret) {
+	if r.accept(question, gpu.ReadingMemory, ret) {
 		to.Memory = memoryOf(m)
 	}
 }
 
-// memoryOf leaves out what the older call does not tell.
+// memoryOf leaves out what the older version of the call does not report.
 func memoryOf(m nvml.Memory_v2) gpu.Memory {
 	memory := gpu.Memory{Total: gpu.Some(m.Total), Used: gpu.Some(m.Used), Free: gpu.Some(m.Free)}
 	if m.Version != 0 {
@@ -65,37 +65,37 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 	return memory
 }
 
-func (r *round) readClock(question string, domain nvml.ClockType) gpu.Opt[float64] {
-	megahertz, ok := ask(&r.asker, question, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
+func (r *gpuRead) readClock(question string, domain nvml.ClockType) gpu.Opt[float64] {
+	megahertz, ok := query(&r.querier, question, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
 	if !ok {
 		return gpu.None[float64]()
 	}
 	return gpu.Some(float64(megahertz) * 1e6)
 }
 
-// slowReadings is what the last slow tier said. It stands until the next, its errors included.
+// slowReadings are the readings and the errors of the last slow tier. They are reported until the next.
 type slowReadings struct {
 	readings gpu.Readings // the slow ones alone
 	errs     []gpu.ReadError
 }
 
-// readSlow reads the slow tier where it is due, and the fields of both tiers in one call. Slices of the slow tier are
-// shared by all results until the next one replaces them; nobody modifies them.
-func (r *round) readSlow() {
+// readSlow reads the slow tier if it is due, and the fields of both tiers in one call. Slices of the slow tier are
+// shared by all results until the next one replaces them; they are never modified.
+func (r *gpuRead) readSlow() {
 	var slow gpu.Readings
 	var errs []gpu.ReadError
 	r.readFields(&r.out.Readings, &slow, &errs)
 	if r.slow {
-		before := len(r.errs)
-		r.readLimits(&slow)
-		r.readFans(&slow)
-		r.readECC(&slow)
-		r.readRows(&slow)
-		r.board.slow = slowReadings{readings: slow, errs: append(errs, r.errs[before:]...)}
-		r.errs = r.errs[:before]
-		r.board.slowAt = r.now
+		errs = append(errs, r.separate(func() {
+			r.readLimits(&slow)
+			r.readFans(&slow)
+			r.readECC(&slow)
+			r.readRows(&slow)
+		})...)
+		r.state.slow = slowReadings{readings: slow, errs: errs}
+		r.state.slowAt = r.now
 	}
-	from, to := &r.board.slow.readings, &r.out.Readings
+	from, to := &r.state.slow.readings, &r.out.Readings
 	to.PowerLimitWatts, to.Fans = from.PowerLimitWatts, from.Fans
 	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth, from.PCIe.LinkGeneration
 	to.NVLink.Errors = from.NVLink.Errors
@@ -105,32 +105,32 @@ func (r *round) readSlow() {
 	to.ExclusiveComputeMode = from.ExclusiveComputeMode
 }
 
-func (r *round) readLimits(to *gpu.Readings) {
-	if milliwatts, ok := ask(&r.asker, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit); ok {
+func (r *gpuRead) readLimits(to *gpu.Readings) {
+	if milliwatts, ok := query(&r.querier, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit); ok {
 		to.PowerLimitWatts = gpu.Some(float64(milliwatts) / 1000)
 	}
-	if replays, ok := ask(&r.asker, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok && replays >= 0 {
+	if replays, ok := query(&r.querier, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok && replays >= 0 {
 		to.PCIe.Replays = gpu.Some(uint64(replays))
 	}
-	if width, ok := ask(&r.asker, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth); ok {
+	if width, ok := query(&r.querier, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth); ok {
 		to.PCIe.LinkWidth = gpu.Some(width)
 	}
-	if generation, ok := ask(&r.asker, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkGeneration); ok {
+	if generation, ok := query(&r.querier, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkGeneration); ok {
 		to.PCIe.LinkGeneration = gpu.Some(generation)
 	}
-	if mode, ok := ask(&r.asker, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
+	if mode, ok := query(&r.querier, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 }
 
-// readRows: the driver does not tell while MIG has instances.
-func (r *round) readRows(to *gpu.Readings) {
+// readRows reads the remapped rows, which drivers do not report while the GPU has GPU instances.
+func (r *gpuRead) readRows(to *gpu.Readings) {
 	const question = "nvmlDeviceGetRemappedRows"
-	if !r.may(question, gpu.ReadingRowRemap) {
+	if !r.mayQuery(question, gpu.ReadingRowRemap) {
 		return
 	}
 	correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
-	if r.took(question, gpu.ReadingRowRemap, ret) {
+	if r.accept(question, gpu.ReadingRowRemap, ret) {
 		to.RemappedRows = gpu.Some(gpu.RemappedRows{
 			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
 		})
@@ -178,14 +178,14 @@ func eccCounters() []eccCounter {
 }
 
 // readECC reads the counts that the GPU has. A location that the driver does not know is one that the GPU has not.
-func (r *round) readECC(to *gpu.Readings) {
-	for i := range r.board.ecc {
-		c := &r.board.ecc[i]
-		if !r.may(c.question, gpu.ReadingECC) {
+func (r *gpuRead) readECC(to *gpu.Readings) {
+	for i := range r.state.ecc {
+		c := &r.state.ecc[i]
+		if !r.mayQuery(c.question, gpu.ReadingECC) {
 			continue
 		}
 		count, ret := r.readECCCounter(c)
-		err := r.judge(c.question, gpu.ReadingECC, ret)
+		err := r.classify(c.question, gpu.ReadingECC, ret)
 		switch {
 		case err == nil:
 			counted := c.ECCCount
@@ -195,14 +195,14 @@ func (r *round) readECC(to *gpu.Readings) {
 			r.unsupported[c.question] = true
 		default:
 			if errors.Is(err, gpu.ErrNoPermission) {
-				r.source.privilege.lacks(gpu.ReadingECC)
+				r.source.privilege.markMissing(gpu.ReadingECC)
 			}
-			r.fail(gpu.ReadingECC, err)
+			r.addError(gpu.ReadingECC, err)
 		}
 	}
 }
 
-func (r *round) readECCCounter(c *eccCounter) (uint64, nvml.Return) {
+func (r *gpuRead) readECCCounter(c *eccCounter) (uint64, nvml.Return) {
 	if c.location == eccTotal {
 		return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
 	}

@@ -11,49 +11,49 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// queueSet is a queue in the driver. What is here is guarded by the eventQueue's mu.
+// queueSet is a queue in the driver. Its fields are guarded by the eventQueue's mu.
 type queueSet struct {
 	EventSet
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
-	spoilt  bool // it must not be waited on again; it may be, at the moment
+	spoilt  bool // it must not be waited on again, though it may be waited on now
 	freed   chan struct{}
 }
 
-// eventKinds are registered one by one: where one is not supported, none of a mask is.
+// eventKinds are registered one by one: if one is not supported, none of a mask is.
 const eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange
 
 // registration is how far the events of one GPU are received. It is kept by handle, as the driver does: a GPU that is
 // found again behind its old handle is in the set still, and must not be put into it twice.
 type registration struct {
 	uuid    gpu.UUID
-	board   *board // that was tried last
-	busy    bool   // a call is under way, perhaps with an earlier set
-	kinds   uint64 // registered with the set in use
+	state   *gpuState // that was tried last
+	busy    bool      // a call is under way, perhaps with an earlier set
+	kinds   uint64    // registered with the set in use
 	triedAt time.Time
 	pause   time.Duration // until what failed is tried again
 	spoils  bool          // the set broke over it
 	suspect bool          // a set failed because a GPU is lost, which may be this one: it must be read well first
 
-	heard  bool  // XIDs were received at some time
-	err    error // why XIDs are not; nil where they are, or nothing was tried yet
-	passed bool  // a reading has told err
+	heard  bool  // XIDs were received before
+	err    error // why XIDs are not received; nil if they are, or registering was not tried yet
+	passed bool  // a reading has reported err
 	logged bool
 }
 
-// due tells whether a GPU is to be registered, for what it lacks.
-func (r *registration) due(b *board, now time.Time) bool {
+// due reports whether a GPU is to be registered for kinds that it lacks.
+func (r *registration) due(b *gpuState, now time.Time) bool {
 	if r.busy || r.kinds == eventKinds || b.lost.Load() || r.suspect && !b.wasRead.Load() {
 		return false
 	}
 	since := now.Sub(r.triedAt)
 	waits := since >= 0 && since < r.pause
-	return !waits || r.board != b && !r.spoils
+	return !waits || r.state != b && !r.spoils
 }
 
-// renew makes a set where there is none, or leaves in setErr why it cannot. The caller calls register then. Only the
+// renewSet creates a set if there is none, or sets setErr. The caller calls register then. Only the
 // goroutine that waits may call it, and the Discover that starts that one.
-func (q *eventQueue) renew() error {
+func (q *eventQueue) renewSet() error {
 	set, ret := q.lib.EventSetCreate()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -62,26 +62,26 @@ func (q *eventQueue) renew() error {
 		return q.setErr
 	}
 	q.set, q.setErr = &queueSet{EventSet: set, freed: make(chan struct{})}, nil
-	current := make(map[Device]*registration, len(q.boards))
+	current := make(map[Device]*registration, len(q.gpus))
 	for h, r := range q.registrations {
-		listening := slices.IndexFunc(q.boards, func(b *board) bool { return b.handle == h })
+		listening := slices.IndexFunc(q.gpus, func(b *gpuState) bool { return b.handle == h })
 		if listening < 0 && !r.busy {
 			continue
 		}
 		current[h] = r
 		r.kinds = 0
-		r.suspect = r.suspect || listening >= 0 && q.lostGPU && q.boards[listening].lost.Load()
+		r.suspect = r.suspect || listening >= 0 && q.lostGPU && q.gpus[listening].lost.Load()
 		if !r.spoils {
-			r.board = nil
+			r.state = nil
 		}
 	}
 	q.registrations = current
 	return nil
 }
 
-// drop gives the set up. Only the goroutine that waits on it may do so. Where a call with it hangs in the driver, it is
-// left to that: freeing it would pull it from under the call.
-func (q *eventQueue) drop() {
+// dropSet drops the set. Only the goroutine that waits on it may do so. If a call with it hangs in the driver, it is
+// freed when that returns, not under it.
+func (q *eventQueue) dropSet() {
 	q.mu.Lock()
 	set := q.set
 	q.set = nil
@@ -91,19 +91,19 @@ func (q *eventQueue) drop() {
 	free := set != nil && set.users == 0
 	q.mu.Unlock()
 	if free {
-		set.free()
+		set.freeOnce()
 	}
 }
 
-// free frees the set; whatever the driver says to that, it is not used any more.
-func (s *queueSet) free() {
+// freeOnce frees the set, which is not used any more whether that succeeds or not.
+func (s *queueSet) freeOnce() {
 	_ = s.Free()
 	close(s.freed)
 }
 
-// withhold takes a GPU out of the queue until restore is called: a set that it is in is given up, for NVML cannot take a
-// GPU out of one. It waits a while for that to be done.
-func (q *eventQueue) withhold(d Device) (restore func()) {
+// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is dropped, since NVML cannot remove a
+// GPU from one. It waits a while for that.
+func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.mu.Lock()
 	q.withheld[d]++
 	set := q.set
@@ -114,7 +114,7 @@ func (q *eventQueue) withhold(d Device) (restore func()) {
 	}
 	q.mu.Unlock()
 	if holds {
-		timer := time.NewTimer(patience)
+		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()
 		select {
 		case <-set.freed:
@@ -130,22 +130,22 @@ func (q *eventQueue) withhold(d Device) (restore func()) {
 	}
 }
 
-// attempt is a call under way that registers a GPU for some kinds of events.
-type attempt struct {
-	board        *board
+// registerAttempt is a call under way that registers a GPU for some kinds of events.
+type registerAttempt struct {
+	state        *gpuState
 	registration *registration
 	set          *queueSet
 	kinds        uint64
 }
 
-// register registers those of some GPUs that are due, one after the other. One that hangs in it is left behind after a
-// while, for it must not keep the others from being heard.
-func (q *eventQueue) register(boards []*board) {
-	timer := time.NewTimer(patience)
+// register registers the GPUs that are due, one after the other. A call that hangs is abandoned after a
+// while, so that it does not block the others.
+func (q *eventQueue) register(gpus []*gpuState) {
+	timer := time.NewTimer(lookupTimeout)
 	defer timer.Stop()
 	expired := timer.C
 	for {
-		a, ok := q.nextToRegister(boards)
+		a, ok := q.nextToRegister(gpus)
 		if !ok {
 			return
 		}
@@ -165,15 +165,15 @@ func (q *eventQueue) register(boards []*board) {
 	}
 }
 
-// nextToRegister picks a GPU and notes that a call is under way, which registerOne ends; false where none is due.
-func (q *eventQueue) nextToRegister(boards []*board) (attempt, bool) {
+// nextToRegister picks a GPU and marks it as being registered until registerOne returns; it returns false if none is due.
+func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.set == nil || q.set.spoilt || q.stopped {
-		return attempt{}, false
+		return registerAttempt{}, false
 	}
 	now := q.opts.Now()
-	for _, b := range boards {
+	for _, b := range gpus {
 		r := q.registrations[b.handle]
 		if r == nil {
 			r = &registration{}
@@ -182,16 +182,16 @@ func (q *eventQueue) nextToRegister(boards []*board) (attempt, bool) {
 		if q.withheld[b.handle] > 0 || !r.due(b, now) {
 			continue
 		}
-		r.uuid, r.board, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0
+		r.uuid, r.state, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0
 		q.set.users++
 		q.registering.Add(1)
-		return attempt{board: b, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
+		return registerAttempt{state: b, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
 	}
-	return attempt{}, false
+	return registerAttempt{}, false
 }
 
-// registerOne registers one GPU. Where another set was made meanwhile, it is not yet in that.
-func (q *eventQueue) registerOne(a attempt) {
+// registerOne registers one GPU. If another set was created meanwhile, the GPU is not yet in that.
+func (q *eventQueue) registerOne(a registerAttempt) {
 	defer q.registering.Done()
 	var done uint64
 	errs := map[uint64]error{}
@@ -200,7 +200,7 @@ func (q *eventQueue) registerOne(a attempt) {
 		if a.kinds&kind == 0 || spoilt {
 			continue
 		}
-		ret := a.board.handle.RegisterEvents(kind, a.set.EventSet)
+		ret := a.state.handle.RegisterEvents(kind, a.set.EventSet)
 		if ret == nvml.SUCCESS {
 			done |= kind
 			continue
@@ -214,23 +214,23 @@ func (q *eventQueue) registerOne(a attempt) {
 	free := a.set.dropped && a.set.users == 0
 	late := q.set != nil && q.set != a.set
 	if r := a.registration; late {
-		r.busy, r.board = false, nil
+		r.busy, r.state = false, nil
 	} else {
 		r.busy, r.kinds, r.spoils = false, r.kinds|done, spoilt
-		r.judge(errs, q.opts.SlowEvery)
-		q.tell(a)
+		r.recordErrors(errs, q.opts.SlowEvery)
+		q.logAttempt(a)
 	}
 	q.mu.Unlock()
 	if free {
-		a.set.free()
+		a.set.freeOnce()
 	}
 	if late {
-		q.register([]*board{a.board})
+		q.register([]*gpuState{a.state})
 	}
 }
 
-// judge takes the errors of a call, by kind.
-func (r *registration) judge(errs map[uint64]error, soon time.Duration) {
+// recordErrors records the errors of a call, by kind.
+func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 	r.suspect, r.err = false, errs[nvml.EventTypeXidCriticalError]
 	r.passed = false
 	r.heard = r.heard || r.kinds&nvml.EventTypeXidCriticalError != 0
@@ -245,25 +245,25 @@ func (r *registration) judge(errs map[uint64]error, soon time.Duration) {
 	}
 }
 
-// tell logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller holds mu.
-func (q *eventQueue) tell(a attempt) {
+// logAttempt logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller holds mu.
+func (q *eventQueue) logAttempt(a registerAttempt) {
 	r := a.registration
 	if r.err == nil {
 		r.logged = false
 	} else if !r.logged && !r.suspect {
 		r.logged = true
-		level.Warn(q.opts.Logger).Log("msg", "XIDs of the GPU are not received", "gpu", a.board.uuid, "err", r.err)
+		level.Warn(q.opts.Logger).Log("msg", "XIDs of the GPU are not received", "gpu", a.state.uuid, "err", r.err)
 	}
 }
 
-// xidState tells whether the XIDs of a GPU are received.
+// xidState is whether the XIDs of a GPU are received.
 type xidState struct {
-	err  error // why they are not; nil where they are
-	ever bool  // they were, at some time
-	told bool  // an earlier reading was told of err
+	err  error // why they are not; nil if they are
+	ever bool  // they were received before
+	told bool  // an earlier reading has reported err
 }
 
-func (q *eventQueue) xidsOf(b *board) xidState {
+func (q *eventQueue) xidsOf(b *gpuState) xidState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var state xidState
@@ -277,17 +277,17 @@ func (q *eventQueue) xidsOf(b *board) xidState {
 	return state
 }
 
-// readEvents sees to it that the GPU's events are received, and takes note where its XIDs are not.
-func (r *round) readEvents() {
+// readEvents registers the GPU's events if that is due, and adds an error if its XIDs are not received.
+func (r *gpuRead) readEvents() {
 	if r.fatal != nil {
 		return
 	}
 	queue := &r.source.queue
-	if !r.board.wasRead.Swap(true) || r.slow {
-		queue.register([]*board{r.board})
+	if !r.state.wasRead.Swap(true) || r.slow {
+		queue.register([]*gpuState{r.state})
 	}
-	xids := queue.xidsOf(r.board)
-	r.board.facts.NoXIDs = xids.err != nil && !xids.ever
+	xids := queue.xidsOf(r.state)
+	r.state.facts.NoXIDs = xids.err != nil && !xids.ever
 	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
 		r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.told})
 	}

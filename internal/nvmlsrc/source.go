@@ -13,18 +13,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Options say how to read.
+// Options configure a Source.
 type Options struct {
 	// Now is the clock that events and the slow tier go by.
 	Now func() time.Time
-	// SlowEvery is how often readings are taken that are dear or seldom change, and how often what was refused for lack of
-	// privilege is asked again; 0 is 15 s.
+	// SlowEvery is how often readings are taken that are expensive or seldom change, and how often calls refused for lack of
+	// privilege are tried again; 0 is 15 s.
 	SlowEvery time.Duration
-	// GPM asks for activity where the GPU has GPM.
+	// GPM enables activity by GPM, on GPUs that have it.
 	GPM bool
-	// ProcessUtilization asks how busy each process keeps the SMs, where the driver tells.
+	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
-	// Media reports whether media engines are asked for; nil means never. Every Read calls it, concurrently with others.
+	// Media reports whether media engines are read; nil means never. Every Read calls it, concurrently with others.
 	Media  func() bool
 	Logger log.Logger
 }
@@ -32,7 +32,7 @@ type Options struct {
 const defaultSlowEvery = 15 * time.Second
 
 // Source reads the GPUs of a node by NVML. Different GPUs may be read at once, also while Discover runs; a call that
-// hangs inside the driver holds up neither other GPUs nor Discover.
+// hangs inside the driver blocks neither other GPUs nor Discover.
 type Source struct {
 	lib       Library
 	opts      Options
@@ -42,7 +42,7 @@ type Source struct {
 	samples   samplePool
 	actuator  *Actuator
 
-	// discovering is held by Discover, also while the driver is asked.
+	// discovering is held by Discover, also during driver calls.
 	discovering sync.Mutex
 	initialised bool // nvmlInit has succeeded
 	versioned   bool // driver has been read
@@ -51,10 +51,10 @@ type Source struct {
 	lookups     map[int]*lookup // under way, by index
 	inventory   gpu.Inventory
 
-	// mu guards what follows and is never held while the driver is asked.
+	// mu guards what follows and is never held during a driver call.
 	mu       sync.Mutex
-	boards   map[gpu.UUID]*board
-	loaded   bool // Init has succeeded at some time
+	gpus     map[gpu.UUID]*gpuState
+	loaded   bool // Init has succeeded before
 	closed   bool
 	active   int           // Discovers and Reads under way
 	finished chan struct{} // closed when closed and active is 0
@@ -70,7 +70,7 @@ func New(lib Library, opts Options) *Source {
 		opts:      opts,
 		privilege: privilege{logger: opts.Logger},
 		lookups:   map[int]*lookup{},
-		boards:    map[gpu.UUID]*board{},
+		gpus:      map[gpu.UUID]*gpuState{},
 		finished:  make(chan struct{}),
 	}
 	s.queue = newEventQueue(lib, opts)
@@ -78,20 +78,20 @@ func New(lib Library, opts Options) *Source {
 	return s
 }
 
-// Events delivers what the driver reports, from the first Discover that found a driver on. The channel is never closed;
-// where nobody reads from it, events are dropped and gpu.EventsLost says so.
+// Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never closed;
+// if it is not read, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
-// DriverCalls is how many questions Discover and Read have put to the driver: calls of the driver seam (Library), which mean
-// the same for the simulated node and for NVML. The binding may need several calls of the C library for one question:
-// where it tries versions of a function, or goes through profiles. The event queue's own are not counted: it waits in the
+// DriverCalls returns how many calls of the driver seam (Library) Discover and Read have made, which mean
+// the same for the simulated node and for NVML. The binding may need several calls of the C library for one of them:
+// if it tries versions of a function, or goes through profiles. The event queue's own are not counted: it waits in the
 // driver all the time.
 func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
 
 var errClosed = errors.New("nvmlsrc: closed")
 
-// enter counts a Discover or Read, so that Close does not unload the driver's library under it.
-func (s *Source) enter() error {
+// beginCall counts a Discover or Read, so that Close does not unload the driver's library under it.
+func (s *Source) beginCall() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -101,7 +101,7 @@ func (s *Source) enter() error {
 	return nil
 }
 
-func (s *Source) leave() {
+func (s *Source) endCall() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.active--
@@ -114,24 +114,24 @@ func (s *Source) leave() {
 // that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that cannot be read
 // at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return gpu.GPU{}, err
 	}
-	defer s.leave()
+	defer s.endCall()
 	s.mu.Lock()
-	b := s.boards[id]
+	b := s.gpus[id]
 	s.mu.Unlock()
 	if b == nil {
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
 	}
 	defer func() {
 		if b.retired.Load() {
-			s.retire(b)
+			s.retireGPU(b)
 		}
 	}()
 	b.reading.Lock()
 	defer b.reading.Unlock()
-	g, err := newRound(s, b).read()
+	g, err := newGPURead(s, b).read()
 	if err != nil {
 		b.lost.Store(true)
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
@@ -139,7 +139,7 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	return g, nil
 }
 
-// Close ends the event queue and shuts NVML down, once. Where a driver call still hangs when ctx ends, it returns an
+// Close ends the event queue and shuts NVML down, once. If a driver call still hangs when ctx ends, it returns an
 // error and leaves NVML as it is: unloading it under a running call would kill the process.
 func (s *Source) Close(ctx context.Context) error {
 	s.mu.Lock()
@@ -163,7 +163,7 @@ func (s *Source) Close(ctx context.Context) error {
 		var err error
 		if loaded && ctx.Err() == nil {
 			s.freeSamples()
-			err = s.check("nvmlShutdown", s.lib.Shutdown())
+			err = s.checkReturn("nvmlShutdown", s.lib.Shutdown())
 		}
 		done <- err
 	}()

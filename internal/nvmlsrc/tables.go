@@ -28,7 +28,7 @@ type tables struct {
 }
 
 // tablesOf returns the tables of a GPU in a MIG mode. They are kept if everything of them could be read.
-func (a *Actuator) tablesOf(b *board, mode migMode) (*tables, error) {
+func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
 	now := a.source.opts.Now()
 	if t := b.tables.Load(); t != nil && t.enabled == mode.enabled {
 		if age := now.Sub(t.readAt); age >= 0 && age < supportEvery {
@@ -36,15 +36,15 @@ func (a *Actuator) tablesOf(b *board, mode migMode) (*tables, error) {
 		}
 	}
 	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
-	r := newRound(a.source, newBoard(b.uuid, b.handle, int(b.index.Load()))) // a Read may be under way on b itself
-	r.board.known, r.board.mode = true, mode
-	fact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = text(name) })
-	fact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId })
+	r := newGPURead(a.source, newGPUState(b.uuid, b.handle, int(b.index.Load()))) // a Read may be under way on b itself
+	r.state.known, r.state.mode = true, mode
+	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
+	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId })
 	r.readProfiles()
-	t.profiles = r.board.static.profiles
+	t.profiles = r.state.static.profiles
 	on := mode.enabled.Or(false)
 	if on {
-		t.mostMIG, _ = r.mostDevices()
+		t.mostMIG, _ = r.maxDevices()
 	}
 	if r.fatal != nil {
 		return nil, r.fatal
@@ -54,7 +54,7 @@ func (a *Actuator) tablesOf(b *board, mode migMode) (*tables, error) {
 			return nil, e.Err
 		}
 	}
-	offered := !mode.enabled.Present() || r.board.static.counted && r.board.static.placed && (t.mostMIG > 0 || !on)
+	offered := !mode.enabled.Present() || r.state.static.counted && r.state.static.placed && (t.mostMIG > 0 || !on)
 	if offered && len(r.errs) == 0 {
 		b.tables.Store(t)
 	}
@@ -71,7 +71,7 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance, profileID uint
 	}
 	for profile := range maxProfiles {
 		info, ret := gi.GetComputeInstanceProfileInfo(profile)
-		err := a.source.check("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
+		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
 		if errors.Is(err, gpu.ErrInvalidArgument) && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}

@@ -12,16 +12,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's GI/CI tree in detail. The details are read when a scan differs from the last one, and with the slow
-// tier: a scan may not show everything.
+// tree is a GPU's tree of GPU instances and compute instances in detail. The details are read when a scan differs from the
+// last one, and with the slow tier: a scan may not show every change.
 type tree struct {
 	known   bool
 	hidden  bool // MIG devices are denied
-	scan    scan // the last one, which the nodes are of
+	scan    scan // the last one, which the nodes were built from
 	spare   scan // the one before, for its memory
 	nodes   []instanceNode
 	answers answers         // of the details
-	errs    []gpu.ReadError // of the details; they stand until these are read again
+	errs    []gpu.ReadError // of the details; they are reported until these are read again
 }
 
 // instanceNode is a GPU instance without its readings.
@@ -38,74 +38,85 @@ type computeNode struct {
 	answers answers
 }
 
-// readTree brings the tree up to date. After a failed scan the last tree stands, without its handles: they may be those of
-// other instances by now.
-func (r *round) readTree() {
-	t := &r.board.tree
-	if !r.board.mode.enabled.Or(false) {
-		*t = tree{}
+// treeScan is how the scans of a GPU's tree went in one reading.
+type treeScan struct {
+	changed  bool  // the last scan differed from the one before
+	vanished bool  // an entity vanished between a scan and the calls about it: another client changes the layout
+	repeats  int   // how often the tree was read again because something had vanished
+	err      error // of the last scan. Its handles must not be used then.
+}
+
+// readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree remains, without
+// its handles: they may be those of other instances by now.
+func (r *gpuRead) readTree() {
+	for {
+		errs := r.separate(r.readTreeOnce)
+		if r.scan.vanished && r.shouldRescan() {
+			continue
+		}
+		r.errs = append(r.errs, errs...)
 		return
-	}
-	r.moved = false
-	before := len(r.errs)
-	if r.fatal != nil {
-		return
-	}
-	r.scanErr = nil
-	if !r.lookAgain(t) {
-		return
-	}
-	changed := !t.known || !t.scan.equal(&t.spare)
-	r.changed = changed
-	t.scan, t.spare = t.spare, t.scan
-	r.board.gpm.recut = r.board.gpm.recut || changed
-	if changed && t.known {
-		r.again() // what is supported depends on the instances, too
-	}
-	if changed && !r.settle(t) {
-		return
-	}
-	if changed || r.slow {
-		r.build(t, changed)
-	}
-	if r.moved && r.rescan() {
-		r.errs = r.errs[:before]
-		r.readTree()
 	}
 }
 
-// lookAgain scans the tree into t.spare. It is false where that failed.
-func (r *round) lookAgain(t *tree) bool {
-	ok := r.look(&t.spare)
-	if !ok && r.fatal == nil {
-		r.scanErr = r.errs[len(r.errs)-1].Err
+func (r *gpuRead) readTreeOnce() {
+	t := &r.state.tree
+	r.scan.vanished = false
+	if !r.state.mode.enabled.Or(false) {
+		*t = tree{}
+		return
+	}
+	if r.fatal != nil || !r.scanSpare(t) {
+		return
+	}
+	changed := !t.known || !t.scan.equal(&t.spare)
+	r.scan.changed = changed
+	t.scan, t.spare = t.spare, t.scan
+	r.state.gpm.layoutChanged = r.state.gpm.layoutChanged || changed
+	if changed && t.known {
+		r.forgetAnswers() // whether a call is supported depends on the instances, too
+	}
+	if changed && !r.rescanTorn(t) {
+		return
+	}
+	if changed || r.slow {
+		r.buildTree(t, changed)
+	}
+}
+
+// scanSpare scans the tree into t.spare, and reports whether that succeeded.
+func (r *gpuRead) scanSpare(t *tree) bool {
+	ok := r.scanTree(&t.spare)
+	r.scan.err = nil
+	if !ok {
+		r.scan.err = r.lastError()
 	}
 	return ok
 }
 
-// mostLooks bounds how often a tree that contradicts itself is looked at in one reading.
-const mostLooks = 4
+// maxTornScans bounds how often a tree that contradicts itself is scanned in one reading.
+const maxTornScans = 4
 
-// mostRescans bounds how often a tree is read again in one reading because something of it vanished: a re-cut is many
+// maxRepeats bounds how often a tree is read again in one reading because something of it vanished: a layout change is many
 // changes, and each can come in between.
-const mostRescans = 3
+const maxRepeats = 3
 
-// rescan tells whether it is worth reading the tree again, and counts it. Where the last time has changed nothing, what
-// cannot be read is there and cannot be read.
-func (r *round) rescan() bool {
-	if r.rescans == mostRescans || r.rescans > 0 && !r.changed {
+// shouldRescan counts and permits reading the tree again. If the last repetition found no change, what cannot be read is there
+// and cannot be read.
+func (r *gpuRead) shouldRescan() bool {
+	if r.scan.repeats == maxRepeats || r.scan.repeats > 0 && !r.scan.changed {
 		return false
 	}
-	r.rescans++
+	r.scan.repeats++
 	return true
 }
 
-// settle looks again at a tree that has changed while it contradicts itself: a scan is many calls, and one in the middle of
-// a re-cut has something of both layouts. What looks the same twice is as the driver says. It is false where a scan failed.
-func (r *round) settle(t *tree) bool {
-	for looks := 1; looks < mostLooks && t.scan.torn(); looks++ {
-		if !r.lookAgain(t) {
-			t.known = false // t.scan is not of what the nodes are of
+// rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one in the middle of a layout
+// change has something of both layouts. Two equal scans are taken as true. It reports whether the scans succeeded.
+func (r *gpuRead) rescanTorn(t *tree) bool {
+	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
+		if !r.scanSpare(t) {
+			t.known = false // the nodes were not built from t.scan
 			return false
 		}
 		same := t.scan.equal(&t.spare)
@@ -117,12 +128,12 @@ func (r *round) settle(t *tree) bool {
 	return true
 }
 
-// build reads the details of a scanned tree. Where it has not changed, the details stand through errors.
-func (r *round) build(t *tree, changed bool) {
+// buildTree reads the details of a scanned tree. If it has not changed, errors leave the last details in place.
+func (r *gpuRead) buildTree(t *tree, changed bool) {
 	if changed {
 		t.answers = newAnswers()
 	}
-	detail := asker{source: r.source, answers: t.answers, retry: r.retry}
+	detail := querier{source: r.source, answers: t.answers, slow: r.slow}
 	var nodes []instanceNode
 	for _, e := range t.scan.instances {
 		if !slices.ContainsFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) }) {
@@ -143,13 +154,13 @@ func (r *round) build(t *tree, changed bool) {
 		t.nodes = nodes
 	}
 	t.known, t.errs = true, detail.errs
-	r.moved = r.moved || detail.stale
+	r.scan.vanished = r.scan.vanished || detail.stale
 	if detail.fatal != nil {
 		r.fatal = detail.fatal
 	}
 }
 
-// keepAnswers lets the same instances keep what they are known to refuse.
+// keepAnswers copies the cached refusals of instances that are still there.
 func keepAnswers(nodes, from []instanceNode) {
 	for i := range nodes {
 		n := &nodes[i]
@@ -168,15 +179,15 @@ func keepAnswers(nodes, from []instanceNode) {
 	}
 }
 
-// listedNode is a GPU instance as the driver lists it.
-func (r *round) listedNode(info GPUInstanceInfo) instanceNode {
+// listedNode returns a GPU instance that the driver has listed.
+func (r *gpuRead) listedNode(info GPUInstanceInfo) instanceNode {
 	n := newNode(gpu.InstanceID(info.ID))
 	n.ProfileID = gpu.Some(info.ProfileID)
 	n.Placement = gpu.Some(instanceEntry{info: info}.placement())
 	n.MemorySlices = gpu.Some(int(info.Placement.Size))
-	for _, p := range r.board.static.profiles {
+	for _, p := range r.state.static.profiles {
 		if p.ID == info.ProfileID {
-			n.describe(p.Profile)
+			n.setProfile(p.Profile)
 		}
 	}
 	return n
@@ -186,8 +197,8 @@ func newNode(id gpu.InstanceID) instanceNode {
 	return instanceNode{GPUInstance: gpu.GPUInstance{ID: id, Up: true}, answers: newAnswers()}
 }
 
-// describe takes what the profile tells of every instance of it.
-func (n *instanceNode) describe(p gpu.Profile) {
+// setProfile sets what all instances of a profile have in common.
+func (n *instanceNode) setProfile(p gpu.Profile) {
 	n.Profile = p.Name
 	n.ProfileID = gpu.Some(p.ID)
 	n.ComputeSlices = gpu.Some(p.ComputeSlices)
@@ -197,13 +208,13 @@ func (n *instanceNode) describe(p gpu.Profile) {
 	}
 }
 
-// addCompute adds a MIG device to its GPU instance, which is concluded from it where it is not listed.
-func (r *round) addCompute(detail *asker, nodes []instanceNode, e migEntry, index int) []instanceNode {
+// addCompute adds a MIG device to its GPU instance, which is inferred from it if it is not listed.
+func (r *gpuRead) addCompute(detail *querier, nodes []instanceNode, e migEntry, index int) []instanceNode {
 	name, known := e.name, e.named
 	if !known {
-		name, _ = ask(detail, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
+		name, _ = query(detail, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}
-	attributes, _ := ask(detail, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
+	attributes, _ := query(detail, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
 	c := computeNode{device: index, answers: newAnswers()}
 	c.ID, c.UUID, c.Up = e.compute, e.uuid, true
 	c.Profile = deviceProfile(name)
@@ -211,7 +222,7 @@ func (r *round) addCompute(detail *asker, nodes []instanceNode, e migEntry, inde
 	c.SMs = positive(attributes.MultiprocessorCount)
 	at := slices.IndexFunc(nodes, func(n instanceNode) bool { return n.ID == e.instance })
 	if at < 0 {
-		nodes = append(nodes, r.concludedNode(e.instance, c, attributes))
+		nodes = append(nodes, r.inferredNode(e.instance, c, attributes))
 		at = len(nodes) - 1
 	}
 	n := &nodes[at]
@@ -225,16 +236,16 @@ func (r *round) addCompute(detail *asker, nodes []instanceNode, e migEntry, inde
 	return nodes
 }
 
-// concludedNode is a GPU instance as one of its MIG devices lets it be known: without placement.
-func (r *round) concludedNode(id gpu.InstanceID, c computeNode, attributes nvml.DeviceAttributes) instanceNode {
+// inferredNode returns a GPU instance as far as one of its MIG devices describes it: without placement.
+func (r *gpuRead) inferredNode(id gpu.InstanceID, c computeNode, attributes nvml.DeviceAttributes) instanceNode {
 	n := newNode(id)
 	n.Profile = instanceProfile(c.Profile)
 	if n.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
-		n.Profile = derivedName(int(attributes.GpuInstanceSliceCount), attributes.MemorySizeMB<<20, r.boardMemory())
+		n.Profile = derivedName(int(attributes.GpuInstanceSliceCount), attributes.MemorySizeMB<<20, r.gpuMemory())
 	}
-	for _, p := range r.board.static.profiles {
+	for _, p := range r.state.static.profiles {
 		if p.Name == n.Profile {
-			n.describe(p.Profile)
+			n.setProfile(p.Profile)
 			return n
 		}
 	}
@@ -245,13 +256,13 @@ func (r *round) concludedNode(id gpu.InstanceID, c computeNode, attributes nvml.
 	return n
 }
 
-// placeComputes adds the placements of compute instances, which only their GPU instance tells.
-func placeComputes(detail *asker, nodes []instanceNode, e instanceEntry) {
+// placeComputes adds the placements of compute instances, which only their GPU instance reports.
+func placeComputes(detail *querier, nodes []instanceNode, e instanceEntry) {
 	at := slices.IndexFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) })
 	if len(nodes[at].computes) == 0 {
 		return
 	}
-	list, _ := ask(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, e.handle.GetComputeInstances)
+	list, _ := query(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, e.handle.GetComputeInstances)
 	for _, info := range list {
 		for i := range nodes[at].computes {
 			if c := &nodes[at].computes[i]; c.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
@@ -261,7 +272,7 @@ func placeComputes(detail *asker, nodes []instanceNode, e instanceEntry) {
 	}
 }
 
-// sortNodes orders instances by placement, those whose placement is hidden by id.
+// sortNodes sorts instances by placement, and those without a known placement by id.
 func sortNodes(nodes []instanceNode) {
 	slices.SortFunc(nodes, func(a, b instanceNode) int {
 		return cmp.Or(cmp.Compare(a.Placement.Or(gpu.Placement{}).Start, b.Placement.Or(gpu.Placement{}).Start), cmp.Compare(a.ID, b.ID))
@@ -271,17 +282,16 @@ func sortNodes(nodes []instanceNode) {
 	}
 }
 
-// deviceProfile takes the profile out of a MIG device's name, "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"; empty where the
-// name has none.
+// deviceProfile returns the profile in a MIG device's name, "NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb"; "" if it has none.
 func deviceProfile(name string) string {
 	i := strings.LastIndex(name, " MIG ")
 	if i < 0 {
 		return ""
 	}
-	return text(strings.TrimSpace(name[i+len(" MIG "):]))
+	return validUTF8(strings.TrimSpace(name[i+len(" MIG "):]))
 }
 
-// instanceProfile is the GPU instance's profile in a MIG device's own, "3g.20gb" in "1c.3g.20gb".
+// instanceProfile returns the GPU instance's profile in a MIG device's own: "3g.20gb" of "1c.3g.20gb".
 func instanceProfile(device string) string {
 	name, err := mig.ParseName(device)
 	if err != nil {

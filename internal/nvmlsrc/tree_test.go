@@ -166,7 +166,7 @@ func TestMIGDevicesThatAreDenied(t *testing.T) {
 	n.advance(15 * time.Second)
 	n.read(id)
 	log := n.logged.String()
-	if strings.Count(log, "there again") != 1 || strings.Count(log, "memory of the whole board") != 1 {
+	if strings.Count(log, "there again") != 1 || strings.Count(log, "memory of MIG GPUs as a whole") != 1 {
 		t.Errorf("logged:\n%s", log)
 	}
 }
