@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
@@ -180,14 +181,14 @@ func TestMode(t *testing.T) {
 	golden(t, "mode.txt", got.out)
 }
 
-func mustNode(t *testing.T, name string) nodeState {
+func mustNode(t *testing.T, name string) nodedoc.Node {
 	t.Helper()
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, name)})
 	c, err := newClient(&options{Address: address, Timeout: 1e9})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var node nodeState
+	var node nodedoc.Node
 	if err := c.fetch(t.Context(), "/node", &node); err != nil {
 		t.Fatal(err)
 	}

@@ -1,18 +1,19 @@
 package main
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // slot is a run of units on a GPU's placement axis as it is drawn.
 type slot struct {
 	gpu.Placement
-	label, note string // what it is; who has it
+	at          gpu.Opt[gpu.Placement] // of an instance that is not laid out yet
+	label, note string                 // what it is, and its users
 	color       color
 	stranded    bool
 }
@@ -107,38 +108,23 @@ func pick(first bool, a, b string) string {
 	return b
 }
 
-// withRoom puts slots in order and lays room between them. It gives nil where they overlap or leave the axis. usable tells
-// of a unit whether some instance could still be created there; nil is all of them.
-func withRoom(units int, slots []slot, usable []bool) []slot {
-	slots = slices.Clone(slots)
-	known := len(usable) == units
-	slices.SortFunc(slots, func(a, b slot) int { return a.Start - b.Start })
+// withRoom lays out the slots of instances, with the room between them. It returns nil if that is not possible.
+func withRoom(axis nodedoc.Axis, instances []slot) []slot {
+	placements := make([]gpu.Opt[gpu.Placement], 0, len(instances))
+	for _, s := range instances {
+		placements = append(placements, s.at)
+	}
 	var all []slot
-	at := 0
-	for _, s := range append(slots, slot{Placement: gpu.Placement{Start: units}}) {
-		if s.Start < at || s.End() > units {
-			return nil
+	for _, segment := range axis.LayOut(placements) {
+		s := slot{label: freeLabel, color: green, stranded: segment.Stranded}
+		switch {
+		case segment.Instance != nodedoc.Room:
+			s = instances[segment.Instance]
+		case segment.Stranded:
+			s.label, s.color = strandedText, yellow
 		}
-		for ; at < s.Start; at++ {
-			all = addRoom(all, at, known && !usable[at])
-		}
-		if s.Size > 0 {
-			all = append(all, s)
-		}
-		at = s.End()
+		s.Placement = segment.Placement
+		all = append(all, s)
 	}
 	return all
-}
-
-// addRoom appends a unit of room, to the last slot where that is room of the same kind.
-func addRoom(all []slot, at int, stranded bool) []slot {
-	room := slot{Placement: gpu.Placement{Start: at, Size: 1}, label: freeLabel, color: green, stranded: stranded}
-	if stranded {
-		room.label, room.color = strandedText, yellow
-	}
-	if n := len(all); n > 0 && all[n-1].label == room.label {
-		all[n-1].Size++
-		return all
-	}
-	return append(all, room)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // completeCommand is what the completion scripts call with the words so far, the last being the one to complete. It prints
@@ -185,10 +186,10 @@ func prefixed(prefix string, all []string) []string {
 }
 
 // node asks for the node; nothing where it does not answer.
-func (s *session) node(ctx context.Context) nodeState {
-	var node nodeState
+func (s *session) node(ctx context.Context) nodedoc.Node {
+	var node nodedoc.Node
 	if s.client == nil || s.client.fetch(ctx, "/node", &node) != nil {
-		return nodeState{}
+		return nodedoc.Node{}
 	}
 	return node
 }
@@ -205,8 +206,8 @@ func (s *session) gpuNames(ctx context.Context) []string {
 func (s *session) migNames(ctx context.Context) []string {
 	var all []string
 	for _, g := range s.node(ctx).GPUs {
-		for _, inst := range g.Instances {
-			for _, c := range inst.Computes {
+		for _, inst := range g.GPUInstances {
+			for _, c := range inst.ComputeInstances {
 				all = append(all, string(c.UUID))
 			}
 		}

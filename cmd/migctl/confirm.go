@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // confirmWarning is what an operator approves.
@@ -16,22 +17,22 @@ const confirmWarning = "mig-exporter will take the device for free although the 
 	"all loses it with the next change of the layout. Look first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no " +
 	"longer than until the kubelet or mig-exporter restarts."
 
-// freeDevice is a device to confirm: its name for the server, a title, and who has it or a part of it.
+// freeDevice is a device to confirm: its name for the server, a title, and the use of it and of its parts.
 type freeDevice struct {
 	name, title string
-	use         nodeUse
+	use         nodedoc.Use
 }
 
 // confirmFree shows what is known of devices, asks, and tells the server that nothing uses them, one after the other. If the
 // server refuses one, it goes on with the others.
 func (s *session) confirmFree(ctx context.Context) error {
-	var node nodeState
+	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
 	devices := make([]freeDevice, 0, len(s.opts.GPUs))
 	for _, word := range s.opts.GPUs {
-		d, ok := node.device(word)
+		d, ok := findDevice(newNodeView(node), word)
 		if !ok {
 			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as GPU-<uuid>/<id>, "+
 				"a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
@@ -71,8 +72,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 		s.page.line(text("%s", done.Device).in(bold))
 		s.page.para("  ", green, done.Note)
 		for _, h := range done.Confirmed {
-			holder := nodeHolder{Namespace: h.Namespace, Pod: h.Pod, Container: h.Container}
-			s.page.para("  does not count any more: ", plain, holder.name())
+			s.page.para("  does not count any more: ", plain, containerName(h.Namespace, h.Pod, h.Container))
 		}
 	}
 	if len(refused.devices) > 0 {
@@ -107,13 +107,13 @@ func writeDevice(p *page, d *freeDevice) {
 	known := map[string]bool{}
 	for i := range d.use.Holders {
 		h := &d.use.Holders[i]
-		t := h.name()
-		if h.unconfirmed() {
-			t += ": " + orUnknown(h.Reason)
+		t := containerName(h.Namespace, h.Pod, h.Container)
+		if isUnconfirmed(h) {
+			t += ": " + orUnknown(h.UnconfirmedReason)
 		}
 		switch {
 		case known[t]:
-		case h.unconfirmed():
+		case isUnconfirmed(h):
 			p.para("  may be in use: ", yellow, t)
 		default:
 			p.para("  in use: ", red, "pod "+t)
@@ -128,27 +128,27 @@ func writeDevice(p *page, d *freeDevice) {
 	}
 }
 
-// device finds a device by the name that an operator gives, with all that is within it and, of a compute instance, what its GPU instance is
-// held by as a whole.
-func (n *nodeState) device(word string) (freeDevice, bool) {
-	for i := range n.GPUs {
-		g := &n.GPUs[i]
+// findDevice finds a device by its name, with the use of all its parts and, of a compute instance, that of its GPU instance as
+// a whole.
+func findDevice(n *nodeView, word string) (freeDevice, bool) {
+	for i := range n.doc.GPUs {
+		g := &n.doc.GPUs[i]
 		if g.UUID != "" && sameGPU(word, g) {
-			d := freeDevice{string(g.UUID), fmt.Sprintf("GPU %d, %s", g.Index, g.UUID), g.nodeUse}
-			for j := range g.Instances {
-				use := g.Instances[j].whole()
+			d := freeDevice{string(g.UUID), fmt.Sprintf("GPU %d, %s", g.Index, g.UUID), g.Use}
+			for j := range g.GPUInstances {
+				use := n.wholeUse(&g.GPUInstances[j])
 				d.use.Holders = slices.Concat(d.use.Holders, use.Holders)
 			}
 			return d, true
 		}
-		for j := range g.Instances {
-			inst := &g.Instances[j]
+		for j := range g.GPUInstances {
+			inst := &g.GPUInstances[j]
 			if name := fmt.Sprintf("%s/%d", g.UUID, inst.ID); word == name {
-				return freeDevice{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index, orUnknown(inst.Profile)), inst.whole()}, true
+				return freeDevice{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index, orUnknown(inst.Profile)), n.wholeUse(inst).Use}, true
 			}
-			for k := range inst.Computes {
-				if c := &inst.Computes[k]; word == string(c.UUID) && word != "" {
-					d := freeDevice{word, word, c.nodeUse}
+			for k := range inst.ComputeInstances {
+				if c := &inst.ComputeInstances[k]; word == string(c.UUID) && word != "" {
+					d := freeDevice{word, word, c.Use}
 					d.use.Holders = slices.Concat(c.Holders, inst.Holders)
 					return d, true
 				}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 const (
@@ -165,21 +166,21 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 
 // TestUseOfWhatIsNotKnown has a device that is not said to be allocated or free be unknown on nodes with a kubelet only.
 func TestUseOfWhatIsNotKnown(t *testing.T) {
-	use := nodeUse{Processes: gpu.Some(0)}
+	use := nodedoc.Use{Processes: gpu.Some(0)}
 	for listed, want := range map[bool]string{false: "idle", true: "unknown"} {
-		n := nodeState{GPUs: []nodeGPU{{nodeUse: use}, {}}}
+		n := nodedoc.Node{GPUs: []nodedoc.GPU{{Use: use}, {}}}
 		if listed {
 			n.GPUs[1].Allocated = gpu.Some(false)
 		}
-		n.markListed()
-		if got := n.GPUs[0].use(); got != want {
+		v := newNodeView(n)
+		if got := v.use(&v.doc.GPUs[0].Use).text(); got != want {
 			t.Errorf("listed %t: %q", listed, got)
 		}
 	}
-	known := nodeHolder{Namespace: "ml", Pod: "a", Container: "1"}
-	missing := nodeHolder{Namespace: "ml", Pod: "a", Container: "2", Confirmed: gpu.Some(false)}
-	both := nodeUse{Holders: []nodeHolder{missing, known}}
-	if got := both.use() + " " + both.pods(); got != "ml/a a" {
+	known := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "1"}
+	missing := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "2", Confirmed: gpu.Some(false)}
+	both := deviceUse{Use: nodedoc.Use{Holders: []nodedoc.Holder{missing, known}}}
+	if got := both.text() + " " + both.pods(); got != "ml/a a" {
 		t.Errorf("a pod with a container that is known: %q", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // get draws the node, or prints its document.
@@ -17,11 +18,10 @@ func (s *session) get(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var node nodeState
+	var node nodedoc.Node
 	if err := s.client.decode(data, &node); err != nil {
 		return err
 	}
-	node.markListed()
 	chosen, err := chooseGPUs(s.opts.GPUs, node.GPUs)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (s *session) get(ctx context.Context) error {
 	if err := s.client.fetch(ctx, "/operations", &list); err != nil { // the node is shown without what blocks its GPUs
 		list = api.Operations{}
 	}
-	drawNode(s.page, &node, &list, s.opts.Output == formWide)
+	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
 	return nil
 }
 
@@ -56,7 +56,7 @@ func onlyGPUs(data []byte, words []string) ([]byte, error) {
 	}
 	kept := make([]json.RawMessage, 0, len(gpus))
 	for _, raw := range gpus {
-		var g nodeGPU
+		var g nodedoc.GPU
 		if err := json.Unmarshal(raw, &g); err != nil {
 			return nil, err
 		}
@@ -91,43 +91,43 @@ func (c columns) id(uuid string) string {
 	return shortUUID(uuid)
 }
 
-func drawNode(p *page, node *nodeState, list *api.Operations, wide bool) {
+func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	c := tableColumns(wide)
 	if wide {
 		p.width = 0
 	}
-	p.line(text("Node ").in(dim), text("%s", orUnknown(node.Node.Hostname)).in(bold), text("   driver %s   %s",
-		orUnknown(node.Node.DriverVersion), node.Time.UTC().Format(time.RFC3339)).in(dim))
-	for _, src := range node.Node.Sources {
+	p.line(text("Node ").in(dim), text("%s", orUnknown(node.doc.Node.Hostname)).in(bold), text("   driver %s   %s",
+		orUnknown(node.doc.Node.DriverVersion), node.doc.Time.UTC().Format(time.RFC3339)).in(dim))
+	for _, src := range node.doc.Node.Sources {
 		if !src.Up || src.Stale {
 			p.para("! ", red, sourceTrouble(&src))
 		}
 	}
-	if n := node.Node.HungCalls; n > 0 {
+	if n := node.doc.Node.HungCalls; n > 0 {
 		p.para("! ", red, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
 	}
-	if why := node.Node.HoldersIncomplete; why != "" {
+	if why := node.doc.Node.HoldersIncomplete; why != "" {
 		p.para("! ", yellow, "not all holders of devices are known: "+why)
 	}
 	writeControl(p, list)
-	if len(node.GPUs) == 0 {
+	if len(node.doc.GPUs) == 0 {
 		p.line(text("No GPUs."))
 	}
 	stranded := false
-	for i := range node.GPUs {
-		g := &node.GPUs[i]
-		if i == 0 || g.isMIG() || node.GPUs[i-1].isMIG() {
+	for i := range node.doc.GPUs {
+		g := &node.doc.GPUs[i]
+		if i == 0 || isMIG(g) || isMIG(&node.doc.GPUs[i-1]) {
 			p.line()
 		}
-		drawGPU(p, g, node.Time, list, c)
-		stranded = stranded || g.Capacity != nil && g.Capacity.Memory.Stranded > 0 && g.isMIG()
+		drawGPU(p, node, g, list, c)
+		stranded = stranded || g.Capacity != nil && g.Capacity.MemorySlices.Stranded > 0 && isMIG(g)
 	}
-	if node.unconfirmed() {
+	if node.hasUnconfirmed() {
 		p.line()
 		p.para("? = unconfirmed: ", yellow, "it is not known whether this pod holds the device, so the device counts as in use. "+
 			"migctl get -o json has the reason (unconfirmedReason).")
 	}
-	if node.shows(func(u *nodeUse) bool { return u.use() == confirmedIdle }) {
+	if node.shows(func(u deviceUse) bool { return u.text() == confirmedIdle }) {
 		p.line()
 		p.para(confirmedIdle+": ", yellow, "an operator has confirmed that nothing uses the device (migctl confirm-free); it is not known otherwise.")
 	}
@@ -135,17 +135,17 @@ func drawNode(p *page, node *nodeState, list *api.Operations, wide bool) {
 		p.line()
 		p.para("stranded: ", yellow, "room that no profile can use as the other instances lie.")
 	}
-	if len(node.Node.Unmatched) > 0 {
+	if len(node.doc.Node.UnmatchedDevices) > 0 {
 		p.line()
 	}
-	for i := range node.Node.Unmatched {
-		d := &node.Node.Unmatched[i]
+	for i := range node.doc.Node.UnmatchedDevices {
+		d := &node.doc.Node.UnmatchedDevices[i]
 		p.para("! ", yellow, fmt.Sprintf("device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete the pod",
-			d.ID, orUnknown(d.Resource), d.name()))
+			d.ID, orUnknown(d.Resource), containerName(d.Namespace, d.Pod, d.Container)))
 	}
 }
 
-func sourceTrouble(src *nodeSource) string {
+func sourceTrouble(src *nodedoc.Source) string {
 	t := src.Name + " is not available"
 	if src.Error != "" {
 		t += ": " + src.Error
@@ -162,8 +162,9 @@ func sourceTrouble(src *nodeSource) string {
 // staleAfter is the age, at the time of the document, from which readings of a GPU are called old.
 const staleAfter = 10 * time.Second
 
-func drawGPU(p *page, g *nodeGPU, now time.Time, list *api.Operations, c columns) {
-	headGPU(p, g, c)
+func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c columns) {
+	now := node.doc.Time
+	headGPU(p, node, g, c)
 	if list.Blocked[g.UUID] != "" {
 		p.para("  ! ", red, blockedText(list, g.UUID))
 	}
@@ -177,32 +178,33 @@ func drawGPU(p *page, g *nodeGPU, now time.Time, list *api.Operations, c columns
 	if age := now.Sub(g.LastRead); g.Up && !g.LastRead.IsZero() && age > staleAfter {
 		p.para("  ! ", yellow, fmt.Sprintf("what is shown is old: last read %s before", age.Round(time.Second)))
 	}
-	if m := g.Mode; m.Pending != "" && m.Pending != m.Current {
+	if m := g.MIGMode; m.Pending != "" && m.Pending != m.Current {
 		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current, m.Pending))
 	}
 	troubles(p, "  ", g.Errors)
-	if !g.isMIG() {
+	if !isMIG(g) {
 		return
 	}
-	slots := g.slots()
-	p.drawAxis(g.axis(), slots)
-	if slots == nil && len(g.Instances) > 0 {
+	slots := node.slots(g)
+	p.drawAxis(axisOf(g).Units, slots)
+	if slots == nil && len(g.GPUInstances) > 0 {
 		p.para("  ", dim, "Where the instances lie is not known: the driver tells it to privileged processes only.")
 	}
-	if len(g.Instances) == 0 {
+	if len(g.GPUInstances) == 0 {
 		return
 	}
 	p.line(span{tableHead(p, c), dim})
-	for i := range g.Instances {
-		drawInstance(p, &g.Instances[i], c)
+	for i := range g.GPUInstances {
+		drawInstance(p, node, &g.GPUInstances[i], c)
 	}
 }
 
 // headGPU is the line of a GPU; of one that is not cut it is all.
-func headGPU(p *page, g *nodeGPU, c columns) {
+func headGPU(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	use, useColor := "", plain
-	if !g.isMIG() {
-		use, useColor = g.use(), useColorOf(&g.nodeUse)
+	if !isMIG(g) {
+		shown := node.use(&g.Use)
+		use, useColor = shown.text(), useColorOf(shown)
 	}
 	state := bold
 	if !g.Up {
@@ -216,47 +218,39 @@ func headGPU(p *page, g *nodeGPU, c columns) {
 		span{fmt.Sprintf("GPU %-2d ", g.Index), state},
 		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
 		span{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
-		span{fmt.Sprintf("MIG %-4s ", modeText(g.Mode)), modeColor(g.Mode)},
+		span{fmt.Sprintf("MIG %-4s ", modeText(g.MIGMode)), modeColor(g.MIGMode)},
 		span{p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ", plain},
 		span{use, useColor},
 	)
 }
 
-func modeColor(m nodeMode) color {
+func modeColor(m nodedoc.Mode) color {
 	if m.Pending != "" && m.Pending != m.Current {
 		return yellow
 	}
 	return plain
 }
 
-func useColorOf(u *nodeUse) color {
+func useColorOf(u deviceUse) color {
 	if u.inUse() {
 		return cyan
 	}
 	return dim
 }
 
-func troubles(p *page, indent string, errs []nodeError) {
+func troubles(p *page, indent string, errs []nodedoc.Error) {
 	for _, e := range errs {
 		p.para(indent+"! ", red, fmt.Sprintf("%s: %s: %s", e.Reading, e.Reason, e.Message))
 	}
 }
 
-// slots are what the axis shows; nil where placements are not known.
-func (g *nodeGPU) slots() []slot {
-	units := g.axis()
-	if units == 0 {
-		return nil
-	}
-	var slots []slot
-	for i := range g.Instances {
-		inst := &g.Instances[i]
-		at, ok := inst.Placement.Get()
-		if !ok || at.Size < 1 {
-			return nil
-		}
-		use := inst.whole()
-		s := slot{Placement: at, label: orUnknown(inst.Profile), note: use.use(), color: useColorOf(&use)}
+// slots returns what the axis of a GPU shows; nil if placements are not known.
+func (v *nodeView) slots(g *nodedoc.GPU) []slot {
+	slots := make([]slot, 0, len(g.GPUInstances))
+	for i := range g.GPUInstances {
+		inst := &g.GPUInstances[i]
+		use := v.wholeUse(inst)
+		s := slot{at: inst.Placement, label: orUnknown(inst.Profile), note: use.text(), color: useColorOf(use)}
 		if len(use.Holders) > 0 {
 			s.note = use.pods()
 		}
@@ -265,7 +259,7 @@ func (g *nodeGPU) slots() []slot {
 		}
 		slots = append(slots, s)
 	}
-	return withRoom(units, slots, g.usable(units))
+	return withRoom(axisOf(g), slots)
 }
 
 func tableHead(p *page, c columns) string {
@@ -278,34 +272,33 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " + p.cell(cells[7], c.use)
 }
 
-func drawInstance(p *page, inst *nodeInstance, c columns) {
+func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
-		memoryText(inst.Memory), percentText(inst.Activity.SM), inst.use(),
+		memoryText(inst.Memory), percentText(inst.Activity.SM), node.use(&inst.Use).text(),
 	}
-	whole := len(inst.Computes) == 1 && (inst.Computes[0].Profile == inst.Profile || inst.Computes[0].Profile == "")
+	whole := len(inst.ComputeInstances) == 1 && (inst.ComputeInstances[0].Profile == inst.Profile || inst.ComputeInstances[0].Profile == "")
 	switch {
 	case whole:
-		cells[3], cells[4] = strconv.Itoa(int(inst.Computes[0].ID)), c.id(string(inst.Computes[0].UUID))
-		use := inst.whole()
-		cells[7] = use.use()
-	case len(inst.Computes) == 0:
+		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))
+		cells[7] = node.wholeUse(inst).text()
+	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"
 	default:
-		cells[7] = plural(len(inst.Computes), "compute instance", "compute instances")
+		cells[7] = plural(len(inst.ComputeInstances), "compute instance", "compute instances")
 	}
-	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(inst)})
+	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(node, inst)})
 	if !inst.Up {
 		p.line(text("      ! GPU instance %d does not answer", inst.ID).in(red))
 	}
 	troubles(p, "      ", inst.Errors)
-	for i := range inst.Computes {
-		ci := &inst.Computes[i]
+	for i := range inst.ComputeInstances {
+		ci := &inst.ComputeInstances[i]
 		if !whole {
 			p.line(text("  "), span{instanceCells(p, c, [...]string{
 				"", " " + orUnknown(ci.Profile), placeText(ci.Placement), strconv.Itoa(int(ci.ID)), c.id(string(ci.UUID)),
-				"", percentText(ci.Activity.SM), ci.use(),
-			}), useColorOf(&ci.nodeUse)})
+				"", percentText(ci.Activity.SM), node.use(&ci.Use).text(),
+			}), useColorOf(node.use(&ci.Use))})
 		}
 		if !ci.Up {
 			p.line(text("      ! compute instance %d does not answer", ci.ID).in(red))
@@ -314,11 +307,11 @@ func drawInstance(p *page, inst *nodeInstance, c columns) {
 	}
 }
 
-func instanceColor(inst *nodeInstance) color {
+func instanceColor(node *nodeView, inst *nodedoc.Instance) color {
 	if !inst.Up {
 		return red
 	}
-	if use := inst.whole(); use.inUse() {
+	if node.wholeUse(inst).inUse() {
 		return plain
 	}
 	return dim

@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 func pathEscape(s string) string { return url.PathEscape(s) }
@@ -20,7 +21,7 @@ const modeWarning = "A change of MIG mode needs GPUs without instances and witho
 // mode switches the MIG mode of GPUs, one after the other, after asking. It goes on to the next GPU where one is done; the
 // first that fails ends it.
 func (s *session) mode(ctx context.Context) error {
-	var node nodeState
+	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
@@ -29,25 +30,25 @@ func (s *session) mode(ctx context.Context) error {
 		return err
 	}
 	wanted := map[string]string{"on": "enabled", "off": "disabled"}[s.opts.State]
-	var changing []nodeGPU
+	var changing []nodedoc.GPU
 	for i := range gpus {
 		g := &gpus[i]
 		name := gpuTitle(s.page, g.Index, g.Name, g.UUID)
 		switch {
 		case g.UUID == "":
 			return usageError{fmt.Sprintf("GPU %d does not answer: it has no UUID now", g.Index)}
-		case g.Mode.Current == wanted && (g.Mode.Pending == "" || g.Mode.Pending == wanted):
+		case g.MIGMode.Current == wanted && (g.MIGMode.Pending == "" || g.MIGMode.Pending == wanted):
 			s.page.line(text("%s", name).in(bold))
 			s.page.line(text("  MIG mode is %s already", s.opts.State).in(green))
 			continue
 		}
 		changing = append(changing, *g)
 		s.page.line(text("%s", name).in(bold))
-		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.Mode), s.opts.State))
-		if n := len(g.Instances); n > 0 {
+		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.MIGMode), s.opts.State))
+		if n := len(g.GPUInstances); n > 0 {
 			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
 		}
-		for _, who := range g.texts() {
+		for _, who := range newNodeView(node).use(&g.Use).texts() {
 			s.page.para("  in use: ", yellow, who)
 		}
 	}
@@ -64,7 +65,7 @@ func (s *session) mode(ctx context.Context) error {
 	return s.switchModes(ctx, changing)
 }
 
-func (s *session) switchModes(ctx context.Context, gpus []nodeGPU) error {
+func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 	request := api.ModeRequest{Enabled: s.opts.State == "on", TakeOver: s.opts.TakeOver}
 	for i := range gpus {
 		s.page.line(text("GPU %d", gpus[i].Index).in(bold))

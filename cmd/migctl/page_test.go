@@ -10,6 +10,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 func drawn(draw func(p *page)) string {
@@ -24,10 +25,10 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 	for units := 1; units <= unitsDrawn; units++ {
 		for start := range units {
 			for size := 1; start+size <= units; size++ {
-				one := []slot{{Placement: at(start, size), label: "1g.24gb+me.all", note: "a-pod-with-a-long-name-0"}}
-				usable := make([]bool, units)
-				usable[0] = true
-				out := drawn(func(p *page) { p.drawAxis(units, withRoom(units, one, usable)) })
+				one := []slot{{at: gpu.Some(at(start, size)), label: "1g.24gb+me.all", note: "a-pod-with-a-long-name-0"}}
+				first := []gpu.Profile{{Name: "1g", Placements: []gpu.Placement{at(0, 1)}}}
+				axis := nodedoc.Axis{Units: units, Profiles: first}
+				out := drawn(func(p *page) { p.drawAxis(units, withRoom(axis, one)) })
 				lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 				fits(t, out)
 				if len(lines) != 4 || utf8.RuneCountInString(lines[0]) != utf8.RuneCountInString(lines[1]) || utf8.RuneCountInString(lines[0]) != utf8.RuneCountInString(lines[3]) {
@@ -36,18 +37,18 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 			}
 		}
 	}
-	if out := drawn(func(p *page) { p.drawAxis(64, withRoom(64, nil, nil)) }); out != "" {
+	if out := drawn(func(p *page) { p.drawAxis(64, withRoom(nodedoc.Axis{Units: 64}, nil)) }); out != "" {
 		t.Errorf("an axis that is too long to draw:\n%s", out)
 	}
 }
 
 func TestPlacementsThatCannotBe(t *testing.T) {
 	for _, slots := range [][]slot{
-		{{Placement: at(0, 4)}, {Placement: at(3, 1)}},
-		{{Placement: at(6, 4)}},
-		{{Placement: at(-1, 2)}},
+		{{at: gpu.Some(at(0, 4))}, {at: gpu.Some(at(3, 1))}},
+		{{at: gpu.Some(at(6, 4))}},
+		{{at: gpu.Some(at(-1, 2))}},
 	} {
-		if got := withRoom(8, slots, nil); got != nil {
+		if got := withRoom(nodedoc.Axis{Units: 8}, slots); got != nil {
 			t.Errorf("%v: drawn as %v", slots, got)
 		}
 	}

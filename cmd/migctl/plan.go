@@ -11,6 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // plan shows what a change would do.
@@ -69,10 +70,10 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 	before, after := planSlots(g.Before), planSlots(g.After)
 	if changes(g) {
 		p.line(text("  before").in(dim))
-		p.drawAxis(g.AxisUnits, withRoom(g.AxisUnits, before, nil))
+		p.drawAxis(g.AxisUnits, withRoom(nodedoc.Axis{Units: g.AxisUnits}, before))
 		p.line(text("  after").in(dim))
 	}
-	p.drawAxis(g.AxisUnits, withRoom(g.AxisUnits, after, nil))
+	p.drawAxis(g.AxisUnits, withRoom(nodedoc.Axis{Units: g.AxisUnits}, after))
 	for i := range g.Before {
 		if g.Before[i].Fate == api.Destroy {
 			writeInstance(p, "-", red, &g.Before[i], g.Before[i].Compute)
@@ -108,7 +109,7 @@ func planSlots(instances []api.Instance) []slot {
 	var slots []slot
 	for i := range instances {
 		inst := &instances[i]
-		s := slot{Placement: inst.Placement, label: inst.Profile, note: "keep"}
+		s := slot{at: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
 		switch inst.Fate {
 		case api.Destroy:
 			s.note, s.color = "- destroy", red

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
@@ -26,7 +27,7 @@ type gpuProfiles struct {
 
 // profiles lists what the GPUs offer. GPUs that offer the same are listed together.
 func (s *session) profiles(ctx context.Context) error {
-	var node nodeState
+	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func (s *session) profiles(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) printProfiles(gpus []nodeGPU) error {
+func (s *session) printProfiles(gpus []nodedoc.GPU) error {
 	list := make([]gpuProfiles, 0, len(gpus))
 	for i := range gpus {
 		g := &gpus[i]
@@ -72,12 +73,12 @@ func (s *session) printProfiles(gpus []nodeGPU) error {
 	return s.printDocument(data)
 }
 
-func writeProfiles(p *page, g *nodeGPU) {
+func writeProfiles(p *page, g *nodedoc.GPU) {
 	p.line(text("  %-15s %4s %9s %8s %4s  %-11s %s", "PROFILE", "ID", "FREE/ALL", "GiB", "SMs", "ENGINES", "PLACEMENTS").in(dim))
 	for i := range g.Profiles {
 		pr := &g.Profiles[i]
 		c := plain
-		free := g.free(pr)
+		free := availableText(g, pr)
 		if free == "0" {
 			c = dim
 		}
@@ -87,8 +88,8 @@ func writeProfiles(p *page, g *nodeGPU) {
 	}
 }
 
-// free is how many more of a profile could be created now.
-func (g *nodeGPU) free(pr *gpu.Profile) string {
+// availableText returns how many more instances of a profile could be created now.
+func availableText(g *nodedoc.GPU, pr *gpu.Profile) string {
 	if g.Capacity != nil {
 		for _, c := range g.Capacity.Profiles {
 			if c.Name == pr.Name {
@@ -131,7 +132,7 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 
 // writeComputeProfiles lists the compute instance profiles of each GPU instance profile: sizes of up to all its compute
 // slices, of which each has its share of the SMs.
-func writeComputeProfiles(p *page, g *nodeGPU) {
+func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 	p.para("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
 	p.line()
 	p.para("  ", dim, "Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, one of all its slices:")

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // unknown stands for a reading that is absent.
@@ -54,7 +55,7 @@ func percentText(r gpu.Opt[float64]) string {
 }
 
 // modeText is the MIG mode; an asterisk says that another one is pending.
-func modeText(m nodeMode) string {
+func modeText(m nodedoc.Mode) string {
 	t := map[string]string{"enabled": "on", "disabled": "off", "": unknown}[m.Current]
 	if m.Pending != "" && m.Pending != m.Current {
 		t += "*"

@@ -44,6 +44,7 @@ func baseRooms() []room {
 	return []room{
 		{dir: "internal/gpu"},
 		{dir: "internal/mig", internals: []string{"internal/gpu"}},
+		{dir: "internal/nodedoc", internals: []string{"internal/gpu"}},
 		{dir: "internal/archtest"},
 		{dir: "dashboards"}, // makes files; part of no program
 		{
@@ -58,7 +59,7 @@ func baseRooms() []room {
 		},
 		{
 			dir:       "internal/web",
-			internals: []string{"internal/gpu", "internal/shutdown"},
+			internals: []string{"internal/gpu", "internal/nodedoc", "internal/shutdown"},
 			libraries: []string{clientGolang, clientModel, common, exporterToolkit, compress, goKitLog, slogGokit, goSystemd},
 		},
 		{

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded room.
@@ -13,13 +14,11 @@ func draw(g *gpu.GPU) string {
 	var b strings.Builder
 	for _, s := range axisOf(g) {
 		letter := "."
-		if s.stranded {
+		if s.Stranded {
 			letter = "x"
 		}
-		for i := range g.Instances {
-			if s.instance == &g.Instances[i] {
-				letter = string(rune('a' + i))
-			}
+		if s.Instance != nodedoc.Room {
+			letter = string(rune('a' + s.Instance))
 		}
 		b.WriteString(strings.Repeat(letter, s.Size) + "|")
 	}

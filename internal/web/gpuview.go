@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // gpuView is one GPU's card.
@@ -131,7 +132,7 @@ func modeBadge(mode gpu.MIGState) badge {
 	switch {
 	case known && pending != enabled:
 		return badge{Text: "MIG pending", Class: "warn", Title: fmt.Sprintf("MIG mode is %s and becomes %s with the next reset",
-			modeName(gpu.Some(enabled)), modeName(gpu.Some(pending)))}
+			nodedoc.ModeName(gpu.Some(enabled)), nodedoc.ModeName(gpu.Some(pending)))}
 	case enabled:
 		return badge{Text: "MIG", Class: "plain"}
 	}
@@ -156,18 +157,18 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	if g.Up || g.Activity.SM.Present() {
 		gauges = append(gauges, smGauge(g.Activity))
 	}
-	if u, ok := finite(r.Utilization).Get(); ok {
+	if u, ok := nodedoc.Finite(r.Utilization).Get(); ok {
 		gauges = append(gauges, gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true})
 	}
-	if w, ok := finite(r.PowerWatts).Get(); ok {
+	if w, ok := nodedoc.Finite(r.PowerWatts).Get(); ok {
 		power := gauge{Label: "Power", Value: wattsText(w)}
-		if limit, ok := finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
+		if limit, ok := nodedoc.Finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
 			power.Of = "of " + wattsText(limit)
 			power.Percent, power.Bar = percent(w/limit), true
 		}
 		gauges = append(gauges, power)
 	}
-	if c, ok := finite(r.TemperatureCelsius).Get(); ok {
+	if c, ok := nodedoc.Finite(r.TemperatureCelsius).Get(); ok {
 		gauges = append(gauges, gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", c)})
 	}
 	return gauges
@@ -176,7 +177,7 @@ func gpuGauges(g *gpu.GPU) []gauge {
 // smGauge is SM activity; a dash, and no bar, where nobody tells it: nothing on the page passes for an idle device that is not.
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: "–"}
-	if ratio, ok := finite(a.SM).Get(); ok {
+	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
 		g.Value, g.Percent, g.Bar = percentText(ratio), percent(ratio), true
 	}
 	return g
@@ -213,8 +214,11 @@ func downText(g *gpu.GPU, now time.Time) string {
 func errorTexts(errs []gpu.ReadError) []string {
 	texts := make([]string, 0, len(errs))
 	for i := range errs {
-		view := stateOfError(&errs[i])
-		texts = append(texts, fmt.Sprintf("%s: %s", words(view.Reading), view.Message))
+		message := ""
+		if errs[i].Err != nil {
+			message = errs[i].Err.Error()
+		}
+		texts = append(texts, fmt.Sprintf("%s: %s", words(errs[i].Reading), message))
 	}
 	return texts
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 const (
@@ -132,7 +133,7 @@ func TestStateUnknownHolders(t *testing.T) {
 	body := get(h, "/api/v1/node").Body.String()
 	for _, want := range []string{
 		`"holdersIncomplete":"` + begunAnew + `"`,
-		`"unmatchedDevices":[{"id":"` + strings.Repeat("ü", maxText) + `…","resource":"nvidia.com/mig-4g.20gb","namespace":"batch","pod":"\ufffd","container":"main"}]`,
+		`"unmatchedDevices":[{"id":"` + strings.Repeat("ü", nodedoc.MaxText) + `…","resource":"nvidia.com/mig-4g.20gb","namespace":"batch","pod":"\ufffd","container":"main"}]`,
 		`"pod":"resnet-0","podUID":"7c1e","container":"main"`, `"sharing":"exclusive","confirmed":false,"unconfirmedReason":"` + notListed + `"`,
 	} {
 		if !strings.Contains(body, want) {
@@ -153,10 +154,10 @@ func TestStateUnknownHolders(t *testing.T) {
 
 func TestShortText(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "", "GPU-1": "GPU-1", strings.Repeat("ü", maxText): strings.Repeat("ü", maxText),
-		strings.Repeat("\xff", maxText) + "\xff": "\uFFFD…", "a\xff\xfeb": "a\uFFFDb",
+		"": "", "GPU-1": "GPU-1", strings.Repeat("ü", nodedoc.MaxText): strings.Repeat("ü", nodedoc.MaxText),
+		strings.Repeat("\xff", nodedoc.MaxText) + "\xff": "\uFFFD…", "a\xff\xfeb": "a\uFFFDb",
 	} {
-		if got := shortText(text); got != want {
+		if got := nodedoc.ShortText(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

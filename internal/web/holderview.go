@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // holderView is a pod that holds a device. Unconfirmed says why this is not known; it is empty if it is.
@@ -110,7 +111,7 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 			Class: "warn", Title: plural(n, "device id") + " without a device",
 			Text: "Pods were given devices that this node does not have. They run without them.",
 			Unmatched: each(shown, func(a *gpu.Assignment) unmatchedView {
-				return unmatchedView{ID: shortText(a.ID), Resource: shortText(a.Holder.Resource), Holder: podText(&a.Holder) + " " + a.Holder.Name}
+				return unmatchedView{ID: nodedoc.ShortText(a.ID), Resource: nodedoc.ShortText(a.Holder.Resource), Holder: podText(&a.Holder) + " " + a.Holder.Name}
 			}),
 			More: n - len(shown),
 			Hint: "Restart the device plugin, so that it no longer offers such devices, then delete the pods.",
@@ -142,4 +143,13 @@ func freeTile(snap *gpu.Snapshot) (tile, bool) {
 		t.Note += fmt.Sprintf(", %d unknown", unknown)
 	}
 	return t, unknown < len(snap.GPUs) || hasKubelet(snap)
+}
+
+// each maps a list.
+func each[T, V any](list []T, view func(*T) V) []V {
+	views := make([]V, 0, len(list))
+	for i := range list {
+		views = append(views, view(&list[i]))
+	}
+	return views
 }

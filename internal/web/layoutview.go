@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // instanceView is a GPU instance's row in the card's list, with its compute instances.
@@ -44,7 +45,7 @@ type computeView struct {
 func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 	axis := axisOf(g)
 	for _, s := range axis {
-		block := blockOf(s, kubelet)
+		block := blockOf(g, s, kubelet)
 		view.Axis = append(view.Axis, block)
 		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
 		for u := s.Start; u < s.End(); u++ {
@@ -58,26 +59,39 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 		view.Instances = append(view.Instances, instanceViewOf(&g.Instances[i], kubelet))
 	}
 	for _, s := range axis {
-		view.HasFree = view.HasFree || s.instance == nil && !s.stranded
-		view.HasStranded = view.HasStranded || s.stranded
+		view.HasFree = view.HasFree || s.Instance == nodedoc.Room && !s.Stranded
+		view.HasStranded = view.HasStranded || s.Stranded
 	}
-	if w, ok := finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
+	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
 		view.Unallocated = "≈ " + wattsText(w)
 	}
 	view.Room = roomText(g)
 }
 
-func blockOf(s segment, kubelet bool) blockView {
+// axisOf lays out the placement axis of a GPU.
+func axisOf(g *gpu.GPU) []nodedoc.Segment {
+	capacity := g.Capacity.Or(gpu.Capacity{})
+	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(capacity.Memory, g.Profiles), Profiles: g.Profiles, Available: capacity.Profiles}
+	placements := make([]gpu.Opt[gpu.Placement], 0, len(g.Instances))
+	for i := range g.Instances {
+		placements = append(placements, g.Instances[i].Placement)
+	}
+	return axis.LayOut(placements)
+}
+
+func blockOf(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
 	units := plural(s.Size, "memory slice")
-	inst := s.instance
-	switch {
-	case inst == nil && s.stranded:
+	if s.Stranded {
 		block.Class, block.Title = "stranded", units+" stranded: no profile that could still be created covers it"
 		return block
-	case inst == nil:
+	}
+	if s.Instance == nodedoc.Room {
 		block.Class, block.Title = "free", units+" free"
 		return block
+	}
+	inst := &g.Instances[s.Instance]
+	switch {
 	case !inst.Up:
 		block.Class = "down"
 	case kubelet && !inst.Allocated.Present():
@@ -93,10 +107,10 @@ func blockOf(s segment, kubelet bool) blockView {
 	}
 	block.Gauge = memoryGauge(inst.Memory)
 	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, profileText(inst.Profile), s.Placement)
-	if ratio, ok := finite(inst.Activity.SM).Get(); ok {
+	if ratio, ok := nodedoc.Finite(inst.Activity.SM).Get(); ok {
 		block.Title += ", SM activity " + percentText(ratio)
 	}
-	if w, ok := finite(inst.PowerWatts).Get(); ok {
+	if w, ok := nodedoc.Finite(inst.PowerWatts).Get(); ok {
 		block.Title += ", about " + wattsText(w)
 	}
 	switch {
@@ -172,7 +186,7 @@ func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
 	}
-	if w, ok := finite(inst.PowerWatts).Get(); ok {
+	if w, ok := nodedoc.Finite(inst.PowerWatts).Get(); ok {
 		view.Power = "≈ " + wattsText(w)
 	}
 	if len(inst.Computes) == 1 && inst.Computes[0].Profile == inst.Profile {

@@ -12,6 +12,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // stateHandler serves the Snapshot as JSON.
@@ -43,7 +44,7 @@ func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger) *stateHa
 
 func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 	plain := sync.OnceValues(func() ([]byte, error) {
-		text, err := json.Marshal(stateOf(snap))
+		text, err := json.Marshal(nodedoc.New(snap))
 		return append(text, '\n'), err
 	})
 	packed := sync.OnceValues(func() ([]byte, error) {

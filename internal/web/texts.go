@@ -46,22 +46,6 @@ func ageText(d time.Duration) string {
 	}
 }
 
-// maxText is how many characters are shown of a text that others write and that may have any length, such as a device id.
-const maxText = 128
-
-// shortText returns the beginning of a text, with U+FFFD for bytes that are no UTF-8.
-func shortText(s string) string {
-	n := 0
-	for i := range s {
-		if n == maxText {
-			s = s[:i] + "…"
-			break
-		}
-		n++
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
 // plural counts things whose plural takes an s.
 func plural(n int, noun string) string {
 	if n == 1 {

@@ -1,4 +1,6 @@
-package web
+// Package nodedoc is the document of /api/v1/node: its types, which servers encode and clients decode, the document of a
+// Snapshot, and the placement axis by which it is drawn.
+package nodedoc
 
 import (
 	"time"
@@ -6,25 +8,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The types of /api/v1/node. Units are in the names: bytes, watts, joules, hertz, degrees Celsius, ratios of 0 to 1.
-// A key that is absent is a reading that is absent; lists that an entity always has are there even when empty.
-
-type stateNode struct {
-	APIVersion string     `json:"apiVersion"`
-	Generation uint64     `json:"generation"`
-	Time       time.Time  `json:"time"`
-	Node       stateHost  `json:"node"`
-	GPUs       []stateGPU `json:"gpus"`
+// Node is the document. Units are in the names of keys: bytes, watts, joules, hertz, degrees Celsius, ratios of 0 to 1. A key
+// that is absent is a reading that is absent; lists that an entity always has are there even when empty.
+type Node struct {
+	APIVersion string    `json:"apiVersion"`
+	Generation uint64    `json:"generation"`
+	Time       time.Time `json:"time"`
+	Node       Host      `json:"node"`
+	GPUs       []GPU     `json:"gpus"`
 }
 
-type stateHost struct {
-	Hostname      string        `json:"hostname"`
-	DriverVersion string        `json:"driverVersion,omitempty"`
-	NVMLVersion   string        `json:"nvmlVersion,omitempty"`
-	CUDAVersion   string        `json:"cudaVersion,omitempty"`
-	Sources       []stateSource `json:"sources"`
+type Host struct {
+	Hostname      string   `json:"hostname"`
+	DriverVersion string   `json:"driverVersion,omitempty"`
+	NVMLVersion   string   `json:"nvmlVersion,omitempty"`
+	CUDAVersion   string   `json:"cudaVersion,omitempty"`
+	Sources       []Source `json:"sources"`
 	// UnmatchedDevices are the device ids that were given to containers and name no device of this node.
-	UnmatchedDevices []stateUnmatched `json:"unmatchedDevices"`
+	UnmatchedDevices []Unmatched `json:"unmatchedDevices"`
 	// HoldersIncomplete says why a device without holders may be held all the same; allocated is absent for it. It is
 	// missing if all holders are known.
 	HoldersIncomplete string `json:"holdersIncomplete,omitempty"`
@@ -32,9 +33,9 @@ type stateHost struct {
 	HungCalls int `json:"hungCalls"`
 }
 
-// stateUnmatched is a device id that names no device of this node, and the container it was given to. The id and the resource
-// are cut off after maxText characters.
-type stateUnmatched struct {
+// Unmatched is a device id that names no device of this node, and the container it was given to. The id and the resource
+// are cut off after MaxText characters.
+type Unmatched struct {
 	ID        string `json:"id"`
 	Resource  string `json:"resource,omitempty"`
 	Namespace string `json:"namespace"`
@@ -42,7 +43,7 @@ type stateUnmatched struct {
 	Container string `json:"container"`
 }
 
-type stateSource struct {
+type Source struct {
 	Name        string    `json:"name"`
 	Up          bool      `json:"up"`
 	Stale       bool      `json:"stale,omitempty"`
@@ -50,7 +51,7 @@ type stateSource struct {
 	Error       string    `json:"error,omitempty"`
 }
 
-type stateGPU struct {
+type GPU struct {
 	Index            int                         `json:"index"`
 	UUID             gpu.UUID                    `json:"uuid,omitempty"` // a GPU without a handle has none
 	Name             string                      `json:"name,omitempty"`
@@ -62,46 +63,52 @@ type stateGPU struct {
 	Serial           string                      `json:"serial,omitempty"`
 	VBIOS            string                      `json:"vbios,omitempty"`
 	SMs              gpu.Opt[int]                `json:"sms,omitzero"`
-	MIGMode          stateMode                   `json:"migMode,omitzero"`
+	MIGMode          Mode                        `json:"migMode,omitzero"`
 	LayoutGeneration uint64                      `json:"layoutGeneration"`
 	LayoutChanges    uint64                      `json:"layoutChanges"`
 	Memory           gpu.Memory                  `json:"memory,omitzero"`
-	Power            statePower                  `json:"power,omitzero"`
-	Activity         stateActivity               `json:"activity,omitzero"`
-	Temperature      stateTemperature            `json:"temperature,omitzero"`
-	Clocks           stateClocks                 `json:"clocks,omitzero"`
-	ClockEvents      []stateClockEvent           `json:"clockEvents,omitempty"`
+	Power            Power                       `json:"power,omitzero"`
+	Activity         Activity                    `json:"activity,omitzero"`
+	Temperature      Temperature                 `json:"temperature,omitzero"`
+	Clocks           Clocks                      `json:"clocks,omitzero"`
+	ClockEvents      []ClockEvent                `json:"clockEvents,omitempty"`
 	PerformanceState gpu.Opt[int]                `json:"performanceState,omitzero"`
 	Fans             []gpu.Fan                   `json:"fans,omitempty"`
 	Media            gpu.Media                   `json:"media,omitzero"`
-	PCIe             statePCIe                   `json:"pcie,omitzero"`
-	NVLink           stateNVLink                 `json:"nvlink,omitzero"`
+	PCIe             PCIe                        `json:"pcie,omitzero"`
+	NVLink           NVLink                      `json:"nvlink,omitzero"`
 	ECC              []gpu.ECCCount              `json:"ecc,omitempty"`
 	RemappedRows     gpu.Opt[gpu.RemappedRows]   `json:"remappedRows,omitzero"`
 	RecoveryAction   gpu.Opt[gpu.RecoveryAction] `json:"recoveryAction,omitzero"`
 	ExclusiveCompute gpu.Opt[bool]               `json:"exclusiveCompute,omitzero"`
-	Processes        gpu.Opt[int]                `json:"processes,omitzero"`
-	XIDs             *stateXIDs                  `json:"xids,omitempty"`
-	Capacity         *stateCapacity              `json:"capacity,omitempty"`
-	Profiles         []gpu.Profile               `json:"profiles,omitempty"`
-	Allocated        gpu.Opt[bool]               `json:"allocated,omitzero"`
-	ConfirmedFree    bool                        `json:"confirmedFree,omitempty"` // free by an operator\'s confirmation alone
-	Holders          []stateHolder               `json:"holders"`
-	Jobs             []string                    `json:"jobs,omitempty"` // batch jobs
-	Containers       []stateContainer            `json:"containers,omitempty"`
-	Errors           []stateError                `json:"errors"`
-	ReadErrors       []stateErrorCount           `json:"readErrors,omitempty"`
-	GPUInstances     []stateInstance             `json:"gpuInstances"`
+	Use
+	XIDs         *XIDs         `json:"xids,omitempty"`
+	Capacity     *Capacity     `json:"capacity,omitempty"`
+	Profiles     []gpu.Profile `json:"profiles,omitempty"`
+	Containers   []Container   `json:"containers,omitempty"`
+	Errors       []Error       `json:"errors"`
+	ReadErrors   []ErrorCount  `json:"readErrors,omitempty"`
+	GPUInstances []Instance    `json:"gpuInstances"`
 }
 
-// stateMode is "enabled" or "disabled"; pending is what it becomes with the next reset or reboot.
-type stateMode struct {
+// Use is the use of a device: who holds it, and what runs on it.
+type Use struct {
+	Processes gpu.Opt[int]  `json:"processes,omitzero"`
+	Allocated gpu.Opt[bool] `json:"allocated,omitzero"`
+	// ConfirmedFree is set if the device is free by an operator's confirmation alone.
+	ConfirmedFree bool     `json:"confirmedFree,omitempty"`
+	Holders       []Holder `json:"holders"`
+	Jobs          []string `json:"jobs,omitempty"` // batch jobs
+}
+
+// Mode is "enabled" or "disabled"; pending is what it becomes with the next reset or reboot.
+type Mode struct {
 	Current string `json:"current,omitempty"`
 	Pending string `json:"pending,omitempty"`
 }
 
-// statePower: idle is learnt; the unallocated part is what no instance is given by the estimate.
-type statePower struct {
+// Power: idle is learnt; the unallocated part is what no instance is given by the estimate.
+type Power struct {
 	Watts                   gpu.Opt[float64] `json:"watts,omitzero"`
 	LimitWatts              gpu.Opt[float64] `json:"limitWatts,omitzero"`
 	IdleWatts               gpu.Opt[float64] `json:"idleWatts,omitzero"`
@@ -111,9 +118,9 @@ type statePower struct {
 	EstimateMethod          gpu.PowerMethod  `json:"estimateMethod,omitempty"`
 }
 
-// stateActivity has the driver's own utilization beside the ratios of the profiling counters. Source says where those come
+// Activity has the driver's own utilization beside the ratios of the profiling counters. Source says where those come
 // from; Rollup, present with it, whether they are rolled up from the GPU instances.
-type stateActivity struct {
+type Activity struct {
 	gpu.Activity
 	Source           gpu.ActivitySource `json:"source,omitempty"`
 	Rollup           gpu.Opt[bool]      `json:"rollup,omitzero"`
@@ -121,25 +128,25 @@ type stateActivity struct {
 	MemoryCopyRatio  gpu.Opt[float64]   `json:"memoryCopyUtilizationRatio,omitzero"`
 }
 
-type stateTemperature struct {
+type Temperature struct {
 	GPUCelsius    gpu.Opt[float64] `json:"gpuCelsius,omitzero"`
 	MemoryCelsius gpu.Opt[float64] `json:"memoryCelsius,omitzero"`
 }
 
-type stateClocks struct {
+type Clocks struct {
 	SMHertz       gpu.Opt[float64] `json:"smHertz,omitzero"`
 	MemoryHertz   gpu.Opt[float64] `json:"memoryHertz,omitzero"`
 	GraphicsHertz gpu.Opt[float64] `json:"graphicsHertz,omitzero"`
 	VideoHertz    gpu.Opt[float64] `json:"videoHertz,omitzero"`
 }
 
-type stateClockEvent struct {
+type ClockEvent struct {
 	Reason  string           `json:"reason"`
 	Active  bool             `json:"active"`
 	Seconds gpu.Opt[float64] `json:"seconds,omitzero"`
 }
 
-type statePCIe struct {
+type PCIe struct {
 	ReceiveBytes   gpu.Opt[float64] `json:"receiveBytes,omitzero"`
 	TransmitBytes  gpu.Opt[float64] `json:"transmitBytes,omitzero"`
 	ReceiveRate    gpu.Opt[float64] `json:"receiveBytesPerSecond,omitzero"`
@@ -149,8 +156,8 @@ type statePCIe struct {
 	LinkGeneration gpu.Opt[int]     `json:"linkGeneration,omitzero"`
 }
 
-// stateNVLink is never compared to its zero: it has a list. IsZero tells whether the GPU said anything.
-type stateNVLink struct {
+// NVLink is never compared to its zero: it has a list.
+type NVLink struct {
 	ReceiveBytes  gpu.Opt[float64]   `json:"receiveBytes,omitzero"`
 	TransmitBytes gpu.Opt[float64]   `json:"transmitBytes,omitzero"`
 	ReceiveRate   gpu.Opt[float64]   `json:"receiveBytesPerSecond,omitzero"`
@@ -159,33 +166,33 @@ type stateNVLink struct {
 }
 
 // IsZero implements omitzero.
-func (l stateNVLink) IsZero() bool {
+func (l NVLink) IsZero() bool {
 	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && !l.ReceiveRate.Present() && !l.TransmitRate.Present() &&
 		len(l.Errors) == 0
 }
 
-// stateXIDs is missing where nobody listens for the GPU's XIDs: it was never read, or its driver does not report them.
-type stateXIDs struct {
-	Total uint64     `json:"total"`
-	ByXID []stateXID `json:"byXid,omitempty"`
+// XIDs is absent if the GPU's XIDs are not received: it was never read, or its driver does not report them.
+type XIDs struct {
+	Total uint64 `json:"total"`
+	ByXID []XID  `json:"byXid,omitempty"`
 }
 
-type stateXID struct {
+type XID struct {
 	XID   uint64    `json:"xid"`
 	Count uint64    `json:"count"`
 	Last  time.Time `json:"last,omitzero"`
 }
 
-// stateCapacity has no slices while MIG is off.
-type stateCapacity struct {
+// Capacity has no slices while MIG is off.
+type Capacity struct {
 	ComputeSlices gpu.SliceCount        `json:"computeSlices,omitzero"`
 	MemorySlices  gpu.SliceCount        `json:"memorySlices,omitzero"`
 	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
-// stateHolder has confirmed, which is false then, and unconfirmedReason while it is not known whether the container holds the
+// Holder has confirmed, which is false then, and unconfirmedReason while it is not known whether the container holds the
 // device.
-type stateHolder struct {
+type Holder struct {
 	Namespace         string            `json:"namespace"`
 	Pod               string            `json:"pod"`
 	PodUID            string            `json:"podUID,omitempty"`
@@ -199,9 +206,8 @@ type stateHolder struct {
 	Labels            map[string]string `json:"labels,omitempty"`
 }
 
-// stateContainer is the memory of one container's processes on a device that it shares.
-// stateContainer is what a container or a batch job uses of a device.
-type stateContainer struct {
+// Container is what a container or a batch job uses of a device.
+type Container struct {
 	Namespace            string                  `json:"namespace"`
 	Pod                  string                  `json:"pod"`
 	Container            string                  `json:"container"`
@@ -214,19 +220,19 @@ type stateContainer struct {
 	EnergyEstimateJoules gpu.Opt[float64]        `json:"energyEstimateJoules,omitzero"`
 }
 
-type stateError struct {
+type Error struct {
 	Reading gpu.Reading `json:"reading"`
 	Reason  gpu.Reason  `json:"reason"`
 	Message string      `json:"message"`
 }
 
-type stateErrorCount struct {
+type ErrorCount struct {
 	Reading gpu.Reading `json:"reading"`
 	Reason  gpu.Reason  `json:"reason"`
 	Count   uint64      `json:"count"`
 }
 
-type stateInstance struct {
+type Instance struct {
 	ID                   gpu.InstanceID         `json:"id"`
 	Generation           uint64                 `json:"generation"`
 	Profile              string                 `json:"profile,omitempty"`
@@ -242,17 +248,13 @@ type stateInstance struct {
 	Media                gpu.Media              `json:"media,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
-	Processes            gpu.Opt[int]           `json:"processes,omitzero"`
-	XIDErrors            []stateXID             `json:"xidErrors,omitempty"`
-	Allocated            gpu.Opt[bool]          `json:"allocated,omitzero"`
-	ConfirmedFree        bool                   `json:"confirmedFree,omitempty"` // free by an operator\'s confirmation alone
-	Holders              []stateHolder          `json:"holders"`
-	Jobs                 []string               `json:"jobs,omitempty"`
-	Errors               []stateError           `json:"errors"`
-	ComputeInstances     []stateCompute         `json:"computeInstances"`
+	Use
+	XIDErrors        []XID     `json:"xidErrors,omitempty"`
+	Errors           []Error   `json:"errors"`
+	ComputeInstances []Compute `json:"computeInstances"`
 }
 
-type stateCompute struct {
+type Compute struct {
 	ID            gpu.ComputeID          `json:"id"`
 	Generation    uint64                 `json:"generation"`
 	UUID          gpu.MIGUUID            `json:"uuid,omitempty"`
@@ -262,9 +264,6 @@ type stateCompute struct {
 	SMs           gpu.Opt[int]           `json:"sms,omitzero"`
 	Up            bool                   `json:"up"`
 	Activity      gpu.Activity           `json:"activity,omitzero"` // never DRAM's
-	Processes     gpu.Opt[int]           `json:"processes,omitzero"`
-	Allocated     gpu.Opt[bool]          `json:"allocated,omitzero"`
-	ConfirmedFree bool                   `json:"confirmedFree,omitempty"` // free by an operator\'s confirmation alone
-	Holders       []stateHolder          `json:"holders"`
-	Errors        []stateError           `json:"errors"`
+	Use
+	Errors []Error `json:"errors"`
 }

@@ -1,30 +1,31 @@
-package web
+package nodedoc
 
 import (
 	"math"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// stateOf is the Snapshot in the form of /api/v1/node.
-func stateOf(snap *gpu.Snapshot) stateNode {
+// New returns the document of a Snapshot. It shares nothing with the Snapshot that is ever modified.
+func New(snap *gpu.Snapshot) Node {
 	driver, _ := snap.Driver.Get()
-	return stateNode{
+	return Node{
 		APIVersion: "mig-exporter/v1",
 		Generation: snap.Generation,
 		Time:       snap.Time.UTC(),
-		Node: stateHost{
+		Node: Host{
 			Hostname:          snap.Hostname,
 			DriverVersion:     driver.Version,
 			NVMLVersion:       driver.NVML,
 			CUDAVersion:       driver.CUDA,
-			Sources:           each(snap.Sources, stateOfSource),
-			UnmatchedDevices:  each(snap.Unmatched, stateOfUnmatched),
+			Sources:           each(snap.Sources, newSource),
+			UnmatchedDevices:  each(snap.Unmatched, newUnmatched),
 			HoldersIncomplete: snap.HoldersIncomplete,
 			HungCalls:         snap.HungCalls,
 		},
-		GPUs: each(snap.GPUs, stateOfGPU),
+		GPUs: each(snap.GPUs, newGPU),
 	}
 }
 
@@ -37,27 +38,27 @@ func each[T, V any](list []T, view func(*T) V) []V {
 	return views
 }
 
-func stateOfSource(s *gpu.SourceState) stateSource {
-	view := stateSource{Name: s.Name, Up: s.Up, Stale: s.Stale, LastSuccess: utc(s.LastSuccess)}
+func newSource(s *gpu.SourceState) Source {
+	view := Source{Name: s.Name, Up: s.Up, Stale: s.Stale, LastSuccess: utc(s.LastSuccess)}
 	if s.Err != nil {
 		view.Error = s.Err.Error()
 	}
 	return view
 }
 
-func stateOfUnmatched(a *gpu.Assignment) stateUnmatched {
-	return stateUnmatched{
-		ID:        shortText(a.ID),
-		Resource:  shortText(a.Holder.Resource),
+func newUnmatched(a *gpu.Assignment) Unmatched {
+	return Unmatched{
+		ID:        ShortText(a.ID),
+		Resource:  ShortText(a.Holder.Resource),
 		Namespace: a.Holder.Namespace,
 		Pod:       a.Holder.Pod,
 		Container: a.Holder.Name,
 	}
 }
 
-func stateOfGPU(g *gpu.GPU) stateGPU {
+func newGPU(g *gpu.GPU) GPU {
 	r := &g.Readings
-	return stateGPU{
+	return GPU{
 		Index:            g.Index,
 		UUID:             g.UUID,
 		Name:             g.Name,
@@ -69,41 +70,37 @@ func stateOfGPU(g *gpu.GPU) stateGPU {
 		Serial:           g.Serial,
 		VBIOS:            g.VBIOS,
 		SMs:              g.SMs,
-		MIGMode:          stateMode{Current: modeName(g.MIG.Enabled), Pending: modeName(g.MIG.Pending)},
+		MIGMode:          Mode{Current: ModeName(g.MIG.Enabled), Pending: ModeName(g.MIG.Pending)},
 		LayoutGeneration: g.MIG.LayoutGeneration,
 		LayoutChanges:    uint64(g.Totals.LayoutChanges.Value),
 		Memory:           r.Memory,
-		Power:            stateOfPower(g),
-		Activity:         stateOfActivity(g),
-		Temperature:      stateTemperature{GPUCelsius: finite(r.TemperatureCelsius), MemoryCelsius: finite(r.MemoryCelsius)},
-		Clocks:           stateOfClocks(r.ClockHertz),
-		ClockEvents:      each(g.Totals.ClockEvents, stateOfClockEvent),
+		Power:            newPower(g),
+		Activity:         newActivity(g),
+		Temperature:      Temperature{GPUCelsius: Finite(r.TemperatureCelsius), MemoryCelsius: Finite(r.MemoryCelsius)},
+		Clocks:           newClocks(r.ClockHertz),
+		ClockEvents:      each(g.Totals.ClockEvents, newClockEvent),
 		PerformanceState: r.PerformanceState,
 		Fans:             r.Fans,
 		Media:            finiteMedia(r.Media),
-		PCIe:             stateOfPCIe(g),
-		NVLink:           stateOfNVLink(g),
+		PCIe:             newPCIe(g),
+		NVLink:           newNVLink(g),
 		ECC:              r.ECC,
 		RemappedRows:     r.RemappedRows,
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
-		Processes:        count(r.Processes),
-		XIDs:             stateOfXIDs(g),
-		Capacity:         stateOfCapacity(g.Capacity),
+		Use:              newUse(count(r.Processes), g.Allocated, g.ConfirmedFree, g.Holders, g.Jobs),
+		XIDs:             newXIDs(g),
+		Capacity:         newCapacity(g.Capacity),
 		Profiles:         g.Profiles,
-		Allocated:        g.Allocated,
-		ConfirmedFree:    g.ConfirmedFree,
-		Holders:          each(g.Holders, stateOfHolder),
-		Jobs:             g.Jobs,
-		Containers:       each(g.Containers, stateOfContainer),
-		Errors:           each(g.Errors, stateOfError),
-		ReadErrors:       each(g.Totals.ReadErrors, stateOfErrorCount),
-		GPUInstances:     each(g.Instances, stateOfInstance),
+		Containers:       each(g.Containers, newContainer),
+		Errors:           each(g.Errors, newError),
+		ReadErrors:       each(g.Totals.ReadErrors, newErrorCount),
+		GPUInstances:     each(g.Instances, newInstance),
 	}
 }
 
-func stateOfInstance(i *gpu.GPUInstance) stateInstance {
-	return stateInstance{
+func newInstance(i *gpu.GPUInstance) Instance {
+	return Instance{
 		ID:                   i.ID,
 		Generation:           i.Generation,
 		Profile:              i.Profile,
@@ -117,21 +114,17 @@ func stateOfInstance(i *gpu.GPUInstance) stateInstance {
 		Memory:               i.Memory,
 		Activity:             finiteActivity(i.Activity),
 		Media:                finiteMedia(i.Media),
-		PowerEstimateWatts:   finite(i.PowerWatts),
+		PowerEstimateWatts:   Finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
-		Processes:            i.Processes,
-		XIDErrors:            each(i.XIDErrors, stateOfXID),
-		Allocated:            i.Allocated,
-		ConfirmedFree:        i.ConfirmedFree,
-		Holders:              each(i.Holders, stateOfHolder),
-		Jobs:                 i.Jobs,
-		Errors:               each(i.Errors, stateOfError),
-		ComputeInstances:     each(i.Computes, stateOfCompute),
+		Use:                  newUse(i.Processes, i.Allocated, i.ConfirmedFree, i.Holders, i.Jobs),
+		XIDErrors:            each(i.XIDErrors, newXID),
+		Errors:               each(i.Errors, newError),
+		ComputeInstances:     each(i.Computes, newCompute),
 	}
 }
 
-func stateOfCompute(c *gpu.ComputeInstance) stateCompute {
-	return stateCompute{
+func newCompute(c *gpu.ComputeInstance) Compute {
+	return Compute{
 		ID:            c.ID,
 		Generation:    c.Generation,
 		UUID:          c.UUID,
@@ -141,28 +134,29 @@ func stateOfCompute(c *gpu.ComputeInstance) stateCompute {
 		SMs:           c.SMs,
 		Up:            c.Up,
 		Activity:      finiteActivity(c.Activity),
-		Processes:     c.Processes,
-		Allocated:     c.Allocated,
-		ConfirmedFree: c.ConfirmedFree,
-		Holders:       each(c.Holders, stateOfHolder),
-		Errors:        each(c.Errors, stateOfError),
+		Use:           newUse(c.Processes, c.Allocated, c.ConfirmedFree, c.Holders, nil),
+		Errors:        each(c.Errors, newError),
 	}
 }
 
-func stateOfXID(x *gpu.XIDCount) stateXID {
-	return stateXID{XID: x.XID, Count: uint64(x.Value), Last: utc(x.Last)}
+func newUse(processes gpu.Opt[int], allocated gpu.Opt[bool], confirmedFree bool, holders []gpu.Holder, jobs []string) Use {
+	return Use{Processes: processes, Allocated: allocated, ConfirmedFree: confirmedFree, Holders: each(holders, newHolder), Jobs: jobs}
 }
 
-func stateOfCapacity(capacity gpu.Opt[gpu.Capacity]) *stateCapacity {
+func newXID(x *gpu.XIDCount) XID {
+	return XID{XID: x.XID, Count: uint64(x.Value), Last: utc(x.Last)}
+}
+
+func newCapacity(capacity gpu.Opt[gpu.Capacity]) *Capacity {
 	c, ok := capacity.Get()
 	if !ok {
 		return nil
 	}
-	return &stateCapacity{ComputeSlices: c.Compute, MemorySlices: c.Memory, Profiles: append([]gpu.ProfileCapacity{}, c.Profiles...)}
+	return &Capacity{ComputeSlices: c.Compute, MemorySlices: c.Memory, Profiles: append([]gpu.ProfileCapacity{}, c.Profiles...)}
 }
 
-func stateOfHolder(h *gpu.Holder) stateHolder {
-	view := stateHolder{
+func newHolder(h *gpu.Holder) Holder {
+	view := Holder{
 		Namespace: h.Namespace,
 		Pod:       h.Pod,
 		PodUID:    h.PodUID,
@@ -184,8 +178,8 @@ func stateOfHolder(h *gpu.Holder) stateHolder {
 	return view
 }
 
-func stateOfContainer(c *gpu.ContainerUse) stateContainer {
-	return stateContainer{
+func newContainer(c *gpu.ContainerUse) Container {
+	return Container{
 		Namespace:            c.Namespace,
 		Pod:                  c.Pod,
 		Container:            c.Name,
@@ -194,24 +188,24 @@ func stateOfContainer(c *gpu.ContainerUse) stateContainer {
 		ComputeInstance:      c.Compute,
 		Sharing:              c.Sharing,
 		MemoryUsedBytes:      c.MemoryUsed,
-		PowerEstimateWatts:   finite(c.PowerWatts),
+		PowerEstimateWatts:   Finite(c.PowerWatts),
 		EnergyEstimateJoules: total(c.EnergyJoules),
 	}
 }
 
-func stateOfError(e *gpu.ReadError) stateError {
-	view := stateError{Reading: e.Reading, Reason: e.Reason()}
+func newError(e *gpu.ReadError) Error {
+	view := Error{Reading: e.Reading, Reason: e.Reason()}
 	if e.Err != nil {
 		view.Message = e.Err.Error()
 	}
 	return view
 }
 
-func stateOfErrorCount(e *gpu.ErrorCount) stateErrorCount {
-	return stateErrorCount{Reading: e.Reading, Reason: e.Reason, Count: uint64(e.Value)}
+func newErrorCount(e *gpu.ErrorCount) ErrorCount {
+	return ErrorCount{Reading: e.Reading, Reason: e.Reason, Count: uint64(e.Value)}
 }
 
-func modeName(enabled gpu.Opt[bool]) string {
+func ModeName(enabled gpu.Opt[bool]) string {
 	on, ok := enabled.Get()
 	switch {
 	case !ok:
@@ -223,8 +217,8 @@ func modeName(enabled gpu.Opt[bool]) string {
 	}
 }
 
-// finite drops what JSON has no form for; a reading that is not a number is no reading.
-func finite(v gpu.Opt[float64]) gpu.Opt[float64] {
+// Finite drops what JSON has no form for; a reading that is not a number is no reading.
+func Finite(v gpu.Opt[float64]) gpu.Opt[float64] {
 	if f, ok := v.Get(); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
 		return gpu.None[float64]()
 	}
@@ -237,7 +231,7 @@ func total(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	if !ok {
 		return gpu.None[float64]()
 	}
-	return finite(gpu.Some(counter.Value))
+	return Finite(gpu.Some(counter.Value))
 }
 
 func count[T any](list gpu.Opt[[]T]) gpu.Opt[int] {
@@ -254,4 +248,20 @@ func utc(t time.Time) time.Time {
 		return time.Time{}
 	}
 	return t.UTC()
+}
+
+// MaxText is how many characters are shown of a text that others write and that may have any length, such as a device id.
+const MaxText = 128
+
+// ShortText returns the beginning of a text, with U+FFFD for bytes that are no UTF-8.
+func ShortText(s string) string {
+	n := 0
+	for i := range s {
+		if n == MaxText {
+			s = s[:i] + "…"
+			break
+		}
+		n++
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
 }

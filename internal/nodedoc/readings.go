@@ -1,0 +1,82 @@
+package nodedoc
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+func newActivity(g *gpu.GPU) Activity {
+	view := Activity{
+		Activity:         finiteActivity(g.Activity),
+		Source:           g.ActivitySource,
+		UtilizationRatio: Finite(g.Readings.Utilization),
+		MemoryCopyRatio:  Finite(g.Readings.MemoryCopy),
+	}
+	if g.ActivitySource != gpu.ActivityUnknown {
+		view.Rollup = gpu.Some(g.ActivityRollup)
+	}
+	return view
+}
+
+func finiteActivity(a gpu.Activity) gpu.Activity {
+	for _, ratio := range a.All() {
+		*ratio = Finite(*ratio)
+	}
+	return a
+}
+
+func finiteMedia(m gpu.Media) gpu.Media {
+	return gpu.Media{Encoder: Finite(m.Encoder), Decoder: Finite(m.Decoder), JPEG: Finite(m.JPEG), OFA: Finite(m.OFA)}
+}
+
+func newPower(g *gpu.GPU) Power {
+	return Power{
+		Watts:                   Finite(g.Readings.PowerWatts),
+		LimitWatts:              Finite(g.Readings.PowerLimitWatts),
+		IdleWatts:               Finite(g.Power.IdleWatts),
+		UnallocatedWatts:        Finite(g.Power.UnallocatedWatts),
+		EnergyJoules:            Finite(g.Readings.EnergyJoules),
+		EnergyUnallocatedJoules: total(g.Totals.EnergyUnallocatedJoules),
+		EstimateMethod:          g.Power.Method,
+	}
+}
+
+func newClocks(c gpu.Clocks) Clocks {
+	return Clocks{
+		SMHertz:       Finite(c.SM),
+		MemoryHertz:   Finite(c.Memory),
+		GraphicsHertz: Finite(c.Graphics),
+		VideoHertz:    Finite(c.Video),
+	}
+}
+
+func newClockEvent(r *gpu.ReasonSeconds) ClockEvent {
+	return ClockEvent{Reason: r.Reason, Active: r.Active, Seconds: Finite(gpu.Some(r.Seconds.Value))}
+}
+
+func newPCIe(g *gpu.GPU) PCIe {
+	p := &g.Readings.PCIe
+	return PCIe{
+		ReceiveBytes:   total(g.Totals.PCIeReceive),
+		TransmitBytes:  total(g.Totals.PCIeTransmit),
+		ReceiveRate:    Finite(g.Rates.PCIeReceive),
+		TransmitRate:   Finite(g.Rates.PCIeTransmit),
+		Replays:        p.Replays,
+		LinkWidth:      p.LinkWidth,
+		LinkGeneration: p.LinkGeneration,
+	}
+}
+
+func newNVLink(g *gpu.GPU) NVLink {
+	return NVLink{
+		ReceiveBytes:  total(g.Totals.NVLinkReceive),
+		TransmitBytes: total(g.Totals.NVLinkTransmit),
+		ReceiveRate:   Finite(g.Rates.NVLinkReceive),
+		TransmitRate:  Finite(g.Rates.NVLinkTransmit),
+		Errors:        g.Readings.NVLink.Errors,
+	}
+}
+
+func newXIDs(g *gpu.GPU) *XIDs {
+	if g.Totals.XIDs.Since.IsZero() {
+		return nil
+	}
+	return &XIDs{Total: uint64(g.Totals.XIDs.Value), ByXID: each(g.Totals.XIDErrors, newXID)}
+}
