@@ -32,7 +32,7 @@ type client struct {
 	timeout time.Duration
 }
 
-// unreachable: nobody, or somebody else, answers at the address.
+// unreachable is the error of an address at which no server, or another one, answers.
 type unreachable struct {
 	address string
 	err     error
@@ -219,7 +219,7 @@ func (c *client) failure(ctx context.Context, err error) error {
 	return &unreachable{c.address, err}
 }
 
-// problem reads a problem document. An error without one comes from somebody else, a proxy or another server.
+// problem reads a problem document. An error without one comes from a proxy or another server.
 func (c *client) problem(res *http.Response) error {
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	var p api.Problem

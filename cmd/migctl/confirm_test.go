@@ -157,7 +157,7 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 	}
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(plan)})
 	got := runner{}.run(t, address, "plan", "--layout=x")
-	if text := flat(got.out); !strings.Contains(text, "Affects perhaps ml/train-0 (main): the kubelet has not") || strings.Contains(text, "nobody") ||
+	if text := flat(got.out); !strings.Contains(text, "Affects perhaps ml/train-0 (main): the kubelet has not") || strings.Contains(text, "no workload") ||
 		!strings.Contains(text, "is not known: wait until the kubelet lists its pods again") {
 		t.Error(got.out)
 	}

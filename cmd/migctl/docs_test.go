@@ -60,7 +60,7 @@ func commands(text string) []string {
 	return all
 }
 
-// TestCommandsOfThePagesParse: whoever types what the docs say is not told about usage, and specs are in form.
+// TestCommandsOfThePagesParse: the commands in the docs parse, and their specs are valid.
 func TestCommandsOfThePagesParse(t *testing.T) {
 	for name, least := range map[string]int{"docs/partition-control.md": 25, "docs/threat-model.md": 0, "README.md": 2} {
 		all := commands(docPage(t, name))

@@ -135,7 +135,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// brokenPipe fails as a pipe does that nobody reads any more.
+// brokenPipe fails as a pipe without a reader does.
 type brokenPipe struct{}
 
 func (brokenPipe) Write([]byte) (int, error) {

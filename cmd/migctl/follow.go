@@ -116,7 +116,7 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 			leave()
 		}
 		shown.event(&e)
-		s.page.flush() // the page keeps the error, and the operation goes on anyway
+		s.page.flush() // the page keeps the error, and the operation goes on
 	}
 	for {
 		if err := s.page.flush(); err != nil {

@@ -267,7 +267,7 @@ func writeCost(p *page, plan *api.Plan) {
 	p.line(text("Creates  ").in(dim), text("%s", counts(ops[mig.CreateInstance], ops[mig.CreateCompute])))
 	p.line(text("Takes    ").in(dim), text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
 	if len(affected) == 0 {
-		p.line(text("Affects  ").in(dim), text("nobody: nothing that is in use is destroyed").in(green))
+		p.line(text("Affects  ").in(dim), text("no workload: nothing that is in use is destroyed").in(green))
 	}
 	slices.Sort(affected)
 	for _, who := range slices.Compact(affected) {

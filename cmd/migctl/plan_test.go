@@ -45,7 +45,7 @@ func TestPlanOfWhatStandsAlready(t *testing.T) {
 	}
 	golden(t, "plan-nothing.txt", got.out)
 	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK || got.err != "" {
-		t.Errorf("apply: exit code %d, %s", got.code, got.err) // nobody is asked where nothing is to do
+		t.Errorf("apply: exit code %d, %s", got.code, got.err) // no question if there is nothing to do
 	}
 }
 

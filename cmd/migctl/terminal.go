@@ -7,14 +7,14 @@ import (
 	"unsafe"
 )
 
-// isTerminal tells whether a file is a terminal. /dev/null is a character device, too, but has no terminal attributes.
+// isTerminal reports whether a file is a terminal. /dev/null is a character device, too, but has no terminal attributes.
 func isTerminal(f *os.File) bool {
 	var attributes syscall.Termios
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&attributes)))
 	return errno == 0
 }
 
-// speaksUTF8 tells whether the locale's character set is UTF-8: the first of the three variables that is set decides, as
+// speaksUTF8 reports whether the locale's character set is UTF-8: the first of the three variables that is set decides, as
 // setlocale(3) has it.
 func speaksUTF8(lookup func(string) (string, bool)) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {

@@ -120,7 +120,7 @@ func matches(want, have []string) bool {
 	return true
 }
 
-// checkRequest tells whether a request's body is as the document has it.
+// checkRequest reports whether a request's body is as the document has it.
 func (d *document) checkRequest(r *http.Request, body []byte) error {
 	pointer, name := d.operation(r)
 	if pointer == "" {
@@ -140,7 +140,7 @@ func (d *document) checkRequest(r *http.Request, body []byte) error {
 	return d.validate(pointer+"/requestBody/content/application~1json/schema", body)
 }
 
-// checkResponse tells whether a response is as the document has it: status, media type, headers and body.
+// checkResponse reports whether a response is as the document has it: status, media type, headers and body.
 func (d *document) checkResponse(response *http.Response, body []byte) error {
 	pointer, name := d.operation(response.Request)
 	if pointer == "" {

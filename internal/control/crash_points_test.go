@@ -191,7 +191,7 @@ func TestFailureAtEveryStep(t *testing.T) {
 	}
 }
 
-// afterFailure asks for the roll-back where the operation is degraded or stuck, and then all must be well.
+// afterFailure retries the rollback of an operation that is degraded or stuck, and then all must be well.
 func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 	t.Helper()
 	op := e.Operations().Operations[0]

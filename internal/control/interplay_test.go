@@ -52,7 +52,7 @@ func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 	}
 }
 
-// TestRollBackBeforeTheFirstPoll: right after a start no poll has been yet. The roll-back asks for one.
+// TestRollBackBeforeTheFirstPoll: right after a start no poll has been yet. The rollback starts one.
 func TestRollBackBeforeTheFirstPoll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -381,7 +381,7 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 	})
 }
 
-// TestPendingModeIsAFact: a mode that somebody else asks for after the plan was made would take what it makes with it.
+// TestPendingModeIsAFact: a mode that another client asks for after the plan was made would destroy what the plan creates.
 func TestPendingModeIsAFact(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)

@@ -24,7 +24,7 @@ func TestEventsAreReplayedAndEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slow, err := e.Events(ctx, op.ID, 0) // nobody reads it until the operation is over
+		slow, err := e.Events(ctx, op.ID, 0) // it is not read until the operation is over
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestEventsAreReplayedAndEnd(t *testing.T) {
 		if !slices.Equal(list, late) {
 			t.Errorf("the slow reader got %d events, want %d", len(late), len(list))
 		}
-		if _, err := e.Events(ctx, "nobody", 0); err == nil {
+		if _, err := e.Events(ctx, "unknown", 0); err == nil {
 			t.Error("events of no operation")
 		}
 		cancel()
@@ -172,7 +172,7 @@ func TestRollbackLeavesWhatCameLater(t *testing.T) {
 		if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail, "was changed after operation") {
 			t.Errorf("detail %q", p.Detail)
 		}
-		_, err = e.Rollback(t.Context(), everything, "nobody")
+		_, err = e.Rollback(t.Context(), everything, "unknown")
 		isProblem(t, err, api.NotFound)
 	})
 }

@@ -102,7 +102,7 @@ func uses() map[string]use {
 		"process on the compute instance": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}}
 		}, api.HoldProcess},
-		"process that nobody knows where": {func(w *world) { w.processes[gpu1] = []gpu.Process{{PID: 9}} }, api.HoldProcess},
+		"process without a known instance": {func(w *world) { w.processes[gpu1] = []gpu.Process{{PID: 9}} }, api.HoldProcess},
 		"process of an instance that does not stand": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(8))}}
 		}, api.HoldProcess},
@@ -224,7 +224,7 @@ func TestForce(t *testing.T) {
 	if p := isProblem(t, err, api.Forbidden); !strings.Contains(p.Detail, "take-over") {
 		t.Errorf("the problem does not name the right: %s", p.Detail)
 	}
-	for _, name := range []string{"MIG-nobody", "all", "", bareName(gpu1, 3)} { // the last has a compute instance
+	for _, name := range []string{"MIG-unknown", "all", "", bareName(gpu1, 3)} { // the last has a compute instance
 		_, err := e.Plan(t.Context(), everything, second(two3g, name))
 		isProblem(t, err, api.BadSpec)
 	}

@@ -54,7 +54,7 @@ func TestKubeletRestart(t *testing.T) {
 				}
 				gone := forced.GPUs[0].Before[0]
 				if len(gone.Holders)+len(gone.Compute[0].Holders) == 0 {
-					t.Error("a forced plan affects nobody")
+					t.Error("a forced plan affects no workload")
 				}
 				_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: before.ID, Hash: before.Hash})
 				isProblem(t, err, api.StalePlan)

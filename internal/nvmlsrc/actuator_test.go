@@ -185,7 +185,7 @@ func TestComputeProfileOfMostSMs(t *testing.T) {
 	}
 }
 
-// What happens in the middle of a re-cut is told apart.
+// What happens in the middle of a layout change is told apart.
 func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{gpu: 0, kind: lost, on: create-ci}":                                                       gpu.ErrLost,
@@ -232,7 +232,7 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 		}
 		n.spy.set(call, nvml.SUCCESS)
 	}
-	// A driver need not offer the lists beside that of compute; without that one nobody knows who runs there.
+	// A driver need not offer the lists beside that of compute; without that one its processes are unknown.
 	n.spy.set("GetGraphicsRunningProcesses", nvml.ERROR_NOT_SUPPORTED)
 	n.spy.set("GetMPSComputeRunningProcesses", nvml.ERROR_FUNCTION_NOT_FOUND)
 	if got, err := a.Processes(t.Context(), id); err != nil || len(got) != len(list) {
@@ -280,7 +280,7 @@ func TestLayoutOfOneGPU(t *testing.T) {
 	})
 }
 
-// A re-cut in the middle of reading a layout is read again: none is of two layouts. One without end is an error.
+// A change in the middle of reading a layout is read again: none is of two layouts. One without end is an error.
 func TestTornLayouts(t *testing.T) {
 	n := newNode(t, "", cutBoard)
 	cut := n.discover()[0]
@@ -389,7 +389,7 @@ func TestCloseWhileAStepHangs(t *testing.T) {
 	})
 }
 
-// Nothing is changed for somebody who has gone.
+// Nothing is changed for a caller that has gone.
 func TestStepOfAContextThatHasEnded(t *testing.T) {
 	n := newNode(t, "", cutBoard)
 	id := n.discover()[0]

@@ -83,7 +83,7 @@ func (l *library) Shutdown() nvml.Return {
 	return l.nvml.Shutdown()
 }
 
-// has tells whether the loaded library exports one of some symbols, which are versions of one function.
+// has reports whether the loaded library exports one of some symbols, which are versions of one function.
 func (l *library) has(symbols ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

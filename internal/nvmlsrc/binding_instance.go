@@ -9,7 +9,7 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return d.dev.SetMigMode(mode)
 }
 
-// canChange tells whether the library can put everything back to its place that it takes away. The places of compute
+// canChange reports whether the library can put everything back to its place that it takes away. The places of compute
 // instances came with R525; without them an instance could be destroyed, and neither the layout to come nor the one before
 // could be made. So nothing is changed there.
 func (l *library) canChange() bool {

@@ -47,7 +47,7 @@ func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileI
 	return fromV1(info), ret
 }
 
-// isOlderVersion tells whether an answer to a versioned call leaves it to an older version.
+// isOlderVersion reports whether an answer to a versioned call leaves it to an older version.
 func isOlderVersion(ret nvml.Return) bool {
 	switch ret {
 	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:

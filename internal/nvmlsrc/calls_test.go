@@ -35,7 +35,7 @@ type bench struct {
 	source *nvmlsrc.Source
 }
 
-// recutAt is when somebody else cuts the bench's GPU 0 anew; no slow tier is due then.
+// recutAt is when another client repartitions the bench's GPU 0; no slow tier is due then.
 const recutAt = 100 * time.Second
 
 // newBench changes the scenario where edit is not nil.
@@ -145,7 +145,7 @@ func treeDetails() []string {
 	return []string{"nvmlDeviceGetName", "nvmlDeviceGetAttributes", "nvmlGpuInstanceGetComputeInstances"}
 }
 
-// A re-cut makes the details of its own GPU's instances new, once, and nothing else.
+// A layout change makes the details of its own GPU's instances new, once, and nothing else.
 func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 	b := newBench(t, nil)
 	first := b.poll(0)
@@ -164,10 +164,10 @@ func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 	for c := range made {
 		own := strings.Contains(c.entity, "GPU 0")
 		if !own && before[c] == 0 {
-			t.Errorf("a re-cut of GPU 0 makes a call of %s of %s", c.function, c.entity)
+			t.Errorf("a layout change of GPU 0 makes a call of %s of %s", c.function, c.entity)
 		}
 		if (kindOf(c.entity) == "GPU" || c.entity == ofNode) && slices.Contains(staticFacts(), c.function) {
-			t.Errorf("%s of %s is asked again after a re-cut", c.function, c.entity)
+			t.Errorf("%s of %s is asked again after a layout change", c.function, c.entity)
 		}
 	}
 	for _, function := range treeDetails() {

@@ -20,7 +20,7 @@ func (r *gpuRead) readPerformanceState() gpu.Opt[int] {
 // maxFans bounds the fans that are asked for, whatever the driver counts.
 const maxFans = 16
 
-// readFans reads the fans of a board that has any: those in servers have none.
+// readFans reads the fans of a GPU that has any: those in servers have none.
 func (r *gpuRead) readFans(to *gpu.Readings) {
 	count, _ := query(&r.querier, "nvmlDeviceGetNumFans", gpu.ReadingFans, r.dev.GetNumFans)
 	for i := range min(count, maxFans) {

@@ -46,7 +46,7 @@ func TestPerformanceState(t *testing.T) {
 	}
 }
 
-// Fans are read with the slow tier; a board that has none is asked for them once.
+// Fans are read with the slow tier; on a GPU without fans that is tried once.
 func TestFans(t *testing.T) {
 	n := newNode(t, "", "  - {model: RTX-PRO-6000, fans: 2}\n  - {model: H100-80GB}")
 	ids := n.discover()
@@ -56,7 +56,7 @@ func TestFans(t *testing.T) {
 		t.Errorf("fans %v, errors %v; want %v", g.Readings.Fans, g.Errors, want)
 	}
 	if g := n.read(ids[1]); g.Readings.Fans != nil || len(g.Errors) > 0 {
-		t.Errorf("a board without fans: %v, errors %v", g.Readings.Fans, g.Errors)
+		t.Errorf("a GPU without fans: %v, errors %v", g.Readings.Fans, g.Errors)
 	}
 	n.spy.taken()
 	n.advance(time.Second)

@@ -180,7 +180,7 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
 		e.spy.mu.Lock()
 		defer e.spy.mu.Unlock()
 		for _, d := range e.spy.devices {
-			if d.Device == event.Device { // nobody is asked: one that hangs would not answer
+			if d.Device == event.Device { // no call is made: one that hangs would not answer
 				event.Device = d
 			}
 		}

@@ -57,7 +57,7 @@ func TestRecutAsksAgainWhatWasNotSupported(t *testing.T) {
 		n.next()
 		synctest.Wait()
 		if g := n.read(id); !g.Readings.PowerWatts.Present() {
-			t.Error("it was not asked again after a re-cut")
+			t.Error("it was not asked again after a layout change")
 		}
 		n.source.Close(t.Context())
 	})
@@ -283,7 +283,7 @@ func TestEventsAfterALongTimeWithoutDriver(t *testing.T) {
 	})
 }
 
-// Close in the middle of the first Discover: the queue that nobody waits on yet is freed, before NVML is shut down.
+// Close in the middle of the first Discover: the queue that is not waited on yet is freed, before NVML is shut down.
 func TestQueueIsFreedThoughItWasNeverUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", whole)

@@ -55,10 +55,10 @@ func TestMetricsThatAreNoNumbers(t *testing.T) {
 // TestGPMRefusals: each costs the entities that it is about, and their activity alone.
 func TestGPMRefusals(t *testing.T) {
 	for _, c := range []struct {
-		call                      string
-		ret                       nvml.Return
-		board, instance, computes bool // who has activity
-		errs                      int  // on instance and compute instance
+		call                    string
+		ret                     nvml.Return
+		gpu, instance, computes bool // which entities have activity
+		errs                    int  // on instance and compute instance
 	}{
 		{"GpmMigSampleGet", nvml.ERROR_NO_PERMISSION, true, false, true, 1},
 		{"GpmMigSampleGet", nvml.ERROR_NOT_FOUND, true, false, true, 1},
@@ -73,10 +73,10 @@ func TestGPMRefusals(t *testing.T) {
 		g := n.window(n.discover()[1])
 		gi := g.Instances[0]
 		ci := gi.Computes[0]
-		if g.Activity.SM.Present() != c.board || gi.Activity.SM.Present() != c.instance || ci.Activity.SM.Present() != c.computes {
-			t.Errorf("%s %d: board %+v, instance %+v, compute instance %+v", c.call, c.ret, g.Activity, gi.Activity, ci.Activity)
+		if g.Activity.SM.Present() != c.gpu || gi.Activity.SM.Present() != c.instance || ci.Activity.SM.Present() != c.computes {
+			t.Errorf("%s %d: GPU %+v, instance %+v, compute instance %+v", c.call, c.ret, g.Activity, gi.Activity, ci.Activity)
 		}
-		if got := len(gi.Errors) + len(ci.Errors); got != c.errs || (len(g.Errors) > 0) == c.board {
+		if got := len(gi.Errors) + len(ci.Errors); got != c.errs || (len(g.Errors) > 0) == c.gpu {
 			t.Errorf("%s %d: errors %v, %v, %v", c.call, c.ret, g.Errors, gi.Errors, ci.Errors)
 		}
 		n.spy.set(c.call, nvml.SUCCESS)

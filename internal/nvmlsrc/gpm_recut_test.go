@@ -20,7 +20,7 @@ type recutter struct {
 	parts   []part // as they are now
 	number  map[[2]int]int
 	known   []part // by number
-	settles bool   // the driver's events of a re-cut have been heard when it is over
+	settles bool   // the driver's events of a layout change have been received when it is over
 }
 
 // part is a GPU instance with one compute instance, or that compute instance.
@@ -103,7 +103,7 @@ func (c *recutter) check(g gpu.GPU) (values int) {
 	return values
 }
 
-// run polls while somebody re-cuts the GPU between any two calls of the driver, and tells how many values were served.
+// run polls while another client repartitions the GPU between any two driver calls, and returns how many values were served.
 func (c *recutter) run(recuts int, next func() int) (values int) {
 	id := c.discover()[0]
 	calls, at := 0, -1
@@ -132,7 +132,7 @@ func (c *recutter) run(recuts int, next func() int) (values int) {
 }
 
 // TestRecutsNeverMixInstances: nothing that was measured at one instance is served at another, nor is what comes out of
-// samples of two, wherever between two calls of the driver the GPU is cut anew; also where the driver has no events.
+// samples of two, wherever between two driver calls the layout changes; also where the driver has no events.
 func TestRecutsNeverMixInstances(t *testing.T) {
 	t.Run("without events", func(t *testing.T) { // what came back in between looks as if nothing had happened: three layouts in turn
 		c := newRecutter(t)
@@ -153,7 +153,7 @@ func TestRecutsNeverMixInstances(t *testing.T) {
 	})
 }
 
-// TestRecutsLeakNothing: however often the GPU is cut anew, the samples are those that its instances need, and all are
+// TestRecutsLeakNothing: however often the layout changes, the samples are those that its instances need, and all are
 // freed at the end.
 func TestRecutsLeakNothing(t *testing.T) {
 	c := newRecutter(t)

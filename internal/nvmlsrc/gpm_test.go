@@ -120,7 +120,7 @@ func TestRecutBeginsNewWindows(t *testing.T) {
 	after := n.read(ids[1])
 	for _, gi := range after.Instances {
 		if gi.Activity != (gpu.Activity{}) {
-			t.Errorf("instance %d right after a re-cut: %+v", gi.ID, gi.Activity)
+			t.Errorf("instance %d right after a layout change: %+v", gi.ID, gi.Activity)
 		}
 	}
 	n.advance(time.Second)
@@ -133,7 +133,7 @@ func TestRecutBeginsNewWindows(t *testing.T) {
 func TestProcessUse(t *testing.T) {
 	n := startNode(t, gpmScenario)
 	if g := n.read(n.discover()[0]); g.Readings.Processes.Or(nil)[0].SM.Present() {
-		t.Error("told though nobody asks for it")
+		t.Error("read although it is off")
 	}
 	n.source = nvmlsrc.New(n.spy, nvmlsrc.Options{Now: n.Now, ProcessUtilization: true, Logger: log.NewNopLogger()})
 	t.Cleanup(func() { n.source.Close(t.Context()) })

@@ -126,7 +126,7 @@ func TestNoMIGModeToSet(t *testing.T) {
 	}
 }
 
-// holds tells whether a GPU is in a queue of events that was not freed.
+// holds reports whether a GPU is in a queue of events that was not freed.
 func (n *node) holds(index int) bool {
 	n.spy.mu.Lock()
 	defer n.spy.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A GPU that is cut anew between any two calls of a scan shows no mixture of both layouts: every instance has its place,
+// A GPU whose layout changes between any two calls of a scan shows no mixture of both layouts: every instance has its place,
 // and no two have the same.
 func TestRecutInTheMiddleOfAScan(t *testing.T) {
 	type moment struct {

@@ -27,7 +27,7 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	if shared.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 4}) || orphan.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) {
 		t.Errorf("placements %v, %v", shared.Placement, orphan.Placement)
 	}
-	if len(orphan.Computes) != 0 || orphan.Memory != (gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}) { // its profile's; nobody tells what is used
+	if len(orphan.Computes) != 0 || orphan.Memory != (gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}) { // its profile's; the use is not known
 		t.Errorf("orphan: %+v", orphan)
 	}
 	if !shared.Memory.Total.Present() || len(shared.Computes) != 2 {
@@ -92,7 +92,7 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 			t.Errorf("processes: %v", g.Readings.Processes)
 		}
 		if g.Readings.Memory.Total.Present() || !errors.Is(errorOf(g.Errors, gpu.ReadingMemory), gpu.ErrNoPermission) {
-			t.Errorf("memory of the board %v, errors %v", g.Readings.Memory, g.Errors)
+			t.Errorf("memory of the GPU %v, errors %v", g.Readings.Memory, g.Errors)
 		}
 		if !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNoPermission) || errorOf(g.Errors, gpu.ReadingProcesses) != nil {
 			t.Errorf("errors: %v", g.Errors)
@@ -278,7 +278,7 @@ func TestRecutUnderLegacyUUIDs(t *testing.T) {
 	}
 }
 
-// The GPU is re-cut between the scan of its tree and the reading of an instance: the result is of the new layout.
+// The layout changes between the scan of its tree and the reading of an instance: the result is of the new layout.
 func TestRecutInTheMiddleOfARead(t *testing.T) {
 	n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
 	id := n.discover()[0]
@@ -328,7 +328,7 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 	}
 }
 
-// An error while the tree is scanned must not look like a re-cut: the last tree stands, with the error. What it was read
+// An error while the tree is scanned must not look like a layout change: the last tree stands, with the error. What it was read
 // by may stand for something else by now, and is not used.
 func TestFailedScanKeepsTheTree(t *testing.T) {
 	n := newNode(t, "", twoCIs)

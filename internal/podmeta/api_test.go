@@ -199,7 +199,7 @@ func TestNewReadsOnItsOwn(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(20 * time.Second):
-		t.Fatal("nobody asked")
+		t.Fatal("no request was made")
 	}
 }
 

@@ -40,13 +40,13 @@ func TestAllocatableIsBoundedAsListIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	garbled := bytes.Replace(encoded, []byte("XXXX"), []byte("a\xff\xfeb"), 1)
+	invalid := bytes.Replace(encoded, []byte("XXXX"), []byte("a\xff\xfeb"), 1)
 	ask := func(answer []byte) ([]gpu.Offer, error) {
 		c := New(Options{Socket: serveRaw(t, "kubelet.sock", answer), Now: time.Now, Logger: log.NewNopLogger()})
 		defer c.Close()
 		return c.Allocatable(t.Context())
 	}
-	if got, err := ask(garbled); err != nil || fmt.Sprint(got) != fmt.Sprint([]gpu.Offer{{Device: gpu.DeviceRef{GPU: gpuA}, Resource: "nvidia.com/gpu"}}) {
+	if got, err := ask(invalid); err != nil || fmt.Sprint(got) != fmt.Sprint([]gpu.Offer{{Device: gpu.DeviceRef{GPU: gpuA}, Resource: "nvidia.com/gpu"}}) {
 		t.Errorf("with an id that is no UTF-8: %+v, %v", got, err)
 	}
 	if got, err := ask(make([]byte, maxReply+1)); err == nil {

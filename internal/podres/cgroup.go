@@ -45,7 +45,7 @@ func containerID(element string) (string, bool) {
 	return element[at:], true
 }
 
-// isHex tells whether s has lower-case hexadecimal digits only.
+// isHex reports whether s has lower-case hexadecimal digits only.
 func isHex(s string) bool {
 	return strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -280,7 +280,7 @@ func (c *Client) try(ctx context.Context, op string, call call) error {
 	}
 	if renewed {
 		c.disconnect()
-		c.backoff.reset() // looking for a file is cheap, and whoever makes it means it
+		c.backoff.reset() // looking for a file is cheap, and a new one means a new kubelet
 	}
 	if errors.Is(err, gpu.ErrNotFound) && !c.hasKubelet() {
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoKubelet)

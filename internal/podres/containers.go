@@ -137,7 +137,7 @@ func (c *Containers) lookup(id string) (gpu.Container, bool) {
 	return gpu.Container{}, false
 }
 
-// worthReading tells whether one of the ids, none of which is known, was not looked for lately, and notes that they are
+// worthReading reports whether one of the ids, none of which is known, was not looked for lately, and notes that they are
 // now: processes in containers that are not the kubelet's must not have the directory read for each.
 func (c *Containers) worthReading(ids []string) bool {
 	now := c.opts.Now()

@@ -143,7 +143,7 @@ func TestContainerOf(t *testing.T) {
 	wantPod(t, c, 100, "first")
 	wantPod(t, c, 101, "") // no such process
 
-	// The process id is used again by another container, which nobody has asked for before.
+	// The process id is used again by another container, which was not looked up before.
 	h.process(100, idB)
 	h.link("second", idB)
 	wantPod(t, c, 100, "second")
@@ -218,7 +218,7 @@ func TestContainerOfSaysThatTheLinksAreMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := h.containers()
-	h.wantLogged("container logs", 0) // nobody has asked
+	h.wantLogged("container logs", 0) // nothing was looked up
 	for range 3 {
 		wantPod(t, c, 100, "")
 		h.now = h.now.Add(retryUnknown)

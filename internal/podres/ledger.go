@@ -34,7 +34,7 @@ type holding struct {
 	version uint64
 	// dismissed is set once an operator has said that it holds nothing although it is unconfirmed.
 	dismissed bool
-	// admin tells whether its claim is for administrative access, if that is known.
+	// admin reports whether its claim is for administrative access, if that is known.
 	admin gpu.Opt[bool]
 }
 

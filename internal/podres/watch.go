@@ -51,10 +51,10 @@ func (w *socketWatch) ensure() {
 		}
 		return
 	}
-	w.renewed.Store(true) // nobody saw what was made before
+	w.renewed.Store(true) // a socket may have been created before
 }
 
-// takeRenewed tells whether a new socket was made since the last call.
+// takeRenewed reports whether a new socket was made since the last call.
 func (w *socketWatch) takeRenewed() bool { return w.renewed.Swap(false) }
 
 func (w *socketWatch) close() {

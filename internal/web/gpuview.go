@@ -139,7 +139,7 @@ func modeBadge(mode gpu.MIGState) badge {
 	return badge{}
 }
 
-// slowsDown tells the clock event reasons that somebody should look at from those of normal work: idleness, clocks that
+// slowsDown reports whether a clock event reason needs attention, unlike those of normal work: idleness, clocks that
 // were asked for, the power limit under full load.
 func slowsDown(reason string) bool {
 	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
@@ -174,7 +174,7 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	return gauges
 }
 
-// smGauge is SM activity; a dash, and no bar, where nobody tells it: nothing on the page passes for an idle device that is not.
+// smGauge shows SM activity, or a dash without a bar if it is not known: unknown must not look idle.
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: "–"}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {

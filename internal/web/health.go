@@ -15,7 +15,7 @@ func serveHealthy(w http.ResponseWriter, _ *http.Request) {
 	writePlain(w, http.StatusOK, "healthy\n")
 }
 
-// readyHandler tells whether metrics say something about this node's GPUs now.
+// readyHandler reports whether metrics say something about this node's GPUs now.
 type readyHandler struct {
 	snaps  Snapshots
 	maxAge time.Duration

@@ -75,7 +75,7 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 	}
 }
 
-// TestPageUnknownActivity: what nobody tells is a dash without a bar, not 0.
+// TestPageUnknownActivity: unknown activity is a dash without a bar, not 0.
 func TestPageUnknownActivity(t *testing.T) {
 	snap := nodeFixture()
 	cut := splitGPU(0)
@@ -89,7 +89,7 @@ func TestPageUnknownActivity(t *testing.T) {
 		}
 	}
 	if strings.Contains(page, `aria-label="SM activity"`) {
-		t.Error("there is a bar for what nobody tells")
+		t.Error("there is a bar for an unknown activity")
 	}
 }
 

@@ -293,7 +293,7 @@ func socketFile(t *testing.T) (*os.File, string) {
 	return file, "http://" + l.Addr().String()
 }
 
-// TestSystemdSockets passes two sockets. The limit of one request tells whether each has a server of its own: a shared
+// TestSystemdSockets passes two sockets. The limit of one request reports whether each has a server of its own: a shared
 // one is wrapped twice, so that the second socket's requests count against the first's limit.
 func TestSystemdSockets(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "web.yml")

@@ -99,7 +99,7 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w, coding, body)
 }
 
-// matches tells whether If-None-Match names the tag, compared weakly as RFC 9110 (13.1.2) wants it for GET.
+// matches reports whether If-None-Match names the tag, compared weakly as RFC 9110 (13.1.2) wants it for GET.
 func matches(h http.Header, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
 	for _, line := range h.Values("If-None-Match") {

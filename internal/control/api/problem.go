@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Problem is an error for whoever asked, as RFC 9457 has it. Detail says what happened and what to do; it never has a path
+// Problem is an error for the caller, in the form of RFC 9457. Detail says what happened and what to do; it never has a path
 // of the node, a token or a stack.
 type Problem struct {
 	Type   ProblemType `json:"type"`

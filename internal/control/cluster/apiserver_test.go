@@ -35,7 +35,7 @@ type apiServer struct {
 
 	node         map[string]any
 	version      int
-	meddle       int // how often somebody else changes the node between a reading and a patch
+	meddle       int // how often another client changes the node between a reading and a patch
 	groups       map[string]string
 	lists        map[string]string // answers by path
 	audienceless bool              // it knows nothing of audiences

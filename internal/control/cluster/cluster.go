@@ -11,7 +11,7 @@
 //
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
-// Whoever is to use partition control in a cluster needs verbs on partitions of the group mig-exporter.io, whose names
+// Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io, whose names
 // are those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. There is no such
 // resource in the API server; it only decides who may.
 package cluster

@@ -54,7 +54,7 @@ func TestActorIsRefused(t *testing.T) {
 		{"an unknown token", "secret-guess", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
 		{"for another audience", "other", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
 		{"audiences are not checked", "good", func(s *apiServer) { s.audienceless = true }, gpu.ErrNoPermission, gpu.ErrUnavailable},
-		{"nobody's", "void-token", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
+		{"of no account", "void-token", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
 		{"the exporter may not review tokens", "good", func(s *apiServer) { s.forbidden["create tokenreviews"] = true }, gpu.ErrUnavailable, gpu.ErrNoPermission},
 		{"nor rights", "good", func(s *apiServer) { s.forbidden["create subjectaccessreviews"] = true }, gpu.ErrUnavailable, gpu.ErrNoPermission},
 		{"the API server is down", "good", func(s *apiServer) { s.down = true }, gpu.ErrUnavailable, gpu.ErrNoPermission},
@@ -263,7 +263,7 @@ func TestUncordonLeavesALaterCordonAlone(t *testing.T) {
 			delete(s.node["spec"].(map[string]any), "unschedulable")
 			s.manage("kubectl-uncordon", nil)
 		}, false},
-		"nobody tells": {func(s *apiServer) { delete(s.metadata(), "managedFields") }, false},
+		"no manager recorded": {func(s *apiServer) { delete(s.metadata(), "managedFields") }, false},
 	} {
 		s := newAPIServer()
 		c, _ := testCluster(t, s)
@@ -341,7 +341,7 @@ func TestOwnersByMarksOfTheNode(t *testing.T) {
 		}
 	}
 	wantOwners(t, []ownerCase{
-		{"nobody", labels("nvidia.com/mig.strategy", "mixed", "nvidia.com/gpu.product", "A100"), nil},
+		{"none", labels("nvidia.com/mig.strategy", "mixed", "nvidia.com/gpu.product", "A100"), nil},
 		{"mig-manager", labels("nvidia.com/mig.config", "all-balanced", "nvidia.com/mig.config.state", "success"),
 			map[gpu.UUID][]string{"": {"mig-manager (label nvidia.com/mig.config=all-balanced, state success)"}}},
 		{"mig-manager before it began", labels("nvidia.com/mig.config", "all-balanced"),

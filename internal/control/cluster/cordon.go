@@ -37,7 +37,7 @@ func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	return done, nil
 }
 
-// Uncordon implements control.Cluster. Where somebody else has made the node schedulable meanwhile, and perhaps cordoned it
+// Uncordon implements control.Cluster. If another client has made the node schedulable meanwhile, and perhaps cordoned it
 // again, only the mark goes.
 func (c *Cluster) Uncordon(ctx context.Context) error {
 	err := c.change(ctx, func(n node) map[string]any {
@@ -55,7 +55,7 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 	return nil
 }
 
-// cordonedBy tells whether it was this manager who made the node unschedulable. Where the API server does not tell, the
+// cordonedBy reports whether it was this manager who made the node unschedulable. Where the API server does not tell, the
 // mark's word is taken.
 func (n *node) cordonedBy(manager string) bool {
 	told := false

@@ -147,7 +147,7 @@ func (c *Cluster) review(ctx context.Context, token string) (user, error) {
 	case !status.Authenticated || status.User.Name == "":
 		why := strings.ReplaceAll(status.Error, token, "...")
 		if why == "" {
-			why = "it is nobody's"
+			why = "it belongs to no account"
 		}
 		return user{}, fmt.Errorf("the token is refused: %s: %w", why, gpu.ErrNoPermission)
 	case !c.forHere(status.Audiences):
@@ -156,7 +156,7 @@ func (c *Cluster) review(ctx context.Context, token string) (user, error) {
 	return status.User, nil
 }
 
-// forHere tells whether a token is for one of the audiences asked for. An API server that knows nothing of audiences tells
+// forHere reports whether a token is for one of the audiences asked for. An API server that knows nothing of audiences tells
 // none; its word counts only where none was asked for.
 func (c *Cluster) forHere(audiences []string) bool {
 	return len(c.opts.Audiences) == 0 ||

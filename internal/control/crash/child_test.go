@@ -131,7 +131,7 @@ func (r readiness) State(state string) {
 
 // play is a process of partition control on the simulated driver, from its start to the end of its role.
 func play(role string) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	dir := os.Getenv(dirVariable)
 	at, err := strconv.Atoi(os.Getenv(pointVariable))
@@ -142,7 +142,7 @@ func play(role string) (err error) {
 	logger := log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
 	source := nvmlsrc.New(nvmlsrc.Open(filepath.Join(dir, "libnvidia-ml.so.1")), nvmlsrc.Options{Now: time.Now, Logger: logger})
 	poller := poll.New(source, poll.Options{
-		Hostname: "crash", Grace: patience, Timeout: patience, StaleAfter: patience, Now: time.Now, Logger: logger,
+		Hostname: "crash", Grace: callTimeout, Timeout: callTimeout, StaleAfter: callTimeout, Now: time.Now, Logger: logger,
 	})
 	folder := store.New(filepath.Join(dir, "state"))
 	ready := make(readiness)
@@ -150,7 +150,7 @@ func play(role string) (err error) {
 	engine, err := control.New(control.Options{
 		Hostname: "crash", BootID: os.Getenv(bootVariable), Apply: true,
 		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Node: poller, Store: killedStore{folder, kill}, Observer: ready,
-		CallTimeout: patience, Now: time.Now, Logger: logger,
+		CallTimeout: callTimeout, Now: time.Now, Logger: logger,
 	})
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func play(role string) (err error) {
 	}
 	r.State, r.Operations = engine.State(), engine.Operations().Operations
 	stop()
-	// The source is not closed: that waits for the driver's events, and the process ends anyway.
+	// The source is not closed: that waits for the driver's events, and the process ends.
 	if err := errors.Join(<-ended, <-ended, folder.Close()); err != nil {
 		return err
 	}

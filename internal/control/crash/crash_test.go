@@ -19,8 +19,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// patience bounds what a child process may take; nothing depends on how fast it is.
-const patience = 2 * time.Minute
+// callTimeout bounds what a child process may take; nothing depends on how fast it is.
+const callTimeout = 2 * time.Minute
 
 // node is a simulated node that outlives the processes which use it: its scenario, its state file, a journal.
 type node struct {

@@ -43,7 +43,7 @@ func operations() []operation {
 			todo: counts([]api.Selector{"1"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "2g.10gb": {Count: 1}}),
 		},
 		{
-			name: "re-cut beside a busy instance", scenario: recutNode, end: api.Succeeded, points: 20,
+			name: "repartition beside a busy instance", scenario: recutNode, end: api.Succeeded, points: 20,
 			todo: counts([]api.Selector{"0"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 3}}),
 		},
 		{

@@ -1,6 +1,6 @@
 // Package handles finds the processes that have device or capability files of a GPU open, in /proc.
 //
-// A GPU has one device file, /dev/nvidia<minor>. Whoever speaks to the driver about the GPU has it open: the user of a
+// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has it open: the user of a
 // MIG device, but also every NVML client, which holds up a change of the MIG mode and no destruction of an instance.
 // Who uses an instance has capability files open too, /dev/nvidia-caps/nvidia-cap<minor>: that of its GPU instance
 // and that of its compute instance. So a process with open capability files of a GPU's instances holds those, and one

@@ -70,7 +70,7 @@ gpu1/gi1/access 147
 gpu1/gi1/ci0/access 148
 `
 
-// empty is a node with a driver and nobody on it but init and this process.
+// empty is a node with a driver and no processes but init and this one.
 func empty(t testing.TB) proc {
 	p := proc{t, t.TempDir()}
 	p.write("driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05\n")

@@ -122,13 +122,13 @@ func (r *Runner) run(ctx context.Context, h control.Hook, env []string, out *tai
 
 // stop ends the process group of a hook and waits until the hook has ended.
 func (r *Runner) stop(group int, ended <-chan struct{}) {
-	// That nobody is left to be signalled is what is wanted.
+	// The error of an empty group is what is wanted.
 	_ = syscall.Kill(-group, syscall.SIGTERM)
-	patience := time.NewTimer(r.grace)
-	defer patience.Stop()
+	grace := time.NewTimer(r.grace)
+	defer grace.Stop()
 	select {
 	case <-ended:
-	case <-patience.C:
+	case <-grace.C:
 	}
 	_ = syscall.Kill(-group, syscall.SIGKILL) // also those who outlive the hook
 	<-ended

@@ -221,7 +221,7 @@ func TestRunEndsTheGroup(t *testing.T) {
 			pids = append(pids, pid)
 		}
 		reported <- pids
-		for lines.Scan() { // to the end, when nobody has the pipe open any more
+		for lines.Scan() { // to the end, when no process has the pipe open
 		}
 	}()
 	go func() {

@@ -55,7 +55,7 @@ func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 		if i >= 10 {
 			want = 429
 		}
-		if w := r.show(d, "kube-nobody"); w.Code != want {
+		if w := r.show(d, "kube-unknown"); w.Code != want {
 			t.Errorf("wrong token %d: %d, want %d", i, w.Code, want)
 		}
 	}
@@ -79,7 +79,7 @@ func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 	}
 	*r.clock = r.clock.Add(reviewedTTL)
 	for range 40 {
-		r.show(d, "kube-nobody")
+		r.show(d, "kube-unknown")
 	}
 	if w := r.show(d, "kube-reader"); w.Code != 429 {
 		t.Errorf("a token that was last reviewed an hour ago: %d", w.Code)
@@ -130,9 +130,9 @@ func TestRefusedReviewNamesTheRight(t *testing.T) {
 func TestReviewedTokens(t *testing.T) {
 	r := newRig(t)
 	d := newTLSDoor(t, newAuthority(t), new(fakeReviewer))
-	r.reviewed.add("kube-nobody")
-	if w := r.show(d, "kube-nobody"); w.Code != 401 || r.reviewed.contains("kube-nobody") {
-		t.Errorf("%d; still remembered: %t", w.Code, r.reviewed.contains("kube-nobody"))
+	r.reviewed.add("kube-unknown")
+	if w := r.show(d, "kube-unknown"); w.Code != 401 || r.reviewed.contains("kube-unknown") {
+		t.Errorf("%d; still remembered: %t", w.Code, r.reviewed.contains("kube-unknown"))
 	}
 	for i := range 3 * maxReviewed {
 		r.reviewed.add(strconv.Itoa(i))

@@ -35,7 +35,7 @@ type configDocument struct {
 		URI    string   `yaml:"uri"`
 		Rights []string `yaml:"rights"`
 	} `yaml:"clients"`
-	// Tokens are told by their hashes; the file holds nothing that lets anybody in.
+	// Tokens are given by their hashes; the file has nothing that admits a caller.
 	Tokens []struct {
 		Name   string   `yaml:"name"`
 		SHA256 string   `yaml:"sha256"`

@@ -167,7 +167,7 @@ func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, er
 	switch token {
 	case "kube-reader", "kube-reader-2":
 		return control.Actor{Name: "serviceaccount:ml/reader", Rights: control.Rights{Read: true}}, nil
-	case "kube-nobody":
+	case "kube-unknown":
 		return control.Actor{}, fmt.Errorf("token review: %w", gpu.ErrNoPermission)
 	case "kube-refused":
 		return control.Actor{}, refusedError{gpu.ErrUnavailable}
@@ -217,7 +217,7 @@ func (l *lockedBuffer) entries(t *testing.T) []auditEntry {
 	return entries
 }
 
-// fixedAuthenticator lets everybody in as one.
+// fixedAuthenticator admits every caller as one identity.
 type fixedAuthenticator struct{ identity identity }
 
 func (d fixedAuthenticator) identify(*http.Request) (identity, error)         { return d.identity, nil }

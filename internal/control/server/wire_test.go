@@ -195,18 +195,18 @@ kubernetes: true
 		authorization string
 		status        int
 	}{
-		"nothing":              {nil, "", 401},
-		"token":                {nil, "Bearer s3cret", 200},
-		"hash as token":        {nil, "Bearer " + hashOf("s3cret"), 503}, // the reviewer cannot tell
-		"basic":                {nil, "Basic czNjcmV0", 401},
-		"certificate":          {[]tls.Certificate{operator}, "", 200},
-		"other name":           {[]tls.Certificate{pair(a, "someone", x509.ExtKeyUsageClientAuth)}, "", 403},
-		"server's certificate": {[]tls.Certificate{pair(a, "operator", x509.ExtKeyUsageServerAuth)}, "", 0},
-		"strange authority":    {[]tls.Certificate{pair(stranger, "operator", x509.ExtKeyUsageClientAuth)}, "", 0}, // in the handshake
-		"wrong token first":    {[]tls.Certificate{operator}, "Bearer kube-nobody", 401},
-		"kubernetes":           {nil, "Bearer kube-reader", 200},
-		"kubernetes' nobody":   {nil, "Bearer kube-nobody", 401},
-		"no API server":        {nil, "Bearer kube-down", 503},
+		"nothing":               {nil, "", 401},
+		"token":                 {nil, "Bearer s3cret", 200},
+		"hash as token":         {nil, "Bearer " + hashOf("s3cret"), 503}, // the reviewer cannot tell
+		"basic":                 {nil, "Basic czNjcmV0", 401},
+		"certificate":           {[]tls.Certificate{operator}, "", 200},
+		"other name":            {[]tls.Certificate{pair(a, "someone", x509.ExtKeyUsageClientAuth)}, "", 403},
+		"server's certificate":  {[]tls.Certificate{pair(a, "operator", x509.ExtKeyUsageServerAuth)}, "", 0},
+		"strange authority":     {[]tls.Certificate{pair(stranger, "operator", x509.ExtKeyUsageClientAuth)}, "", 0}, // in the handshake
+		"wrong token first":     {[]tls.Certificate{operator}, "Bearer kube-unknown", 401},
+		"kubernetes":            {nil, "Bearer kube-reader", 200},
+		"unknown to kubernetes": {nil, "Bearer kube-unknown", 401},
+		"no API server":         {nil, "Bearer kube-down", 503},
 	} {
 		var header []string
 		if c.authorization != "" {
@@ -270,7 +270,7 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	}
 }
 
-// The library's own answer to OPTIONS * would be given to anybody, and have no line in the audit log.
+// The library's own answer to OPTIONS * would need no authentication, and have no line in the audit log.
 func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })

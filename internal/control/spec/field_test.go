@@ -26,7 +26,7 @@ func fieldLayouts() map[string][]string {
 		"all-1g.6gb": {a30}, "all-1g.6gb.me": {a30}, "all-2g.12gb": {a30}, "all-2g.12gb.me": {a30}, "all-4g.24gb": {a30},
 		"all-1g.12gb": {h94}, "all-1g.12gb.me": {h94}, "all-1g.24gb": {h94, pro}, "all-2g.24gb": {h94},
 		"all-3g.47gb": {h94}, "all-4g.47gb": {h94}, "all-7g.94gb": {h94},
-		"all-3g.48gb": {}, "all-4g.48gb": {}, "all-7g.96gb": {}, // of boards whose placements no source tells
+		"all-3g.48gb": {}, "all-4g.48gb": {}, "all-7g.96gb": {}, // of GPUs whose placements no source gives
 		"all-balanced": {a30, a40, a80, h80, h94},
 	}
 }
@@ -88,7 +88,7 @@ func tells(name string, m mig.Model, err error) bool {
 	switch {
 	case name == "all-disabled":
 		return errors.As(err, &mode) && mode.Current.Or(false) && !mode.Wanted
-	case errors.As(err, &selector): // no rule lets these boards through its filter
+	case errors.As(err, &selector): // no rule has a filter that matches these GPUs
 		return selector.Selector == "" && len(selector.Has) == 2
 	case errors.As(err, &profile):
 		return len(profile.Offers) == len(m.Profiles) && profile.Model == m.Name && strings.Contains(err.Error(), profile.Offers[0])

@@ -23,9 +23,9 @@ const (
 	maxNodes   = 200_000
 )
 
-// Error says what is wrong with a spec. Its text is for whoever wrote it.
+// Error says what is wrong with a spec. Its text is for the author of the spec.
 type Error struct {
-	Line int    // of the document; 0 where it was not read from one
+	Line int    // of the document; 0 if it was not read from one
 	Key  string // path to what is wrong, such as devices.3g.40gb.compute[1]; empty for the whole
 	Text string
 }
@@ -47,7 +47,7 @@ func wrong(key, format string, args ...any) *Error {
 	return &Error{Key: key, Text: fmt.Sprintf(format, args...)}
 }
 
-// checkForm tells whether a spec is in exactly one of its forms, and whole.
+// checkForm reports whether a spec is in exactly one of its forms, and whole.
 func checkForm(s api.Spec) *Error {
 	var forms []string
 	if s.Layout != "" || s.Version != "" || s.MIGConfigs != nil {

@@ -19,7 +19,7 @@ type reader struct {
 	nodes int // read so far; aliases read some more than once
 }
 
-// spend counts nodes, and tells whether there were not too many.
+// spend counts nodes, and reports whether there were not too many.
 func (r *reader) spend(n *yaml.Node, key string) bool {
 	if r.nodes += len(n.Content); r.nodes > maxNodes {
 		r.fail(n, key, "the document is too large once its aliases are written out")
