@@ -120,7 +120,7 @@ func gpmMetrics(l *library, a args) result {
 	l.mu.Lock()
 	before, after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))], l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
 	l.mu.Unlock()
-	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled {
+	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled || before.counters.Of != after.counters.Of {
 		return invalidArgument
 	}
 	err := l.node.Driver()

@@ -61,7 +61,7 @@ func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
 func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
 	to, ok2 := after.(*gpmSample)
-	if !ok || !ok2 || !from.filled || !to.filled {
+	if !ok || !ok2 || !from.filled || !to.filled || from.counters.Of != to.counters.Of {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	if err := l.node.Driver(); err != nil {
