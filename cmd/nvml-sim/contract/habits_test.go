@@ -16,7 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// Where a habit of the driver is known from.
+// Where checks and habits are known from.
 const (
 	inHeader  = "nvml.h"
 	inGuide   = "NVIDIA's MIG user guide"
@@ -25,11 +25,12 @@ const (
 	inDCGM    = "NVIDIA's DCGM core 4.5.3 on this library"
 	inKernel  = "open-gpu-kernel-modules"
 	inProject = "the documentation of the simulated node"
+	inReading = "what internal/gpu says of a reading"
 )
 
 // sources are all of them.
 func sources() []string {
-	return []string{inHeader, inGuide, inCapture, inSMI, inDCGM, inKernel, inProject}
+	return []string{inHeader, inGuide, inCapture, inSMI, inDCGM, inKernel, inProject, inReading}
 }
 
 // habit is something that the driver does and nvml.h alone does not promise for every GPU, so that no real driver is held to it. It
@@ -46,6 +47,7 @@ func habits() []habit {
 		{"placement of 2g, 1g", inGuide, a40, places([]uint32{14, 19}, "5@4 13@6")},
 		{"placement of 1g, 2g, 4g", inGuide, a40, places([]uint32{19, 14, 5}, "13@6 5@4 1@0")},
 		{"placement of three 2g and 1g+me", inGuide, a80, places([]uint32{14, 14, 14, 20}, "5@4 3@0 4@2 13@6")},
+		{"compute instances at any slice", inKernel, "gpus: [{model: A100-80GB, mig: true, layout: [{gi: \"3g.40gb@4\", ci: []}]}]", checkComputePlaces},
 		{"size of 7g.80gb", inCapture, a80, checkLargest},
 		{"MIG mode of Ampere", inGuide, "gpus: [{model: A100-40GB}]", changesMode(nvml.SUCCESS)},
 		{"MIG mode of Hopper", inGuide, "node: {passThrough: true}\ngpus: [{model: H100-80GB}]", changesMode(nvml.SUCCESS)},
@@ -96,6 +98,17 @@ func places(profiles []uint32, wanted string) func(*testing.T, nvml.Interface, *
 		}
 		if got := strings.Join(made, " "); got != wanted {
 			t.Errorf("created %s, want %s", got, wanted)
+		}
+	}
+}
+
+// checkComputePlaces: the first run of free slices that is long enough is taken, wherever it begins.
+func checkComputePlaces(t *testing.T, l nvml.Interface, _ *sim.Node) {
+	gi := ok[nvml.GpuInstance](t)(handleOf(t, l, 0).GetGpuInstanceById(2))
+	for _, c := range []struct{ profile, start uint32 }{{nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 0}, {nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, 1}} {
+		ci := ok[nvml.ComputeInstance](t)(gi.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: c.profile}))
+		if info := ok[nvml.ComputeInstanceInfo](t)(ci.GetInfo()); info.Placement.Start != c.start {
+			t.Errorf("compute instance of profile %d at %d, want %d", c.profile, info.Placement.Start, c.start)
 		}
 	}
 }
