@@ -111,7 +111,8 @@ func sampleInstance(l *library, a args) result {
 	})
 }
 
-// gpmMetrics computes each metric of the window between two samples, with a return code of its own. It gives no names.
+// gpmMetrics computes each metric of the window between two samples of one entity, with a return code of its own. It gives no names.
+// That samples of two entities are refused is unverified.
 func gpmMetrics(l *library, a args) result {
 	get := at[C.sim_nvmlGpmMetricsGet_t](a, 0)
 	if get.version != C.SIM_NVML_GPM_METRICS_GET_VERSION {
