@@ -182,6 +182,16 @@ func TestRollback(t *testing.T) {
 	}
 }
 
+// In a pass-through machine the mode of an Ampere GPU waits for a reset.
+func TestMIGModeInAPassThroughMachine(t *testing.T) {
+	c := controlNode(t, write(t, "s.yaml", strings.Replace(repartitionScenario, "hostname: n", "hostname: n, passThrough: true", 1)))
+	c.advance(2 * time.Second) // the kubelet's list is settled
+	if out := c.must(0, "mode", "on", "--yes", "2"); !strings.Contains(out, "waits for reset") {
+		t.Errorf("what it waits for is not said:\n%s", out)
+	}
+	c.scrape().expect(t, "Ampere", 0, "nvidia_gpu_mig_enabled", `gpu="2"`)
+}
+
 // A plan is void when the node has changed since.
 func TestStalePlan(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", repartitionScenario+
@@ -215,11 +225,9 @@ func TestPlanMode(t *testing.T) {
 func TestMIGMode(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.mode=embedded")
 	c.advance(2 * time.Second) // the kubelet's list is settled
-	c.must(0, "mode", "on", "--yes", "3")
+	c.must(0, "mode", "on", "--yes", "2", "3")
+	c.scrape().expect(t, "Ampere, at once", 1, "nvidia_gpu_mig_enabled", `gpu="2"`)
 	c.scrape().expect(t, "Hopper, at once", 1, "nvidia_gpu_mig_enabled", `gpu="3"`)
-	if out := c.must(0, "mode", "on", "--yes", "2"); !strings.Contains(out, "reset") {
-		t.Errorf("Ampere: what it waits for is not told:\n%s", out)
-	}
 	if out := c.must(1, "mode", "off", "--yes", "0"); !strings.Contains(out, "3g.20gb") {
 		t.Errorf("the instances that stand are not named:\n%s", out)
 	}

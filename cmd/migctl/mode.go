@@ -16,7 +16,8 @@ func pathEscape(s string) string { return url.PathEscape(s) }
 // modeWarning is what an operator approves: what the driver may do by itself.
 const modeWarning = "A change of MIG mode needs GPUs without instances and without users. mig-exporter asks for no reset. The " +
 	"driver itself may unbind or reset the GPU on it: then everything that runs on the GPU ends, and the number of its device " +
-	"file (/dev/nvidiaN) may change. On Ampere (A100, A30) the mode stays pending until the GPU is reset or the node reboots."
+	"file (/dev/nvidiaN) may change. In a virtual machine that an Ampere GPU (A100, A30) is passed through to, the mode stays pending " +
+	"until the GPU is reset or the machine reboots."
 
 // mode switches the MIG mode of GPUs, one after the other, after asking. It goes on to the next GPU where one is done; the
 // first that fails ends it.

@@ -29,6 +29,7 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetBrand":              inventory(func(*sim.State) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
 		"nvmlDeviceGetBusType":            inventory(func(*sim.State) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
 		"nvmlDeviceGetArchitecture":       inventory(architecture),
+		"nvmlDeviceGetAddressingMode":     notNull(before(addressingBranch, missing, physical(gpu.ReadingInventory, addressingMode)), 1),
 		"nvmlDeviceGetNumGpuCores":        notNull(physical(gpu.ReadingInventory, cores), 1),
 		"nvmlDeviceGetPersistenceMode":    inventory(func(*sim.State) uint32 { return flag(true) }),
 		"nvmlDeviceGetDisplayMode":        inventory(func(*sim.State) uint32 { return flag(false) }),
@@ -78,6 +79,19 @@ func architecture(s *sim.State) uint32 {
 		return C.SIM_NVML_DEVICE_ARCH_BLACKWELL
 	}
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
+}
+
+// addressingBranch is the first driver branch taken to have the function; nvidia-smi of older ones knows the mode by another way.
+const addressingBranch = 580
+
+// addressingMode is none, as nvidia-smi shows of an H100: neither page tables are shared, nor is system memory mirrored.
+func addressingMode(_ *sim.State, a args) result {
+	m := at[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
+	if m.version != C.SIM_nvmlDeviceAddressingMode_v1 {
+		return structMismatch
+	}
+	m.value = C.SIM_NVML_DEVICE_ADDRESSING_MODE_NONE
+	return success
 }
 
 // cores are not told while MIG is on (nvml.h).

@@ -48,7 +48,7 @@ func fieldValues(l *library, a args) result {
 		v.timestamp, v.latencyUsec, v.value = C.longlong(s.Time.UnixMicro()), 0, 0
 		f, ok := known[uint32(v.fieldId)]
 		if !ok {
-			v.nvmlReturn = C.int(invalidArgument)
+			v.nvmlReturn = C.int(unanswered(uint32(v.fieldId)))
 			continue
 		}
 		v.valueType = f.kind
@@ -66,25 +66,41 @@ func fieldValues(l *library, a args) result {
 	return success
 }
 
-// fields are those that a driver branch knows.
+// unanswered is the code of a field that has no value here: one that nvml.h defines is not supported.
+func unanswered(id uint32) result {
+	if id == 0 || id >= C.SIM_NVML_FI_MAX || id == C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
+		return invalidArgument // the last one: of drivers that do not know it yet
+	}
+	return notSupported
+}
+
+// fields are those that have values with a driver branch.
 func fields(branch int) map[uint32]field {
 	known := map[uint32]field{
-		C.SIM_NVML_FI_DEV_ECC_CURRENT:              simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_ECC_PENDING:              simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_MEMORY_TEMP:              {gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, memoryTemperature},
-		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: simple(gpu.ReadingEnergy, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, millijoules),
-		C.SIM_NVML_FI_DEV_POWER_INSTANT: simple(gpu.ReadingPower, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
-			func(s *sim.State) uint64 { return uint64(milli(s.Watts)) }),
-		// PCIe counters have 32 bits: they wrap.
-		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES: simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
-			func(s *sim.State) uint64 { return uint64(uint32(s.PCIeTransmitted)) }),
-		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES: simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
-			func(s *sim.State) uint64 { return uint64(uint32(s.PCIeReceived)) }),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: nvlinkKiB(1, func(s *sim.State) uint64 { return s.NVLinkTransmitted }),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: nvlinkKiB(1, func(s *sim.State) uint64 { return s.NVLinkReceived }),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX:  nvlinkKiB(rawOverhead, func(s *sim.State) uint64 { return s.NVLinkTransmitted }),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX:  nvlinkKiB(rawOverhead, func(s *sim.State) uint64 { return s.NVLinkReceived }),
+		C.SIM_NVML_FI_DEV_ECC_CURRENT:                  simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_PENDING:                  simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_MEMORY_TEMP:                  {gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, memoryTemperature},
+		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:     simple(gpu.ReadingEnergy, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, millijoules),
+		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER:          simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, none),
+		C.SIM_NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER: simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, none),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES:          simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, pcieBytes),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES:          simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, pcieBytes),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX:    nvlinkKiB(1),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:    nvlinkKiB(1),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX:     nvlinkKiB(rawOverhead),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX:     nvlinkKiB(rawOverhead),
+
+		C.SIM_NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT: limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+
+		C.SIM_NVML_FI_DEV_RESET_STATUS: simple(gpu.ReadingRecovery, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+			func(s *sim.State) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryReset)) }),
+		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: simple(gpu.ReadingRecovery, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+			func(s *sim.State) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
 	}
+	powerFields(known)
 	for _, id := range []uint32{
 		C.SIM_NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		C.SIM_NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
@@ -96,6 +112,48 @@ func fields(branch int) map[uint32]field {
 	}
 	return known
 }
+
+// powerFields adds the fields 185 to 192. Their scope is the GPU; module and memory are of boards that are not simulated.
+func powerFields(known map[uint32]field) {
+	limit := func(s *sim.State) uint64 { return uint64(milli(s.LimitWatts)) }
+	draw := func(s *sim.State) uint64 { return uint64(milli(s.Watts)) }
+	for id, value := range map[uint32]func(s *sim.State) uint64{
+		C.SIM_NVML_FI_DEV_POWER_INSTANT:         draw,
+		C.SIM_NVML_FI_DEV_POWER_MIN_LIMIT:       func(s *sim.State) uint64 { return uint64(milli(lowestLimit(s))) },
+		C.SIM_NVML_FI_DEV_POWER_MAX_LIMIT:       limit,
+		C.SIM_NVML_FI_DEV_POWER_DEFAULT_LIMIT:   limit,
+		C.SIM_NVML_FI_DEV_POWER_CURRENT_LIMIT:   limit,
+		C.SIM_NVML_FI_DEV_POWER_REQUESTED_LIMIT: limit,
+	} {
+		known[id] = field{gpu.ReadingPower, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, ofGPU(value)}
+	}
+	known[C.SIM_NVML_FI_DEV_ENERGY] = field{gpu.ReadingEnergy, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, ofGPU(millijoules)}
+	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(s *sim.State, scope uint32) (uint64, result) {
+		if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
+			return 0, notSupported
+		}
+		return ofGPU(draw)(s, scope)
+	}}
+}
+
+// ofGPU answers in the scope of the GPU.
+func ofGPU(value func(s *sim.State) uint64) func(s *sim.State, scope uint32) (uint64, result) {
+	return func(s *sim.State, scope uint32) (uint64, result) {
+		switch {
+		case scope == C.SIM_NVML_POWER_SCOPE_GPU:
+			return value(s), success
+		case scope < C.SIM_NVML_POWER_SCOPE_COUNT:
+			return 0, notSupported
+		}
+		return 0, invalidArgument
+	}
+}
+
+// none is a counter of errors, which the simulation does not have.
+func none(*sim.State) uint64 { return 0 }
+
+// pcieBytes is a counter of 32 bits: it wraps.
+func pcieBytes(s *sim.State) uint64 { return uint64(uint32(s.PCIeBytes)) }
 
 // simple is a field without a scope that every GPU has.
 func simple(reading gpu.Reading, kind C.int, value func(s *sim.State) uint64) field {
@@ -111,12 +169,12 @@ func memoryTemperature(s *sim.State, _ uint32) (uint64, result) {
 }
 
 // nvlinkKiB is a counter in KiB, of one link or of all.
-func nvlinkKiB(overhead float64, value func(s *sim.State) uint64) field {
+func nvlinkKiB(overhead float64) field {
 	return field{gpu.ReadingNVLink, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.State, scope uint32) (uint64, result) {
 		if s.NVLinks == 0 {
 			return 0, notSupported
 		}
-		kib := uint64(float64(value(s))*overhead) >> 10
+		kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
 		switch {
 		case scope == allLinks:
 			return kib, success

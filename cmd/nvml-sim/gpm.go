@@ -111,7 +111,8 @@ func sampleInstance(l *library, a args) result {
 	})
 }
 
-// gpmMetrics computes each metric of the window between two samples, with a return code of its own. It gives no names.
+// gpmMetrics computes each metric of the window between two samples of one entity, with a return code of its own. It gives no names.
+// That samples of two entities are refused is unverified.
 func gpmMetrics(l *library, a args) result {
 	get := at[C.sim_nvmlGpmMetricsGet_t](a, 0)
 	if get.version != C.SIM_NVML_GPM_METRICS_GET_VERSION {
@@ -120,7 +121,7 @@ func gpmMetrics(l *library, a args) result {
 	l.mu.Lock()
 	before, after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))], l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
 	l.mu.Unlock()
-	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled {
+	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled || before.counters.Of != after.counters.Of {
 		return invalidArgument
 	}
 	err := l.node.Driver()

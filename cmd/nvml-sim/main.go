@@ -8,6 +8,7 @@ package main
 
 //go:generate go run generate.go
 
+// #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>
 // #include "abi.h"
 // #include "dispatch.h"

@@ -60,8 +60,8 @@ func migMode(s *sim.State, a args) result {
 	return success
 }
 
-// setMIGMode returns apart what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one
-// until a reset. The mode that a GPU has can be set at any time (unverified).
+// setMIGMode returns separately what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one in
+// a pass-through machine until a reset. The mode that a GPU has can be set at any time (unverified).
 func setMIGMode(l *library, a args) result {
 	h, ok := handleOf(a.raw[0])
 	mode, activation := a.uint(1), at[int32](a, 2)

@@ -33,10 +33,6 @@ func readingCalls() map[string]call {
 		"nvmlDeviceGetPowerManagementMode":             number(gpu.ReadingPower, func(*sim.State) uint32 { return flag(true) }),
 		"nvmlDeviceGetTotalEnergyConsumption":          number(gpu.ReadingEnergy, millijoules),
 
-		"nvmlDeviceGetTemperature":          notNull(physical(gpu.ReadingTemperature, temperature), 2),
-		"nvmlDeviceGetTemperatureV":         notNull(physical(gpu.ReadingTemperature, temperatureV), 1),
-		"nvmlDeviceGetTemperatureThreshold": notNull(physical(gpu.ReadingTemperature, threshold), 2),
-
 		"nvmlDeviceGetClockInfo":                      clock,
 		"nvmlDeviceGetMaxClockInfo":                   maxClock,
 		"nvmlDeviceGetMaxCustomerBoostClock":          maxClock,
@@ -71,47 +67,11 @@ func utilization(s *sim.State, a args) result {
 	return success
 }
 
-// limitConstraints: the lowest limit is about a quarter of the highest on most boards.
+// lowestLimit is about a quarter of the highest on most boards.
+func lowestLimit(s *sim.State) float64 { return s.LimitWatts / 4 }
+
 func limitConstraints(s *sim.State, a args) result {
-	*at[uint32](a, 1), *at[uint32](a, 2) = milli(s.LimitWatts/4), milli(s.LimitWatts)
-	return success
-}
-
-func temperature(s *sim.State, a args) result {
-	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {
-		return invalidArgument
-	}
-	*at[uint32](a, 2) = uint32(s.Celsius)
-	return success
-}
-
-func temperatureV(s *sim.State, a args) result {
-	t := at[C.sim_nvmlTemperature_v1_t](a, 1)
-	switch {
-	case t.version != C.SIM_nvmlTemperature_v1:
-		return structMismatch
-	case t.sensorType != C.SIM_NVML_TEMPERATURE_GPU:
-		return invalidArgument
-	}
-	t.temperature = C.int(s.Celsius)
-	return success
-}
-
-// threshold: typical of data-centre boards.
-func threshold(s *sim.State, a args) result {
-	celsius, ok := map[uint32]uint32{
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 92,
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:  95,
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX:  87, // from there on a simulated GPU reports a thermal slowdown
-	}[a.uint(1)]
-	switch {
-	case a.uint(1) >= C.SIM_NVML_TEMPERATURE_THRESHOLD_COUNT:
-		return invalidArgument
-	case !ok, a.uint(1) == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX && !s.MemoryCelsius.Present():
-		return notSupported
-	}
-	*at[uint32](a, 2) = celsius
+	*at[uint32](a, 1), *at[uint32](a, 2) = milli(lowestLimit(s)), milli(s.LimitWatts)
 	return success
 }
 
@@ -165,10 +125,8 @@ func clockByID(s *sim.State, a args) result {
 // pcieThroughput is in KB/s.
 func pcieThroughput(s *sim.State, a args) result {
 	switch a.uint(1) {
-	case C.SIM_NVML_PCIE_UTIL_TX_BYTES:
-		*at[uint32](a, 2) = uint32(s.PCIeTransmitting / 1000)
-	case C.SIM_NVML_PCIE_UTIL_RX_BYTES:
-		*at[uint32](a, 2) = uint32(s.PCIeReceiving / 1000)
+	case C.SIM_NVML_PCIE_UTIL_TX_BYTES, C.SIM_NVML_PCIE_UTIL_RX_BYTES:
+		*at[uint32](a, 2) = uint32(s.PCIeRate / 1000)
 	default:
 		return invalidArgument
 	}

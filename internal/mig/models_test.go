@@ -76,8 +76,8 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 				t.Errorf("%s %s: its id %d is another's, too", m.Name, p.Name, p.ID)
 			}
 			ids[p.ID] = true
-			if p.SMs == 0 || p.MemoryBytes == 0 || p.MemorySlices == 0 {
-				t.Errorf("%s %s: SMs, memory and memory slices are required: %+v", m.Name, p.Name, p)
+			if p.SMs == 0 || p.MemoryBytes == 0 || p.MemorySlices == 0 || p.Engines.Or(gpu.Engines{}).Copy == 0 {
+				t.Errorf("%s %s: SMs, memory, memory slices and engines are required: %+v", m.Name, p.Name, p)
 			}
 			for _, placement := range p.Placements {
 				if placement.Size != p.MemorySlices || placement.End() > m.AxisUnits {

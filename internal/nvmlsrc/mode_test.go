@@ -14,7 +14,7 @@ import (
 )
 
 func TestSetMIGMode(t *testing.T) {
-	n := newNode(t, "", `  - {model: H100-80GB}
+	n := newNode(t, ", passThrough: true", `  - {model: H100-80GB}
   - {model: A100-40GB}
   - {model: H100-80GB}
   - {model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Counters are the profiling counters of one device: its Activity added up over time, in seconds. The difference of two
-// by the time between them is the mean activity. They begin at 0 with the device: one that was made anew under the ids
-// of another goes on from nowhere.
+// Counters are the profiling counters of one entity: its Activity added up over time, in seconds. The difference of two
+// by the time between them is the mean activity. They never decrease: an instance that is created under the ids of a destroyed
+// one continues its counters, so a window over a layout change is the mean over both.
 type Counters struct {
 	Time     time.Time
 	Of       CountersOf
@@ -16,8 +16,8 @@ type Counters struct {
 	Activity Activity
 	// Engines are those that the device has of its own: a compute instance has none.
 	Engines gpu.Engines
-	// Traffic since the start of the node, in bytes; of a board alone.
-	PCIeReceived, PCIeTransmitted, NVLinkReceived, NVLinkTransmitted float64
+	// Traffic in each direction since the start of the node, in bytes; of a GPU only.
+	PCIe, NVLink float64
 }
 
 // BoardCounters reads those of a whole GPU.
@@ -31,8 +31,8 @@ func (n *Node) BoardCounters(index int) (Counters, error) {
 	seconds := now.Sub(n.at).Seconds()
 	t := b.totals.after(b.sample, seconds)
 	return Counters{
-		Time: now, Odd: n.odd(index, now), Activity: t.activity, Engines: b.engines(),
-		PCIeReceived: t.pcieRead, PCIeTransmitted: t.pcieWrite, NVLinkReceived: t.nvlinkRead, NVLinkTransmitted: t.nvlinkWr,
+		Time: now, Of: CountersOf{GPU: index}, Odd: n.odd(index, now), Activity: t.activity, Engines: b.engines(),
+		PCIe: t.pcie, NVLink: t.nvlink,
 	}, nil
 }
 
@@ -48,8 +48,9 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		return Counters{}, gpu.ErrNotFound
 	}
 	return Counters{
-		Time: now, Of: OfInstance, Odd: n.odd(index, now), Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds()),
-		Engines: i.profile.Engines.Or(gpu.Engines{}),
+		Time: now, Of: CountersOf{GPU: index, Instance: gpu.Some(id)}, Odd: n.odd(index, now),
+		Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds()),
+		Engines:  i.profile.Engines.Or(gpu.Engines{}),
 	}, nil
 }
 
@@ -66,7 +67,8 @@ func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (
 			if c.id == ci {
 				counted := c.counted.plus(c.activity, now.Sub(n.at).Seconds())
 				counted.DRAM = 0
-				return Counters{Time: now, Of: OfCompute, Odd: n.odd(index, now), Activity: counted}, nil
+				of := CountersOf{GPU: index, Instance: gpu.Some(id), Compute: gpu.Some(ci)}
+				return Counters{Time: now, Of: of, Odd: n.odd(index, now), Activity: counted}, nil
 			}
 		}
 	}
@@ -116,11 +118,19 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 // count adds to the counters of the board's instances what the running cell comes to; those of the board are its totals.
 func (b *board) count(seconds float64) {
 	for _, i := range b.instances {
-		i.counted = i.counted.plus(i.activity, seconds)
+		*i.counted = i.counted.plus(i.activity, seconds)
 		for _, c := range i.computes {
-			c.counted = c.counted.plus(c.activity, seconds)
+			*c.counted = c.counted.plus(c.activity, seconds)
 		}
 	}
+}
+
+// counter returns the counter of an entity, which outlives it.
+func (b *board) counter(of CountersOf) *Activity {
+	if b.counters[of] == nil {
+		b.counters[of] = &Activity{}
+	}
+	return b.counters[of]
 }
 
 // HasGPM tells whether the driver itself profiles a GPU: Hopper and later.

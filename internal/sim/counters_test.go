@@ -72,33 +72,107 @@ func TestCountersAreActivityOverTime(t *testing.T) {
 	}
 }
 
-// TestCountersOfANewInstanceBeginAtZero: a window over a re-cut makes no sense, as on a real GPU.
-func TestCountersOfANewInstanceBeginAtZero(t *testing.T) {
+// An operation that fails leaves the counters as they were.
+func TestCountersAfterAFailedOperation(t *testing.T) {
 	n := start(t, countersScenario)
 	advance(t, n, 10*time.Second)
-	id := state(t, n, 1).Instances[1].ID
-	for _, undo := range []error{n.DestroyComputeInstance(1, id, 0), n.DestroyGPUInstance(1, id)} {
-		if undo != nil {
-			t.Fatal(undo)
-		}
-	}
-	made, err := n.CreateGPUInstance(1, 5, gpu.Some(4))
-	if err == nil {
+	if made, err := n.CreateGPUInstance(1, 5, gpu.Some(4)); err == nil {
 		t.Fatalf("made %d where no 4g fits", made)
 	}
 	busy := state(t, n, 1).Instances[0].ID
-	if c, err := n.InstanceCounters(1, busy); err != nil || !near(c.Activity.SM, 5) {
-		t.Errorf("after an operation that failed the counters are %+v, %v; want 10 s at 0.5", c, err)
+	for _, want := range []float64{5, 6} {
+		if c, err := n.InstanceCounters(1, busy); err != nil || !near(c.Activity.SM, want) {
+			t.Errorf("counters %+v, %v; want %g s of SMs at work", c, err, want)
+		}
+		advance(t, n, 2*time.Second)
 	}
-	advance(t, n, 2*time.Second)
-	if c, err := n.InstanceCounters(1, busy); err != nil || !near(c.Activity.SM, 6) {
-		t.Errorf("counters %+v, %v; want 12 s at 0.5", c, err)
+}
+
+// No pair of samples of one entity runs backwards, whatever happened between them: NVIDIA's DCGM core keeps the last sample of an
+// id, and reported negative ratios of an instance whose counters began anew under the id of another.
+func TestCountersNeverDecrease(t *testing.T) {
+	n := start(t, countersScenario+`  - {device: 1/3g.40gb@4, workload: slice}
+faults:
+  - {kind: external-reconfigure, gpu: 1, at: 20s, layout: ["3g.40gb@0", "3g.40gb@4"]}
+  - {kind: reboot, at: 30s}
+`)
+	ids := []gpu.InstanceID{1, 2}
+	last := map[CountersOf]Counters{}
+	check := func(when string) {
+		t.Helper()
+		reads := []func() (Counters, error){func() (Counters, error) { return n.BoardCounters(1) }}
+		for _, id := range ids {
+			reads = append(reads, func() (Counters, error) { return n.InstanceCounters(1, id) }, func() (Counters, error) { return n.ComputeCounters(1, id, 0) })
+		}
+		for _, read := range reads {
+			c, err := read()
+			if err != nil {
+				continue // not there at the moment
+			}
+			if before, ok := last[c.Of]; ok && c.Time.After(before.Time) {
+				for _, metric := range []uint32{1, 2, 3, 5, 10, 11, 12, 13, 20, 21, 60, 61} {
+					if v, has := GPM(before, c, metric); has && (v < 0 || metric < 20 && v > 100) {
+						t.Errorf("%s: metric %d of %+v is %g", when, metric, c.Of, v)
+					}
+				}
+			}
+			last[c.Of] = c
+		}
 	}
-	made, err = n.CreateGPUInstance(1, 19, gpu.None[int]())
+	check("at the start")
+	advance(t, n, 15*time.Second)
+	check("at work")
+	advance(t, n, 6*time.Second)
+	check("over a layout change")
+	if len(last) != 5 || last[CountersOf{GPU: 1, Instance: gpu.Some(gpu.InstanceID(2))}].Activity.SM <= 0 {
+		t.Fatalf("counters of %d entities: %+v", len(last), last)
+	}
+	id := ids[0]
+	for _, err := range []error{n.DestroyComputeInstance(1, id, 0), n.DestroyGPUInstance(1, id)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, err := n.CreateGPUInstance(1, 5, gpu.Some(0))
+	if err != nil || made != id {
+		t.Fatalf("GPU instance %d, %v; want the id %d again", made, err, id)
+	}
+	if _, err := n.CreateComputeInstance(1, id, 4); err != nil {
+		t.Fatal(err)
+	}
+	advance(t, n, time.Second)
+	check("over a destroyed and created instance")
+	advance(t, n, 10*time.Second)
+	check("over a reboot")
+}
+
+// What a scenario says of a workload's traffic is what every counter has, in both directions.
+func TestTrafficIsAsTheScenarioSays(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: H100-80GB, count: 2}]
+workloads: [{name: w, sm: 10, pcie: 24MiB, nvlink: 64MiB}]
+processes: [{gpu: 0, workload: w}, {gpu: 0, workload: w}]
+`)
+	before, err := n.BoardCounters(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := n.InstanceCounters(1, made); err != nil || c.Activity != (Activity{}) {
-		t.Errorf("a new instance has counted %+v, %v", c, err)
+	advance(t, n, 10*time.Second)
+	after, err := n.BoardCounters(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for metric, want := range map[uint32]float64{20: 48, 21: 48, 60: 128, 61: 128} {
+		if v, has := GPM(before, after, metric); !has || v != want {
+			t.Errorf("metric %d is %g MiB/s, %v; want %g", metric, v, has, want)
+		}
+	}
+	if s := state(t, n, 0); s.PCIeBytes != 480<<20 || s.PCIeRate != 48<<20 || s.NVLinkBytes != 1280<<20 {
+		t.Errorf("PCIe %d bytes, now %g per second, NVLink %d bytes", s.PCIeBytes, s.PCIeRate, s.NVLinkBytes)
+	}
+	if s := state(t, n, 1); s.PCIeRate != idlePCIe || s.NVLinkBytes != 0 {
+		t.Errorf("an idle GPU: PCIe %g bytes per second, NVLink %d bytes", s.PCIeRate, s.NVLinkBytes)
 	}
 }

@@ -1,27 +1,27 @@
 package sim
 
-import "math"
+import (
+	"math"
 
-// CountersOf tells whose counters they are.
-type CountersOf int
-
-// The entities that have counters.
-const (
-	OfBoard CountersOf = iota
-	OfInstance
-	OfCompute
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
+
+// CountersOf is the entity that counters belong to: a GPU, one of its GPU instances, or a compute instance of that.
+type CountersOf struct {
+	GPU      int
+	Instance gpu.Opt[gpu.InstanceID] // absent for a GPU
+	Compute  gpu.Opt[gpu.ComputeID]  // absent for a GPU and for a GPU instance
+}
 
 // aboveOne is what activity-above-one adds to every ratio.
 const aboveOne = 1
 
 // GPM is the metric of the driver's GPM with an id (nvml.h, nvmlGpmMetricId_t) over the window between two readings of
-// counters: percent, or MiB per second. It is false for what the entity has no such metric. Of the counters of two entities
-// it makes a number all the same, which means nothing.
+// counters of one entity: percent, or MiB per second. It is false for a metric that the entity does not have.
 func GPM(before, after Counters, id uint32) (float64, bool) {
 	const mebi = 1 << 20
 	a, b := &before.Activity, &after.Activity
-	board := after.Of == OfBoard
+	board := !after.Of.Instance.Present()
 	var from, to, unit float64
 	has := true
 	switch id {
@@ -34,21 +34,17 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 	case 5:
 		from, to, unit = a.Tensor, b.Tensor, 100
 	case 10:
-		from, to, unit, has = a.DRAM, b.DRAM, 100, after.Of != OfCompute
+		from, to, unit, has = a.DRAM, b.DRAM, 100, !after.Of.Compute.Present()
 	case 11:
 		from, to, unit = a.FP64, b.FP64, 100
 	case 12:
 		from, to, unit = a.FP32, b.FP32, 100
 	case 13:
 		from, to, unit = a.FP16, b.FP16, 100
-	case 20:
-		from, to, unit, has = before.PCIeTransmitted, after.PCIeTransmitted, 1.0/mebi, board
-	case 21:
-		from, to, unit, has = before.PCIeReceived, after.PCIeReceived, 1.0/mebi, board
-	case 60:
-		from, to, unit, has = before.NVLinkReceived, after.NVLinkReceived, 1.0/mebi, board
-	case 61:
-		from, to, unit, has = before.NVLinkTransmitted, after.NVLinkTransmitted, 1.0/mebi, board
+	case 20, 21:
+		from, to, unit, has = before.PCIe, after.PCIe, 1.0/mebi, board
+	case 60, 61:
+		from, to, unit, has = before.NVLink, after.NVLink, 1.0/mebi, board
 	default:
 		kind, engine, known := mediaMetric(id)
 		if !known {

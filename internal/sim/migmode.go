@@ -7,8 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// SetMIGMode turns MIG on or off: on Ampere with the next Reset, later at once. Where the error is ErrInUse, because the GPU
-// has instances or processes, the mode is pending until a Reset or a Reboot.
+// SetMIGMode turns MIG on or off, at once: on Ampere the driver resets the GPU for it. If that cannot be, in a pass-through machine,
+// the mode of an Ampere GPU is pending until a Reset or a Reboot. So is any mode if the error is ErrInUse, because the GPU has
+// instances or processes.
 func (n *Node) SetMIGMode(index int, on bool) error {
 	b, op, err := n.change(index, opMIGMode, target{})
 	if err != nil {
@@ -33,7 +34,7 @@ func (n *Node) SetMIGMode(index int, on bool) error {
 
 func (n *Node) setMIGMode(b *board, on bool) {
 	b.migPending = on
-	if b.model.arch != Ampere {
+	if b.model.arch != Ampere || !n.scenario.Node.PassThrough {
 		n.applyMIGMode(b)
 	}
 }

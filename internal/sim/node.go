@@ -68,6 +68,7 @@ type board struct {
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
+	counters          map[CountersOf]*Activity // of instances, by their ids: seconds up to the running cell
 	errors            errorCounts
 }
 
@@ -127,6 +128,7 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *board {
 		fanCount:   spec.Fans,
 		migOn:      spec.MIG == MIGOn,
 		migPending: spec.MIG != MIGOff,
+		counters:   make(map[CountersOf]*Activity),
 	}
 	b.sample.temperature = b.restingTemperature()
 	return b

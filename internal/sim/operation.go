@@ -29,9 +29,9 @@ type countedBefore struct {
 // keepCounted appends the counters of the board's instances.
 func (b *board) keepCounted(list []countedBefore) []countedBefore {
 	for _, i := range b.instances {
-		list = append(list, countedBefore{of: &i.counted, what: i.counted})
+		list = append(list, countedBefore{of: i.counted, what: *i.counted})
 		for _, c := range i.computes {
-			list = append(list, countedBefore{of: &c.counted, what: c.counted})
+			list = append(list, countedBefore{of: c.counted, what: *c.counted})
 		}
 	}
 	return list

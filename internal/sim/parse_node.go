@@ -20,7 +20,7 @@ func (p *parser) node(top object) NodeSpec {
 	if n == nil {
 		return spec
 	}
-	o := p.object(n, "node", "hostname", "driver", "cuda", "kubernetes", "privileged", "allocator", "strategy", "migUUIDs", "giIDs")
+	o := p.object(n, "node", "hostname", "driver", "cuda", "kubernetes", "privileged", "allocator", "strategy", "migUUIDs", "giIDs", "passThrough")
 	spec.Hostname = o.text("hostname", spec.Hostname)
 	spec.Driver = o.text("driver", spec.Driver)
 	if _, ok := driverMajor(spec.Driver); !ok {
@@ -36,6 +36,7 @@ func (p *parser) node(top object) NodeSpec {
 		string(AllocatorDevicePlugin), string(AllocatorGKE), string(AllocatorHAMi), string(AllocatorDRA)))
 	spec.SingleStrategy = o.choice("strategy", "mixed", "mixed", "single") == "single"
 	spec.LegacyMIGUUIDs = o.choice("migUUIDs", "uuid", "uuid", "legacy") == "legacy"
+	spec.PassThrough = o.boolean("passThrough", false)
 	spec.GIIDs = GIIDOrder(o.choice("giIDs", string(spec.GIIDs), string(GIIDByPlacement), string(GIIDByCreation)))
 	return spec
 }

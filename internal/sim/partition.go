@@ -16,7 +16,7 @@ type instance struct {
 
 	memoryUsed uint64 // as of the running cell
 	activity   Activity
-	counted    Activity // seconds of it up to the running cell
+	counted    *Activity // its entry of board.counters
 }
 
 // compute is a compute instance. Its placement is in compute slices of its GPU instance.
@@ -28,7 +28,7 @@ type compute struct {
 	uuid      gpu.MIGUUID
 
 	activity Activity
-	counted  Activity // seconds of it up to the running cell
+	counted  *Activity // its entry of board.counters
 }
 
 // profile names the MIG device: as its GPU instance where it takes that whole.
@@ -180,6 +180,7 @@ func (n *Node) createInstance(b *board, profileID uint32, start gpu.Opt[int]) (*
 		if !b.occupied(p) {
 			i := &instance{profile: profile, placement: p}
 			i.id = b.newInstanceID(p, n.scenario.Node.GIIDs)
+			i.counted = b.counter(CountersOf{GPU: b.index, Instance: gpu.Some(i.id)})
 			b.instances = append(b.instances, i)
 			slices.SortFunc(b.instances, func(a, c *instance) int { return a.placement.Start - c.placement.Start })
 			n.treeChanged(b, i, nil)
@@ -218,6 +219,7 @@ func (n *Node) createCompute(b *board, i *instance, size int, start gpu.Opt[int]
 		for slices.ContainsFunc(i.computes, func(o *compute) bool { return o.id == c.id }) {
 			c.id++
 		}
+		c.counted = b.counter(CountersOf{GPU: b.index, Instance: gpu.Some(i.id), Compute: gpu.Some(c.id)})
 		c.uuid = n.migUUID(b, i, c)
 		i.computes = append(i.computes, c)
 		slices.SortFunc(i.computes, func(a, o *compute) int { return int(a.id) - int(o.id) })

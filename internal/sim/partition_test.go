@@ -328,17 +328,19 @@ func TestRecutDeviceHasTheSameUUID(t *testing.T) {
 	}
 }
 
+// The driver resets an Ampere GPU for its MIG mode, unless the node is a machine that the GPU is passed through to; later GPUs need
+// no reset (nvml.h on nvmlDeviceSetMigMode, MIG user guide).
 func TestMIGMode(t *testing.T) {
 	for _, tc := range []struct {
-		model  string
-		atOnce bool
-	}{{"A100-40GB", false}, {"H100-80GB", true}} {
-		n := start(t, "version: 1\ngpus: [{model: "+tc.model+"}]\n")
+		model, node string
+		atOnce      bool
+	}{{"A100-40GB", "{}", true}, {"A100-40GB", "{passThrough: true}", false}, {"H100-80GB", "{passThrough: true}", true}} {
+		n := start(t, "version: 1\nnode: "+tc.node+"\ngpus: [{model: "+tc.model+"}]\n")
 		if err := n.SetMIGMode(0, true); err != nil {
 			t.Fatal(err)
 		}
 		if s := state(t, n, 0); s.MIGEnabled != tc.atOnce || !s.MIGPending {
-			t.Errorf("%s: enabled %v, pending %v", tc.model, s.MIGEnabled, s.MIGPending)
+			t.Errorf("%s %s: enabled %v, pending %v", tc.model, tc.node, s.MIGEnabled, s.MIGPending)
 		}
 		if err := n.Reset(0); err != nil {
 			t.Fatal(err)

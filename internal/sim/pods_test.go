@@ -190,7 +190,7 @@ pods:
 	if len(a.Processes) != 1 || len(b.Processes) != 1 || a.Processes[0].PID != b.Processes[0].PID {
 		t.Errorf("processes %v and %v, want one on both GPUs", a.Processes, b.Processes)
 	}
-	if a.NVLinkReceived != 10<<30 || state(t, n, 3).NVLinkReceived != 0 {
-		t.Errorf("%d bytes over NVLink", a.NVLinkReceived)
+	if a.NVLinkBytes != 10<<30 || state(t, n, 3).NVLinkBytes != 0 {
+		t.Errorf("%d bytes over NVLink", a.NVLinkBytes)
 	}
 }

@@ -21,25 +21,19 @@ type sample struct {
 
 // totals grow from the start of the node to the start of the running cell.
 type totals struct {
-	joules               float64
-	activity             Activity // seconds
-	pcieRead, pcieWrite  float64  // bytes received and transmitted by the GPU
-	nvlinkRead, nvlinkWr float64
+	joules       float64
+	activity     Activity // seconds
+	pcie, nvlink float64  // bytes in each direction
 }
 
 // after is what the totals are when a sample has held for some seconds.
 func (t totals) after(s sample, seconds float64) totals {
 	t.joules += s.watts * seconds
 	t.activity = t.activity.plus(s.activity, seconds)
-	t.pcieRead += s.pcie * seconds
-	t.pcieWrite += s.pcie * transmitShare * seconds
-	t.nvlinkRead += s.nvlink * seconds
-	t.nvlinkWr += s.nvlink * seconds
+	t.pcie += s.pcie * seconds
+	t.nvlink += s.nvlink * seconds
 	return t
 }
-
-// transmitShare is how much of what a GPU receives over PCIe it sends back: results are smaller than inputs.
-const transmitShare = 0.25
 
 // The reasons of nvmlClocksEventReason* that the simulation knows.
 const (
@@ -49,7 +43,7 @@ const (
 	slowdownCelsius                  = 87
 	fullLoadCelsius                  = 38 // above rest, at the power limit
 	thermalTime                      = 30 * time.Second
-	idlePCIe                         = 8 << 10 // bytes per second
+	idlePCIe                         = 8 << 10 // bytes per second and direction: the least that a GPU has
 	wattsRippleShare                 = 0.01
 )
 
@@ -102,9 +96,9 @@ func (n *Node) usePower(b *board, passed time.Duration) {
 // restingTemperature differs a little with the board's place in the air stream.
 func (b *board) restingTemperature() float64 { return 34 + float64(b.noise%5) }
 
-// useTraffic adds up what the tasks send over PCIe and NVLink; NVLink is off while MIG is on.
+// useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
 func (n *Node) useTraffic(b *board) {
-	b.sample.pcie, b.sample.nvlink = idlePCIe, 0
+	b.sample.pcie, b.sample.nvlink = 0, 0
 	for _, t := range b.tasks {
 		if t.workload == nil {
 			continue
@@ -114,4 +108,5 @@ func (n *Node) useTraffic(b *board) {
 			b.sample.nvlink += t.now(n, t.workload.NVLink) * t.speed
 		}
 	}
+	b.sample.pcie = max(b.sample.pcie, idlePCIe)
 }

@@ -41,17 +41,15 @@ type State struct {
 	ClockEvents                             gpu.ClockEvents
 	PerformanceState                        int
 	Fans                                    []uint32 // speeds in percent
-	// Traffic since the start, in bytes.
-	PCIeReceived, PCIeTransmitted uint64
-	// Traffic as it is now, in bytes per second.
-	PCIeReceiving, PCIeTransmitting   float64
-	NVLinks                           int
-	NVLinkReceived, NVLinkTransmitted uint64
-	ECC                               ECC
-	Remapped                          gpu.Opt[gpu.RemappedRows]
-	Recovery                          gpu.RecoveryAction
-	ExclusiveProcess                  bool // compute mode
-	Processes                         []Process
+	PCIeBytes                               uint64   // since the start, in each direction
+	PCIeRate                                float64  // now, in bytes per second and direction
+	NVLinks                                 int
+	NVLinkBytes                             uint64 // since the start, in each direction
+	ECC                                     ECC
+	Remapped                                gpu.Opt[gpu.RemappedRows]
+	Recovery                                gpu.RecoveryAction
+	ExclusiveProcess                        bool // compute mode
+	Processes                               []Process
 }
 
 // PCI is where a board is plugged in.

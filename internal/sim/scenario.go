@@ -32,6 +32,8 @@ type NodeSpec struct {
 	// LegacyMIGUUIDs gives MIG devices the names of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
 	LegacyMIGUUIDs bool
 	GIIDs          GIIDOrder
+	// PassThrough makes the node a virtual machine that GPUs are passed through to: the driver cannot reset them itself.
+	PassThrough bool
 }
 
 // DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.

@@ -88,7 +88,7 @@ func checkGPU(t *testing.T, s, before State) {
 	if s.Celsius < 20 || s.Celsius > 90 {
 		t.Errorf("%s GPU %d: %d C", where, s.Index, s.Celsius)
 	}
-	if s.Joules <= before.Joules || s.PCIeReceived <= before.PCIeReceived || s.NVLinkReceived < before.NVLinkReceived {
+	if s.Joules <= before.Joules || s.PCIeBytes <= before.PCIeBytes || s.NVLinkBytes < before.NVLinkBytes {
 		t.Errorf("%s GPU %d: a counter does not grow", where, s.Index)
 	}
 	if s.MIGEnabled == s.Utilization.Present() {

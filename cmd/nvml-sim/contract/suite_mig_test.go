@@ -23,7 +23,7 @@ func migChecks() []checkOf {
 			methods: []string{"MIGDevice.GetUUID", "MIGDevice.GetGpuInstanceId", "MIGDevice.GetComputeInstanceId"},
 			check:   each(checkMIGHandles),
 		},
-		{name: "MIGDevice.GetName", check: eachMIG(func(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
+		{name: "MIGDevice.GetName", seen: inCapture, check: eachMIG(func(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
 			name, ret := m.GetName()
 			if s.must("MIGDevice.GetName", ret) {
 				whole, _ := d.GetName()

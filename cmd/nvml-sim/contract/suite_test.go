@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,13 +26,23 @@ import (
 // checkOf is one check of the contract.
 type checkOf struct {
 	name    string   // of the function or the behaviour
+	seen    string   // where what it holds is known from
 	methods []string // of the driver seam, beyond the one that name may be
 	check   func(*subject)
 }
 
 // contractTable is every check.
 func contractTable() []checkOf {
-	return slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), profilingChecks(), rawChecks(), sourceChecks(), changeChecks())
+	driver := slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), profilingChecks(), rawChecks(), changeChecks())
+	return slices.Concat(known(inHeader, driver), known(inReading, sourceChecks()))
+}
+
+// known says where those checks are known from that do not say so themselves.
+func known(from string, checks []checkOf) []checkOf {
+	for i := range checks {
+		checks[i].seen = cmp.Or(checks[i].seen, from)
+	}
+	return checks
 }
 
 // subject is a driver that the checks are held against.
@@ -45,12 +56,13 @@ type subject struct {
 	now     func() time.Time
 
 	current  string          // the check that runs
+	seen     string          // where that is known from
 	broken   []string        // what was found wrong
 	answered map[string]bool // the functions that have succeeded
 }
 
 func (s *subject) errorf(format string, args ...any) {
-	s.broken = append(s.broken, s.current+": "+fmt.Sprintf(format, args...))
+	s.broken = append(s.broken, fmt.Sprintf("%s: %s (see %s)", s.current, fmt.Sprintf(format, args...), s.seen))
 }
 
 // has takes the return code of a function of the seam, "Type.Method". It tells whether there is an answer. That a
@@ -104,10 +116,10 @@ func (s *subject) hold(table []checkOf) {
 		return
 	}
 	for _, c := range table {
-		s.current = c.name
+		s.current, s.seen = c.name, c.seen
 		c.check(s)
 	}
-	s.current = "end"
+	s.current, s.seen = "end", inHeader
 	s.must("Library.Shutdown", s.lib.Shutdown())
 }
 
@@ -258,8 +270,8 @@ func seamFunctions() []string {
 func TestContractHasEveryFunction(t *testing.T) {
 	seam, checked, names := seamFunctions(), map[string]bool{}, map[string]bool{}
 	for _, c := range contractTable() {
-		if names[c.name] || c.check == nil {
-			t.Errorf("%s: twice, or no check", c.name)
+		if names[c.name] || c.check == nil || !slices.Contains(sources(), c.seen) {
+			t.Errorf("%s: twice, or no check, or known from nowhere: %q", c.name, c.seen)
 		}
 		names[c.name] = true
 		for _, m := range append(c.methods, c.name) {

@@ -13,8 +13,8 @@ import (
 
 // What changes the partition of a GPU.
 
-// SetMigMode tells apart what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one
-// until a reset.
+// SetMigMode returns separately what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one
+// in a pass-through machine until a reset.
 func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_ENABLE && mode != nvml.DEVICE_MIG_DISABLE {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT

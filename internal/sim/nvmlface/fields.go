@@ -30,7 +30,7 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 		v.Timestamp, v.LatencyUsec, v.Value = s.Time.UnixMicro(), 0, [8]byte{}
 		f, ok := d.field(v.FieldId)
 		if !ok {
-			v.NvmlReturn = uint32(nvml.ERROR_INVALID_ARGUMENT)
+			v.NvmlReturn = uint32(unanswered(v.FieldId))
 			continue
 		}
 		number, ret := read(d, f.reading, func(s *sim.State) (uint64, nvml.Return) { return f.value(s, v.ScopeId) })
@@ -42,23 +42,25 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// field finds out how to answer a field; ok is false for one that the driver does not know.
+// unanswered is the code of a field that has no value here: one that nvml.h defines is not supported.
+func unanswered(id uint32) nvml.Return {
+	if id == 0 || id >= nvml.FI_MAX || id == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION {
+		return nvml.ERROR_INVALID_ARGUMENT // the last one: of drivers that do not know it yet
+	}
+	return nvml.ERROR_NOT_SUPPORTED
+}
+
+// field finds out how to answer a field; ok is false for one that has no value.
 func (d *device) field(id uint32) (field, bool) {
 	switch id {
 	case nvml.FI_DEV_MEMORY_TEMP:
 		return field{gpu.ReadingTemperature, nvml.VALUE_TYPE_UNSIGNED_INT, memoryTemperature}, true
-	case nvml.FI_DEV_PCIE_COUNT_TX_BYTES:
-		return pcieBytes(func(s *sim.State) uint64 { return s.PCIeTransmitted }), true
-	case nvml.FI_DEV_PCIE_COUNT_RX_BYTES:
-		return pcieBytes(func(s *sim.State) uint64 { return s.PCIeReceived }), true
-	case nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX:
-		return nvlinkKiB(1, func(s *sim.State) uint64 { return s.NVLinkTransmitted }), true
-	case nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
-		return nvlinkKiB(1, func(s *sim.State) uint64 { return s.NVLinkReceived }), true
-	case nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX:
-		return nvlinkKiB(rawOverhead, func(s *sim.State) uint64 { return s.NVLinkTransmitted }), true
-	case nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX:
-		return nvlinkKiB(rawOverhead, func(s *sim.State) uint64 { return s.NVLinkReceived }), true
+	case nvml.FI_DEV_PCIE_COUNT_TX_BYTES, nvml.FI_DEV_PCIE_COUNT_RX_BYTES:
+		return field{gpu.ReadingPCIe, nvml.VALUE_TYPE_UNSIGNED_INT, pcieBytes}, true
+	case nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX:
+		return nvlinkKiB(1), true
+	case nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX:
+		return nvlinkKiB(rawOverhead), true
 	case nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
 		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}, true
@@ -83,19 +85,17 @@ func memoryTemperature(s *sim.State, _ uint32) (uint64, nvml.Return) {
 }
 
 // pcieBytes is a counter of 32 bits: it wraps.
-func pcieBytes(value func(s *sim.State) uint64) field {
-	return field{gpu.ReadingPCIe, nvml.VALUE_TYPE_UNSIGNED_INT, func(s *sim.State, _ uint32) (uint64, nvml.Return) {
-		return uint64(uint32(value(s))), nvml.SUCCESS
-	}}
+func pcieBytes(s *sim.State, _ uint32) (uint64, nvml.Return) {
+	return uint64(uint32(s.PCIeBytes)), nvml.SUCCESS
 }
 
 // nvlinkKiB is a counter in KiB, of one link or of all.
-func nvlinkKiB(overhead float64, value func(s *sim.State) uint64) field {
+func nvlinkKiB(overhead float64) field {
 	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.State, scope uint32) (uint64, nvml.Return) {
 		if s.NVLinks == 0 {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
-		kib := uint64(float64(value(s))*overhead) >> 10
+		kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
 		switch {
 		case scope == allLinks:
 			return kib, nvml.SUCCESS

@@ -57,11 +57,11 @@ func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
 	return fact(d, gpu.ReadingActivity, func(*sim.State) bool { return d.node.HasGPM(d.index) })
 }
 
-// GpmMetricsGet divides by the time between the samples.
+// GpmMetricsGet divides by the time between the samples, which must be of one entity.
 func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
 	to, ok2 := after.(*gpmSample)
-	if !ok || !ok2 || !from.filled || !to.filled {
+	if !ok || !ok2 || !from.filled || !to.filled || from.counters.Of != to.counters.Of {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	if err := l.node.Driver(); err != nil {

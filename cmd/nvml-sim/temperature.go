@@ -1,0 +1,97 @@
+package main
+
+// #include "abi.h"
+import "C"
+
+import (
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// temperatureCalls answer about temperatures and the thresholds of them.
+func temperatureCalls() map[string]call {
+	return map[string]call{
+		"nvmlDeviceGetTemperature":          notNull(physical(gpu.ReadingTemperature, temperature), 2),
+		"nvmlDeviceGetTemperatureV":         notNull(physical(gpu.ReadingTemperature, temperatureV), 1),
+		"nvmlDeviceGetTemperatureThreshold": notNull(physical(gpu.ReadingTemperature, threshold), 2),
+		"nvmlDeviceGetMarginTemperature":    notNull(physical(gpu.ReadingTemperature, margin), 1),
+	}
+}
+
+func temperature(s *sim.State, a args) result {
+	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {
+		return invalidArgument
+	}
+	*at[uint32](a, 2) = uint32(s.Celsius)
+	return success
+}
+
+func temperatureV(s *sim.State, a args) result {
+	t := at[C.sim_nvmlTemperature_v1_t](a, 1)
+	switch {
+	case t.version != C.SIM_nvmlTemperature_v1:
+		return structMismatch
+	case t.sensorType != C.SIM_NVML_TEMPERATURE_GPU:
+		return invalidArgument
+	}
+	t.temperature = C.int(s.Celsius)
+	return success
+}
+
+// thresholds are those of a GPU in Celsius, as nvidia-smi shows of A100, and by their T.Limit of H100.
+func thresholds(s *sim.State) map[uint32]int {
+	all := map[uint32]int{
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 92,
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX:  87, // from there on a simulated GPU reports a thermal slowdown
+	}
+	if s.Architecture != sim.Ampere {
+		all[C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN] = 95
+	}
+	if s.MemoryCelsius.Present() {
+		all[C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX] = 95
+	}
+	return all
+}
+
+func threshold(s *sim.State, a args) result {
+	celsius, ok := thresholds(s)[a.uint(1)]
+	switch {
+	case a.uint(1) >= C.SIM_NVML_TEMPERATURE_THRESHOLD_COUNT:
+		return invalidArgument
+	case !ok:
+		return notSupported
+	}
+	*at[uint32](a, 2) = uint32(celsius)
+	return success
+}
+
+// margin is what nvidia-smi calls the GPU's T.Limit: how far it is from its highest operating temperature. Boards before Ada do not
+// report it.
+func margin(s *sim.State, a args) result {
+	m := at[C.sim_nvmlMarginTemperature_v1_t](a, 1)
+	switch {
+	case m.version != C.SIM_nvmlMarginTemperature_v1:
+		return structMismatch
+	case s.Architecture == sim.Ampere:
+		return notSupported
+	}
+	m.marginTemperature = C.int(thresholds(s)[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - s.Celsius)
+	return success
+}
+
+// limitMargin is a threshold as a field: relative to the highest operating temperature, or of memory to its own. Boards before Ada
+// have them in absolute degrees only, nvmlDeviceGetTemperatureThreshold.
+func limitMargin(which uint32) field {
+	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT, func(s *sim.State, _ uint32) (uint64, result) {
+		all := thresholds(s)
+		celsius, ok := all[which]
+		switch {
+		case !ok || s.Architecture == sim.Ampere:
+			return 0, notSupported
+		case which == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
+			return 0, success
+		}
+		return uint64(uint32(int32(all[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - celsius))), success
+	}}
+}
