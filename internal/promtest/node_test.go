@@ -62,17 +62,28 @@ type scrapedNode struct {
 // startNode starts the program with a scenario, on a clock that stands still.
 func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	url, _ := launch(t, nil, append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...)...)
+	return &scrapedNode{Engine: Open(t), t: t, url: url}
+}
+
+func scenarioFile(t *testing.T, scenario string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "scenario.yaml")
 	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, append([]string{
-		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + file, "--web.listen-address=127.0.0.1:0",
-	}, args...)...)
+	return file
+}
+
+// launch starts the program on a simulated node whose clock stands still. The program ends with stop, or with the test.
+func launch(t *testing.T, env []string, args ...string) (url string, stop func()) {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step", "--web.listen-address=127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -80,11 +91,12 @@ func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return &scrapedNode{Engine: Open(t), t: t, url: "http://" + listenAddress(t, stderr)}
+	t.Cleanup(stop)
+	return "http://" + listenAddress(t, stderr), stop
 }
 
 // listenAddress reads the log until the program says where it listens, and lets the rest of the log go.

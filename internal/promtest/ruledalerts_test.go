@@ -148,7 +148,7 @@ func TestRulesOnOutages(t *testing.T) {
 	n.run(125*time.Minute, 30*time.Second)
 	n.expectStory("GpuDown", "GpuReadErrors", "GpuXidHardware", "GpuEccUncorrectable", "GpuRecoveryActionRequired", "GpuXidApplication", "GpuXidNode",
 		"GpuXidOther", "MigSourceDown", "MigHolderUnconfirmed", "MigAllocationUnknown", "MigSnapshotStale", "MigDriverCallHung")
-	n.expectSummary("GpuDown", "GPU 1 of gpu-node-1:9401 does not answer (held by ml/lost-0).")
+	n.expectSummary("GpuDown", "GPU 1 of gpu-node-1:9401 does not answer; it last did 9m 30s ago (held by ml/lost-0).")
 	n.expectSummary("GpuXidHardware", "XID 95 on GPU 3 of gpu-node-1:9401: the GPU needs a reset (held by ml/ecc-0).")
 	n.expectSummary("GpuXidApplication", "XID 13 on GPU 6 instance 1 of gpu-node-1:9401: the application failed (held by ml/bug-0).")
 }
@@ -206,9 +206,9 @@ func TestRulesOnIdlers(t *testing.T) {
 	n := startRuledNode(t, idlers, "--control.enabled", "--control.socket="+filepath.Join(dir, "c.sock"), "--control.state-dir="+dir)
 	n.run(5*time.Hour, 30*time.Second)
 	n.expectStory("GpuAllocatedIdle", "MigSliceAllocatedIdle", "MigSlicesStranded", "MigLayoutChangedOutside")
-	n.expectSummary("GpuAllocatedIdle", "GPU 0 of gpu-node-1:9401 is allocated and does nothing (held by ml/idle-0).")
-	n.expectSummary("GpuAllocatedIdle", "GPU 2 of gpu-node-1:9401 is allocated and does nothing (held by ml/share-0 ml/share-1).")
-	n.expectSummary("MigSliceAllocatedIdle", "1g.20gb (instance 3) on GPU 3 of gpu-node-1:9401 is allocated and does nothing (held by ml/slice-0).")
+	n.expectSummary("GpuAllocatedIdle", "GPU 0 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/idle-0).")
+	n.expectSummary("GpuAllocatedIdle", "GPU 2 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/share-0 ml/share-1).")
+	n.expectSummary("MigSliceAllocatedIdle", "1g.20gb (instance 3) on GPU 3 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/slice-0).")
 }
 
 // TestRulesOnUnderused: the shipped story of underused GPUs, for three days. Pods are named with the GPU; the one that has its GPU for a notebook is
@@ -226,8 +226,8 @@ func TestRulesOnUnderused(t *testing.T) {
 	n := startRuledNode(t, scenario)
 	n.runLong(64 * time.Hour)
 	n.expectStory("GpuUnderused", "GpuAllocatedIdle")
-	n.expectSummary("GpuUnderused", "GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0: a MIG slice would do.")
-	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 is too large for chat/medium-llm-0: a MIG slice would do.")
+	n.expectSummary("GpuUnderused", "GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0, which keeps 6.818% of its SMs active: a MIG slice would do.")
+	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 is too large for chat/medium-llm-0, which keeps 28.41% of its SMs active: a MIG slice would do.")
 }
 
 // TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no rule fails and none fires, with native histograms and
