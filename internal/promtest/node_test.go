@@ -24,14 +24,14 @@ const (
 	ruleInterval   = 15 * time.Second
 )
 
-// program builds mig-exporter once and returns its path.
+// program builds mig-exporter once and returns its path. migctl is beside it.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "promtest-")
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "mig-exporter")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/mig-exporter")
+	cmd := exec.Command("go", "build", "-o", dir, "./cmd/mig-exporter", "./cmd/migctl")
 	cmd.Dir = filepath.Join("..", "..")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return path, fmt.Errorf("go build: %w\n%s", err, out)

@@ -20,8 +20,10 @@ type rollout struct {
 	t         *testing.T
 	env, args []string
 	elapsed   time.Duration
+	behind    time.Duration // by which the node's clock, which exporters move, is behind
 	exporters []*exporter
 	firing    []map[string]int // at each minute, by what an alert is about
+	ahead     *rangeQueries    // of a long run
 }
 
 type exporter struct {
@@ -40,10 +42,11 @@ func newRollout(t *testing.T, scenario string, args ...string) *rollout {
 	}
 }
 
-// start starts an exporter in a pod, with the labels that a PodMonitor gives its target. More arguments are of this one alone.
-func (r *rollout) start(instance, pod string, args ...string) {
+// start starts an exporter in a pod, with the labels that a PodMonitor gives its target. Those that have ended are no targets any more.
+func (r *rollout) start(instance, pod string) {
 	r.t.Helper()
-	url, stop := launch(r.t, r.env, append(slices.Clone(r.args), args...)...)
+	r.exporters = slices.DeleteFunc(r.exporters, func(x *exporter) bool { return x.stop == nil })
+	url, stop := launch(r.t, r.env, r.args...)
 	r.exporters = append(r.exporters, &exporter{
 		scrapedNode: &scrapedNode{Engine: r.Engine, t: r.t, url: url}, stop: stop,
 		target: &scrapeTarget{engine: r.Engine, target: target{keep: ruledFamilies(r.t), labels: labels.FromStrings(
@@ -70,14 +73,14 @@ func (r *rollout) run(until time.Duration) {
 	r.t.Helper()
 	for r.elapsed < until {
 		r.elapsed += scrapeInterval
-		by := scrapeInterval
+		r.behind += scrapeInterval
 		for _, x := range r.exporters {
 			if x.stop == nil {
 				x.target.fail(r.t, r.now())
 				continue
 			}
-			x.request(http.MethodPost, "/-/sim/advance?by="+by.String()) // the clock is that of the node
-			by = 0
+			x.request(http.MethodPost, "/-/sim/advance?by="+r.behind.String()) // the clock is that of the node
+			r.behind = 0
 			x.target.scrape(r.t, r.now(), Text, x.request(http.MethodGet, "/metrics"))
 		}
 		if r.elapsed%time.Minute == 0 {

@@ -2,11 +2,9 @@ package promtest
 
 import (
 	"io"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,34 +67,6 @@ func (n *ruledNode) requestAs(format Format) []byte {
 		n.scrapedNode.t.Fatal(resp.Header.Get("Content-Type"), err)
 	}
 	return body
-}
-
-// expectStory fails the test for each of the alerts that did not fire or did not clear.
-func (n *ruledNode) expectStory(names ...string) {
-	t := n.scrapedNode.t
-	t.Helper()
-	for _, name := range names {
-		if f := n.fired[name]; f == nil {
-			t.Errorf("%s never fires", name)
-		} else if len(f.now) > 0 {
-			t.Errorf("%s does not clear: %s", name, f.now[0].Annotations.Get("summary"))
-		}
-	}
-	for name := range n.fired {
-		if !slices.Contains(names, name) {
-			t.Errorf("%s fires, which it should not", name)
-		}
-	}
-	n.log()
-}
-
-// expectSummary fails the test unless an alert fired with this summary.
-func (n *ruledNode) expectSummary(name, summary string) {
-	n.scrapedNode.t.Helper()
-	f := n.fired[name]
-	if f == nil || !slices.Contains(slices.Collect(maps.Values(f.alerts)), summary) {
-		n.scrapedNode.t.Errorf("%s never says %q", name, summary)
-	}
 }
 
 // TestRulesOnChaos: of the shipped chaos, whose faults last for seconds, only what stays for a while or must not be missed is alerted.
@@ -223,7 +193,8 @@ func TestRulesOnUnderused(t *testing.T) {
 	for _, pod := range []string{"classifier", "embedder", "reranker", "small-llm", "medium-llm", "notebook", "speech"} {
 		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}", "nvidia.com/gpu, workload: "+pod+", for: 60h}", 1)
 	}
-	n := startRuledNode(t, scenario)
+	n := newRollout(t, scenario)
+	n.start("gpu-node-1:9401", "mig-exporter-a")
 	n.runLong(64 * time.Hour)
 	n.expectStory("GpuUnderused", "GpuAllocatedIdle")
 	n.expectSummary("GpuUnderused", "GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0, which keeps 6.818% of its SMs active: a MIG slice would do.")
