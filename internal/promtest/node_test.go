@@ -24,14 +24,14 @@ const (
 	ruleInterval   = 15 * time.Second
 )
 
-// program builds mig-exporter once and returns its path.
+// program builds mig-exporter once and returns its path. migctl is beside it.
 var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "promtest-")
 	if err != nil {
 		return "", err
 	}
 	path := filepath.Join(dir, "mig-exporter")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/mig-exporter")
+	cmd := exec.Command("go", "build", "-o", dir, "./cmd/mig-exporter", "./cmd/migctl")
 	cmd.Dir = filepath.Join("..", "..")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return path, fmt.Errorf("go build: %w\n%s", err, out)
@@ -62,17 +62,28 @@ type scrapedNode struct {
 // startNode starts the program with a scenario, on a clock that stands still.
 func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	url, _ := launch(t, nil, append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...)...)
+	return &scrapedNode{Engine: Open(t), t: t, url: url}
+}
+
+func scenarioFile(t *testing.T, scenario string) string {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "scenario.yaml")
 	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, append([]string{
-		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + file, "--web.listen-address=127.0.0.1:0",
-	}, args...)...)
+	return file
+}
+
+// launch starts the program on a simulated node whose clock stands still. The program ends with stop, or with the test.
+func launch(t *testing.T, env []string, args ...string) (url string, stop func()) {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step", "--web.listen-address=127.0.0.1:0"}, args...)...)
+	cmd.Env = append(os.Environ(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -80,11 +91,12 @@ func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return &scrapedNode{Engine: Open(t), t: t, url: "http://" + listenAddress(t, stderr)}
+	t.Cleanup(stop)
+	return "http://" + listenAddress(t, stderr), stop
 }
 
 // listenAddress reads the log until the program says where it listens, and lets the rest of the log go.

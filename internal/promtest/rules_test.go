@@ -146,6 +146,33 @@ func (r *ruler) firingNow(name string) []*rules.Alert {
 	return nil
 }
 
+// expectStory fails the test for each of the alerts that did not fire or did not clear, and for each other that fired.
+func (r *ruler) expectStory(names ...string) {
+	r.t.Helper()
+	for _, name := range names {
+		if f := r.fired[name]; f == nil {
+			r.t.Errorf("%s never fires", name)
+		} else if len(f.now) > 0 {
+			r.t.Errorf("%s does not clear: %s", name, f.now[0].Annotations.Get("summary"))
+		}
+	}
+	for name := range r.fired {
+		if !slices.Contains(names, name) {
+			r.t.Errorf("%s fires, which it should not", name)
+		}
+	}
+	r.log()
+}
+
+// expectSummary fails the test unless an alert fired with this summary.
+func (r *ruler) expectSummary(name, summary string) {
+	r.t.Helper()
+	f := r.fired[name]
+	if f == nil || !slices.Contains(slices.Collect(maps.Values(f.alerts)), summary) {
+		r.t.Errorf("%s never says %q", name, summary)
+	}
+}
+
 // log writes what fired when, and the summaries.
 func (r *ruler) log() {
 	r.t.Helper()

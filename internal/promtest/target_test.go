@@ -40,6 +40,21 @@ func (x *scrapeTarget) fail(t testing.TB, at time.Time) {
 	}
 }
 
+// gone ends all series of a target that service discovery has dropped.
+func (x *scrapeTarget) gone(t testing.TB, at time.Time) {
+	t.Helper()
+	up := x.with(labels.FromStrings(model.MetricNameLabel, "up"))
+	if x.seen == nil {
+		x.seen = map[uint64]labels.Labels{}
+	}
+	x.seen[up.Hash()] = up
+	app := x.engine.db.Appender(context.Background())
+	if err := errors.Join(x.markStale(app, nil, at.UnixMilli()), app.Commit()); err != nil {
+		t.Fatal(err)
+	}
+	x.seen = nil
+}
+
 // end marks series stale that are no more, and stores `up`.
 func (x *scrapeTarget) end(app storage.Appender, at time.Time, seen map[uint64]labels.Labels, up float64) error {
 	err := x.markStale(app, seen, at.UnixMilli())

@@ -1,0 +1,136 @@
+package promtest
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// worn has a GPU with a row of memory to be replaced, and one without a spare row.
+const worn = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
+seed: 1
+gpus: [{model: H100-80GB, count: 3}]
+faults:
+  - {at: 5m, gpu: 0, kind: xid, xid: 63}
+  - {at: 5m, gpu: 1, kind: xid, xid: 64}
+`
+
+// reboot has another node in the place of this one, with the same clock: GPUs have the same UUIDs.
+func (r *rollout) reboot(scenario, pod string) {
+	r.t.Helper()
+	r.end(false)
+	r.env = []string{"MIG_SIM_STATE=" + filepath.Join(r.t.TempDir(), "node.json")}
+	r.args = []string{"--sim.scenario=" + scenarioFile(r.t, scenario)}
+	r.behind = r.elapsed
+	r.start("gpu-node-1", pod)
+}
+
+// TestRulesOverRestarts: rows of memory, until the node is restarted; an exporter that ends and whose target stays; one whose target leaves service
+// discovery; and a node that comes back with one GPU fewer, until that is back, too.
+func TestRulesOverRestarts(t *testing.T) {
+	t.Parallel()
+	sound, _, _ := strings.Cut(worn, "faults:")
+	r := newRollout(t, worn)
+	r.start("gpu-node-1", "mig-exporter-a")
+	r.run(20 * time.Minute)
+	r.reboot(sound, "mig-exporter-a")
+	r.run(30 * time.Minute)
+	r.expectStory("GpuRowRemapPending", "GpuRowRemapFailed", "GpuXidMemory", "GpuXidHardware")
+
+	clear(r.fired)
+	r.end(true)
+	r.run(50 * time.Minute)
+	r.start("gpu-node-1", "mig-exporter-a")
+	r.run(60 * time.Minute)
+	r.expectStory("MigExporterDown", "MigExporterAbsent")
+	r.expectSummary("MigExporterDown", "mig-exporter at gpu-node-1 cannot be scraped (GPUs without readings: 3).")
+
+	clear(r.fired)
+	r.end(false)
+	r.run(80 * time.Minute)
+	r.start("gpu-node-1", "mig-exporter-b")
+	r.run(90 * time.Minute)
+	r.expectStory("MigNodeGone", "MigExporterAbsent")
+	r.expectSummary("MigNodeGone", "gpu-node-1 is no longer scraped (GPUs without readings: 3).")
+
+	clear(r.fired)
+	r.reboot(strings.Replace(sound, "count: 3", "count: 2", 1), "mig-exporter-b")
+	r.run(105 * time.Minute)
+	r.reboot(sound, "mig-exporter-b")
+	r.run(120 * time.Minute)
+	r.expectStory("GpuMissing")
+}
+
+// blunder has partition control fail: nothing can be created on GPU 0 for a while, so that not even a rollback succeeds; and a call hangs on GPU 1.
+const blunder = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
+seed: 1
+gpus:
+  - {model: A100-40GB, mig: true, layout: ["3g.20gb@4", "2g.10gb@0"]}
+  - {model: A100-40GB, mig: true, layout: ["3g.20gb@4", "2g.10gb@0"]}
+faults:
+  - {at: 20m, for: 10m, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}
+  - {at: 60m, for: 12m, gpu: 1, kind: hang, on: create-gi, after: 1}
+`
+
+// TestRulesOnPartitionControl: its socket and its state folder cannot be used; an operation fails and cannot be rolled back; and one is stuck in the
+// driver.
+func TestRulesOnPartitionControl(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	socket, state := filepath.Join(dir, "c.sock"), filepath.Join(dir, "state")
+	for _, path := range []string{socket, state} {
+		if err := os.WriteFile(path, []byte("in the way"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newRollout(t, blunder, "--control.enabled", "--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+state,
+		"--control.call-timeout=1s", "--poll.timeout=100ms")
+	r.start("gpu-node-1", "mig-exporter-a")
+	r.run(10 * time.Minute)
+	r.free(socket, "read-only")
+	r.run(15 * time.Minute)
+	r.free(state, "idle")
+	r.run(21 * time.Minute)
+	if out, code := tryMigctl(t, socket, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4"); code != 4 {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	r.run(40 * time.Minute)
+	operations, _ := tryMigctl(t, socket, "operations", "-o", "json")
+	_, id, _ := strings.Cut(operations, `"id": "`)
+	id, _, _ = strings.Cut(id, `"`)
+	migctl(t, socket, "rollback", "--yes", id)
+	r.run(61 * time.Minute)
+	if out, code := tryMigctl(t, socket, "apply", "--yes", "--gpus", "1", "--devices", "1g.5gb=4"); code != 4 {
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	r.run(75 * time.Minute)
+	r.until("idle")
+	r.run(100 * time.Minute)
+	delete(r.fired, "MigControlOperationFailed") // its time is that of the machine, not of the stepped clock
+	r.expectStory("MigControlOff", "MigControlReadOnly", "MigControlDegraded", "MigControlStuck",
+		"GpuDown", "GpuReadErrors", "MigDriverCallHung")
+}
+
+// free removes what is in the way of partition control, which sees that by itself.
+func (r *rollout) free(path, state string) {
+	r.t.Helper()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	r.until(state)
+}
+
+// until waits until partition control is in a state, of which it learns by itself, or until go test ends the test.
+func (r *rollout) until(state string) {
+	r.t.Helper()
+	want := []byte(`mig_control_state{state="` + state + `"} 1`)
+	for !bytes.Contains(r.exporters[0].request(http.MethodGet, "/metrics"), want) {
+	}
+}
