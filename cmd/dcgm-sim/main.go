@@ -7,6 +7,7 @@ package main
 
 //go:generate go run generate.go
 
+// #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>
 // #include "abi.h"
 // #include "dispatch.h"
@@ -17,6 +18,8 @@ import (
 	"os"
 	"runtime/cgo"
 	"unsafe"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
 func main() {
@@ -24,10 +27,10 @@ func main() {
 	os.Exit(2)
 }
 
-// dcgmSimOpen makes the state that the loaded library keeps for the life of its process.
+// simdcgmOpen makes the state that the loaded library keeps for the life of its process.
 //
-//export dcgmSimOpen
-func dcgmSimOpen() C.uintptr_t {
+//export simdcgmOpen
+func simdcgmOpen() C.uintptr_t {
 	return C.uintptr_t(cgo.NewHandle(newLibrary(getenv)))
 }
 
@@ -38,10 +41,29 @@ func getenv(name string) string {
 	return C.GoString(C.getenv(key))
 }
 
-// dcgmSimCall answers the function with a number. What its arguments point to is the caller's.
+// simdcgmFields describes at most n fields, in memory that is zero, and returns how many there are.
 //
-//export dcgmSimCall
-func dcgmSimCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {
+//export simdcgmFields
+func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
+	all := hostengine.Fields()
+	metas, texts := unsafe.Slice(to, n), unsafe.Slice(formats, n)
+	for i, f := range all[:min(len(all), int(n))] {
+		m := &metas[i]
+		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)
+		m.scope, m.nvmlFieldId, m.entityLevel = C.int(flag(f.Level != hostengine.NoEntity)), C.int(f.NVML), C.uint(f.Level)
+		m.valueFormat = &texts[i]
+		cString(m.tag[:], f.Tag)
+		cString(texts[i].shortName[:], f.Short)
+		cString(texts[i].unit[:], f.Unit)
+		texts[i].width = C.short(f.Width)
+	}
+	return C.int(len(all))
+}
+
+// simdcgmCall answers the function with a number. What its arguments point to is the caller's.
+//
+//export simdcgmCall
+func simdcgmCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {
 	l := cgo.Handle(state).Value().(*library)
 	return C.int(l.calls[function](l, args{(*[C.DCGM_SIM_MAX_ARGS]uintptr)(unsafe.Pointer(arguments))}))
 }

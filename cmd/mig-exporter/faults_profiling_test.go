@@ -78,11 +78,11 @@ func TestProfilingByDCGMIsPaused(t *testing.T) {
 	p.seconds(10).expectProfiled(t, "resumed", busy)
 }
 
-// TestDCGMWithoutRights: it matters when profiling is asked for, which is at the beginning.
+// TestDCGMWithoutRights: an embedded engine does not start without root's rights if a GPU is in MIG mode.
 func TestDCGMWithoutRights(t *testing.T) {
 	p := profiledNode(t, "{at: 0s, kind: dcgm-requires-root}")
 	p.seconds(20).expectProfiled(t, "without rights", -1)
-	if said := p.said("DCGM may not profile"); said != 1 {
+	if said := p.said("DCGM initialization error"); said != 1 {
 		t.Errorf("said %d times:\n%s", said, p.logText())
 	}
 }

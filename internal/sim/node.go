@@ -70,6 +70,7 @@ type board struct {
 	totals            totals
 	counters          map[CountersOf]*Activity // of instances, by their ids: seconds up to the running cell
 	errors            errorCounts
+	history           history
 }
 
 // Record is something that happened to a pod or a GPU and that an author of scenarios wants to know.

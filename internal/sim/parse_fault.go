@@ -40,8 +40,12 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultActivityAbove:   {nil, {"gpu"}},
 		FaultDCGMDown:        {nil, nil},
 		FaultDCGMRestart:     {nil, nil},
+		FaultDCGMHang:        {nil, nil},
 		FaultDCGMPaused:      {nil, nil},
 		FaultDCGMNonRoot:     {nil, nil},
+		FaultDCGMVersion:     {nil, nil},
+		FaultDCGMNoModule:    {nil, nil},
+		FaultDCGMGroups:      {nil, nil},
 	}
 }
 

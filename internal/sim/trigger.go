@@ -85,12 +85,36 @@ func (s *Subscription) failed() bool {
 	return true
 }
 
+// AwaitHostEngine blocks while the node's DCGM host engine is stopped.
+func (n *Node) AwaitHostEngine() {
+	for {
+		now := n.lock()
+		n.mu.Unlock()
+		var stopped bool
+		var until time.Time
+		n.faults(driverAsWhole, now, func(f *FaultSpec) {
+			if f.Kind != FaultDCGMHang {
+				return
+			}
+			if stopped = true; f.For > 0 {
+				until = n.start.Add(f.At + f.For)
+			}
+		})
+		if !stopped || !n.clock.wait(until, n.closed) {
+			return
+		}
+	}
+}
+
 // HostEngineState is how the node's DCGM host engine is.
 type HostEngineState struct {
 	Down     bool
 	Restarts int // so far
 	Paused   bool
 	NonRoot  bool
+	Mismatch bool // of its version and that of its clients
+	NoModule bool // only GPUs with GPM can be profiled
+	Taken    bool // all groups are another client's
 }
 
 // HostEngine tells how the node's DCGM host engine is.
@@ -106,6 +130,12 @@ func (n *Node) HostEngine() HostEngineState {
 			state.Paused = true
 		case FaultDCGMNonRoot:
 			state.NonRoot = true
+		case FaultDCGMVersion:
+			state.Mismatch = true
+		case FaultDCGMNoModule:
+			state.NoModule = true
+		case FaultDCGMGroups:
+			state.Taken = true
 		}
 	})
 	for i := range n.scenario.Faults {

@@ -4,8 +4,6 @@
 package hostengine
 
 import (
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -21,9 +19,11 @@ const (
 	OK                    Code = 0
 	BadParam              Code = -1
 	NotConfigured         Code = -5 // what an id stands for is not there
+	InitError             Code = -7
 	NotSupported          Code = -6
 	NoData                Code = -14
 	NotWatched            Code = -16
+	VersionMismatch       Code = -12
 	UnknownField          Code = -13
 	ConnectionNotValid    Code = -21
 	MaxLimit              Code = -24
@@ -31,6 +31,7 @@ const (
 	RequiresRoot          Code = -29
 	ProfilingNotSupported Code = -36
 	NVMLError             Code = -8
+	ModuleNotLoaded       Code = -33
 )
 
 // Error is DCGM's text; the codes without one here are answered with the general one.
@@ -38,9 +39,11 @@ func (c Code) Error() string {
 	texts := map[Code]string{
 		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported", NotConfigured: "Setting not configured",
 		NoData: "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
+		InitError: "DCGM initialization error", VersionMismatch: "API version mismatch",
 		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
 		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
 		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
+		ModuleNotLoaded: "This request is serviced by a module of DCGM that is not currently loaded",
 	}
 	if text, ok := texts[c]; ok {
 		return text
@@ -53,7 +56,9 @@ type Level int
 
 // The levels.
 const (
+	NoEntity        Level = 0 // the node as a whole
 	GPU             Level = 1
+	VGPU            Level = 2
 	GPUInstance     Level = 4
 	ComputeInstance Level = 5
 )
@@ -74,30 +79,47 @@ type Member struct {
 	ProfileID      uint32
 	Slices         int
 
-	place gpu.Placement // which the hierarchy does not tell
+	// What the hierarchy does not tell: the places of the instance and of its GPU instance, and the profile of that.
+	place, giPlace gpu.Placement
+	giProfile      uint32
 }
 
 // The limits of DCGM.
 const (
-	maxGroups   = 64
+	maxGroups   = 64 // two of them are the engine's own
 	minInterval = 100 * time.Millisecond
-	// lag is for how long the hierarchy does not show a change: 1 to 2 s on real nodes.
-	lag = 1500 * time.Millisecond
+	// lag is for how long the hierarchy does not show a change: at most 1 s (seen on DCGM 4.5.3).
+	lag = time.Second
 )
 
-// Engine is a host engine. It is safe for concurrent use.
+// Kind is how an engine is run.
+type Kind int
+
+// The kinds of engines.
+const (
+	// Embedded is one within its client's process: it begins with the first session and ends with the last.
+	Embedded Kind = iota
+	// Remote is one in a process of its own, which outlives its clients.
+	Remote
+)
+
+// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its lock, so that all others
+// wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
 type Engine struct {
 	node *sim.Node
+	kind Kind
+	meta map[uint16]Field // by id
 
 	mu       sync.Mutex
 	restarts int // of the node's, that have been seen
 	life     int // grows with every beginning
 	began    bool
-	mode     []bool // MIG mode by GPU when it began: it follows no change of that
+	mode     []bool // MIG mode by GPU when an embedded engine began: it follows no change of that
 	trees    []tree
 	freeIDs  map[Level][]uint32
 	nextID   map[Level]uint32
 	sessions int // since the beginning
+	opened   int // of them, not closed yet
 	lastID   uintptr
 	groups   map[uintptr]*group
 	fields   map[uintptr]*fieldGroup
@@ -119,7 +141,13 @@ type fieldGroup struct {
 }
 
 // New makes an engine, which is started by the first session.
-func New(node *sim.Node) *Engine { return &Engine{node: node} }
+func New(node *sim.Node, kind Kind) *Engine {
+	e := &Engine{node: node, kind: kind, meta: make(map[uint16]Field)}
+	for _, f := range Fields() {
+		e.meta[f.ID] = f
+	}
+	return e
+}
 
 // Session is a connection to the engine. Groups and watches end with it.
 type Session struct {
@@ -128,7 +156,7 @@ type Session struct {
 	life   int // of the engine when it was opened
 }
 
-// Open connects.
+// Open connects to a remote engine, or starts an embedded one. Without root's rights that fails if a GPU is in MIG mode.
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,11 +164,13 @@ func (e *Engine) Open() (*Session, error) {
 		return nil, err
 	}
 	e.sessions++
+	e.opened++
 	return &Session{engine: e, number: e.sessions, life: e.life}, nil
 }
 
 // alive lets the faults of the moment have their way, and begins anew after a restart.
 func (e *Engine) alive() error {
+	e.node.AwaitHostEngine()
 	state := e.node.HostEngine()
 	if state.Down {
 		e.began = false
@@ -149,22 +179,51 @@ func (e *Engine) alive() error {
 	if e.began && state.Restarts == e.restarts {
 		return nil
 	}
+	mode, err := e.modes(state.NonRoot)
+	if err != nil {
+		return err
+	}
 	e.restarts, e.began = state.Restarts, true
 	e.life++
-	e.groups, e.fields = map[uintptr]*group{}, map[uintptr]*fieldGroup{}
+	e.opened = 0
+	e.groups, e.fields = e.ownGroups(), map[uintptr]*fieldGroup{}
 	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
 	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
-	e.trees, e.mode = make([]tree, e.node.Count()), make([]bool, e.node.Count())
-	for i := range e.mode {
-		if s, err := e.node.Read(i, gpu.ReadingMIG); err == nil {
-			e.mode[i] = s.MIGEnabled
+	e.trees, e.mode = make([]tree, e.node.Count()), mode
+	return nil
+}
+
+// modes are the MIG modes of the GPUs as an embedded engine begins.
+func (e *Engine) modes(nonRoot bool) ([]bool, error) {
+	mode := make([]bool, e.node.Count())
+	for i := range mode {
+		if e.kind == Remote {
+			continue
+		}
+		s, err := e.node.Read(i, gpu.ReadingMIG)
+		switch {
+		case err != nil:
+		case s.MIGEnabled && nonRoot:
+			return nil, InitError
+		default:
+			mode[i] = s.MIGEnabled
 		}
 	}
-	return nil
+	return mode, nil
 }
 
 // enter begins a call of a session; where err is nil the engine is locked.
 func (s *Session) enter() error {
+	err := s.connected()
+	if err == nil && s.engine.node.HostEngine().Mismatch {
+		s.engine.mu.Unlock()
+		err = VersionMismatch
+	}
+	return err
+}
+
+// connected locks the engine for a session that is still valid; where err is nil the engine is locked.
+func (s *Session) connected() error {
 	e := s.engine
 	e.mu.Lock()
 	err := e.alive()
@@ -177,12 +236,34 @@ func (s *Session) enter() error {
 	return err
 }
 
-// Close ends the session with its groups, field groups and watches.
+// The versions of DCGM that the simulated node has.
+const (
+	Version = "4.5.3"
+	// otherVersion is that of a remote engine which does not fit its clients.
+	otherVersion = "4.2.3"
+)
+
+// Version returns the engine's version of DCGM. An embedded engine has its library's.
+func (s *Session) Version() (string, error) {
+	if err := s.connected(); err != nil {
+		return "", err
+	}
+	defer s.engine.mu.Unlock()
+	if s.engine.kind == Remote && s.engine.node.HostEngine().Mismatch {
+		return otherVersion, nil
+	}
+	return Version, nil
+}
+
+// Close ends the session with its groups, field groups and watches, and an embedded engine with its last session.
 func (s *Session) Close() {
-	if s.enter() != nil {
+	if s.connected() != nil {
 		return
 	}
 	defer s.engine.mu.Unlock()
+	if s.engine.opened--; s.engine.opened == 0 && s.engine.kind == Embedded {
+		s.engine.began = false
+	}
 	for id, g := range s.engine.groups {
 		if g.session == s.number {
 			s.engine.dropGroup(id)
@@ -206,99 +287,4 @@ func (s *Session) GPUs() ([]uint32, error) {
 		list = append(list, uint32(i))
 	}
 	return list, nil
-}
-
-// CreateGroup makes an empty group.
-func (s *Session) CreateGroup(name string) (uintptr, error) {
-	if err := s.enter(); err != nil {
-		return 0, err
-	}
-	e := s.engine
-	defer e.mu.Unlock()
-	if len(e.groups) >= maxGroups {
-		return 0, MaxLimit
-	}
-	e.lastID++
-	e.groups[e.lastID] = &group{session: s.number, name: name}
-	return e.lastID, nil
-}
-
-// AddEntity adds an entity to a group.
-func (s *Session) AddEntity(id uintptr, entity Entity) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	e := s.engine
-	defer e.mu.Unlock()
-	g := e.groups[id]
-	if g == nil || !e.exists(entity) || slices.Contains(g.entities, entity) {
-		return BadParam
-	}
-	g.entities = append(g.entities, entity)
-	return nil
-}
-
-// DestroyGroup ends a group and its watches.
-func (s *Session) DestroyGroup(id uintptr) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.engine.mu.Unlock()
-	if s.engine.groups[id] == nil {
-		return NotConfigured
-	}
-	s.engine.dropGroup(id)
-	return nil
-}
-
-func (e *Engine) dropGroup(id uintptr) {
-	delete(e.groups, id)
-	for key := range e.watches {
-		if key.group == id {
-			delete(e.watches, key)
-		}
-	}
-}
-
-// CreateFieldGroup makes a set of fields.
-func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
-	if err := s.enter(); err != nil {
-		return 0, err
-	}
-	e := s.engine
-	defer e.mu.Unlock()
-	switch {
-	case len(fields) == 0:
-		return 0, BadParam
-	case len(e.fields) >= maxGroups:
-		return 0, MaxLimit
-	}
-	for _, f := range fields {
-		if !known(f) {
-			return 0, UnknownField
-		}
-	}
-	e.lastID++
-	e.fields[e.lastID] = &fieldGroup{session: s.number, ids: slices.Clone(fields)}
-	return e.lastID, nil
-}
-
-// DestroyFieldGroup ends a set of fields; its watches go on.
-func (s *Session) DestroyFieldGroup(id uintptr) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.engine.mu.Unlock()
-	if s.engine.fields[id] == nil {
-		return NotConfigured
-	}
-	delete(s.engine.fields, id)
-	return nil
-}
-
-// Counts are how much of everything there is, for tests.
-func (e *Engine) Counts() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups), len(e.fields), len(e.watches))
 }
