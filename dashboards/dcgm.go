@@ -3,7 +3,10 @@ package dashboards
 // The node's dashboard in the names of dcgm-exporter, for those who have not moved yet. It also reads dcgm-exporter itself, which
 // repeats what is of the whole GPU on each instance: such values are taken once.
 
-const dcgmRows = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE, slice"
+const (
+	dcgmUnit = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
+	dcgmRows = dcgmUnit + ", slice"
+)
 
 type dcgmScope struct{ all string }
 
@@ -13,6 +16,15 @@ func (d dcgmScope) of(field string, more ...string) string {
 
 // board returns a value of the whole GPU, once.
 func (d dcgmScope) board(field string) string { return by("max", byGPU, d.of(field)) }
+
+// each returns one value for each instance: while a pod of the exporter is replaced, there are two.
+func (d dcgmScope) each(expr string) string { return by("max", dcgmUnit, expr) }
+
+// held selects the series of devices that pods hold. On all others the labels of a pod are the exporter's own, as Prometheus adds them to what it
+// scrapes, up included.
+func (d dcgmScope) held() string {
+	return `({__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",` + d.all + `} unless on (cluster, instance, namespace, pod) up)`
+}
 
 // named names instances by profile and id, which is all that these names tell: 3g.20gb#1.
 func (d dcgmScope) named(expr string) string {
@@ -32,12 +44,12 @@ func (d dcgmScope) device(field string) string {
 // inventory has a row for each GPU and each instance.
 func (d dcgmScope) inventory() string {
 	return by("max", dcgmRows, any2(
-		`label_replace(max by (cluster, instance, gpu, UUID) (`+d.of("DEV_GPU_TEMP")+`), "slice", "`+wholeGPU+`", "", "")`,
+		called("max by (cluster, instance, gpu, UUID) ("+d.of("DEV_GPU_TEMP")+")", wholeGPU),
 		d.named(d.of("DEV_FB_USED", `GPU_I_ID!=""`))))
 }
 
 func (d dcgmScope) onInventory(ofBoard, ofInstance string) string {
-	values := `label_replace(max by (cluster, instance, gpu, UUID) (` + ofBoard + `), "slice", "` + wholeGPU + `", "", "")`
+	values := called("max by (cluster, instance, gpu, UUID) ("+ofBoard+")", wholeGPU)
 	if ofInstance != "" {
 		values = any2(values, d.named(ofInstance))
 	}
@@ -48,13 +60,14 @@ func dcgm() dashboard {
 	d := dcgmScope{`cluster=~"$cluster",instance="$node",gpu=~"$gpu",GPU_I_PROFILE=~"$profile"`}
 	xid := d.of("DEV_XID_ERRORS")
 	const on = "cluster, instance, gpu, err_code"
-	count := "count by (" + byGPU + ") (" + d.of("DEV_FB_USED")
+	count := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED"))
+	before := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
 	return dashboard{
 		uid: dcgmUID, title: "GPU node (names of dcgm-exporter)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
 		description: "The node's dashboard on the families of dcgm-exporter (--metrics.names=dcgm or both). It works with dcgm-exporter too, less what that does not serve.",
 		variables:   nodeVariables("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE"),
 		annotations: []object{
-			annotation("Number of slices", countHue, "abs("+count+") - "+count+" offset $__rate_interval)) > 0", "Number of slices changed", "GPU {{gpu}}"),
+			annotation("Number of slices", countHue, "abs("+count+") - "+before+")) > 0", "Number of slices changed", "GPU {{gpu}}"),
 			annotation("XIDs", red, "max by ("+on+") ("+xid+" > 0) unless on ("+on+") ("+xid+" offset $__rate_interval)", "XID {{err_code}}", "GPU {{gpu}}"),
 		},
 		rows: []row{
@@ -75,7 +88,7 @@ func dcgmStats(d dcgmScope) []panel {
 			queries:     []query{{expr: "count(" + d.board("DEV_GPU_TEMP") + ")", legend: "GPUs"}}},
 		{kind: stat, title: "Slices", unit: "none", hue: countHue, w: 8, h: 4,
 			description: "GPU instances that have a compute instance.",
-			queries:     []query{{expr: "count(" + d.of("DEV_FB_USED", `GPU_I_ID!=""`) + ") or 0 * count(" + d.board("DEV_GPU_TEMP") + ")", legend: "slices"}}},
+			queries:     []query{{expr: "count(" + d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`)) + ") or 0 * count(" + d.board("DEV_GPU_TEMP") + ")", legend: "slices"}}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 8, h: 4,
 			description: "What the boards draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter count a board again for each of its slices.",
 			queries:     []query{{expr: "sum(" + d.board("DEV_POWER_USAGE") + ")", legend: "drawn"}}},
@@ -83,10 +96,8 @@ func dcgmStats(d dcgmScope) []panel {
 }
 
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
-	const on = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
-	used, free, reserved := d.of("DEV_FB_USED", more...), d.of("DEV_FB_FREE", more...), d.of("DEV_FB_RESERVED", more...)
-	sum := func(x string) string { return by("max", on, x) }
-	return sum(used) + " / (" + sum(used) + " + " + sum(free) + " + " + sum(reserved) + ")"
+	field := func(name string) string { return d.each(d.of(name, more...)) }
+	return field("DEV_FB_USED") + " / (" + field("DEV_FB_USED") + " + " + field("DEV_FB_FREE") + " + " + field("DEV_FB_RESERVED") + ")"
 }
 
 func dcgmTable(d dcgmScope) panel {
@@ -94,16 +105,16 @@ func dcgmTable(d dcgmScope) panel {
 	both := func(field string) string {
 		return d.onInventory(d.of(field, gpu), d.of(field, instance, `GPU_CI_ID=""`))
 	}
-	const on = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
-	pods := "max by (" + on + `, namespace, pod) ({__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",` + d.all + "})"
-	single := `label_join(` + pods + ` and on (` + on + `) (count by (` + on + `) (` + pods + `) == 1), "holder", "/", "namespace", "pod")`
-	several := `label_replace(count_values by (` + on + `) ("n", count by (` + on + `) (` + pods + `) > 1), "holder", "$1 pods", "n", "(.*)")`
+	pods := by("max", dcgmUnit+", namespace, pod", d.held())
+	count := by("count", dcgmUnit, pods)
+	single := `label_join(` + pods + ` and on (` + dcgmUnit + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
+	several := `label_replace(count_values by (` + dcgmUnit + `) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
 	holder := by("max", dcgmRows+", namespace, pod, holder", `label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
 	return panel{
 		kind: table, title: "Every GPU and slice, and who holds it", hue: fine, w: 24, h: 11,
 		description: "One row for each GPU, then one for each slice of it. n/a: these names do not tell, or a slice has no such thing. free or unknown: no series names a pod; these names cannot tell which of both. The same dashboard in mig-exporter's own names tells placement, state, and the power of a slice.",
 		queries: []query{
-			{ref: "Holder", expr: holder + ` or on (` + dcgmRows + `) label_replace(` + d.inventory() + `, "holder", "free or unknown", "", "")`},
+			{ref: "Holder", expr: allPods(holder + " or on (" + dcgmRows + ") " + label(d.inventory(), "holder", "free or unknown"))},
 			{ref: "Engine", expr: both("PROF_GR_ENGINE_ACTIVE")},
 			{ref: "Tensor", expr: both("PROF_PIPE_TENSOR_ACTIVE")},
 			{ref: "DRAM", expr: both("PROF_DRAM_ACTIVE")},
@@ -145,7 +156,7 @@ func dcgmUse(d dcgmScope) []panel {
 func dcgmMemory(d dcgmScope) []panel {
 	stack := lines("Memory used", "mbytes", memoryHue, "Memory in use on each device, on top of each other. A GPU with slices is there as its slices only.", d.device("DEV_FB_USED"), deviceLegend)
 	stack.stacked = true
-	who := by("max", byDevice+", namespace, pod", d.named(`{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",`+d.all+`}`)) + " * 0 + 1"
+	who := by("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
 	return []panel{stack, {kind: stateTimeline, title: "Who held what", unit: "none", hue: activityHue, w: 12, h: 8,
 		description: "Each pod for as long as it held a device: in these names its labels are on the device's series, which end when it changes hands.",
 		values:      []valueMap{{"1", "held", activityHue}},

@@ -40,10 +40,10 @@ func nodeLayout(s scope) []panel {
 			queries:     []query{{expr: holding, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"}}},
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 12, h: 8,
 			description: "GPU instances of each profile that could be created now, on all GPUs that are chosen. Profiles compete for the same room: these numbers do not add up. 0 everywhere with MIG on: the node is full, or what is left is stranded.",
-			queries:     []query{{expr: "sum by (mig_profile) (" + s.slice("nvidia_gpu_mig_profile_instances_available") + ")", legend: "{{mig_profile}}"}}},
+			queries:     []query{{expr: by("sum", "mig_profile", s.eachSlice("nvidia_gpu_mig_profile_instances_available")), legend: "{{mig_profile}}"}}},
 		{kind: timeSeries, title: "Memory slices: used, free, stranded", unit: "none", hue: countHue, stacked: true, w: 12, h: 8, colors: ofSlices(),
 			description: "Memory slices of the GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them: only another layout of the GPU gives them back.",
-			queries:     []query{{expr: "sum by (state) (" + s.gpu("nvidia_gpu_mig_slices", `kind="memory"`) + ")", legend: "{{state}}"}}},
+			queries:     []query{{expr: by("sum", "state", by("max", onGPU+", state", s.gpu("nvidia_gpu_mig_slices", `kind="memory"`))), legend: "{{state}}"}}},
 	}
 }
 
@@ -67,10 +67,7 @@ func nodeUse(s scope) []panel {
 func nodeMemory(s scope) []panel {
 	share := lines("Memory used, of what the device has", "percentunit", memoryHue,
 		"Part of the device's own memory. Above 95 %: the next allocation may fail. Ask for a profile with more memory, or find the leak.",
-		s.devices(
-			ratio(s.slice("nvidia_gpu_memory_used_bytes"), s.slice("nvidia_gpu_memory_total_bytes"), onGPU),
-			ratio(s.slice("nvidia_mig_gpu_instance_memory_used_bytes"), s.slice("nvidia_mig_gpu_instance_memory_total_bytes"), onSlice+", mig_profile")),
-		deviceLegend)
+		s.devices(s.memoryRatios()), deviceLegend)
 	share.steps = []step{{0.95, amber}}
 	stack := lines("Memory used", "bytes", memoryHue,
 		"Memory in use on each device, on top of each other. A GPU with MIG is there as its slices only: the sum is what the node uses in its devices.",
@@ -96,7 +93,7 @@ func nodePower(s scope) []panel {
 		power,
 		ofOne(lines("Power, of the limit", "percentunit", powerHue,
 			"What each board draws, of the limit in force. At 100 % the board slows its clocks down (sw_power_cap).",
-			by("max", byGPU, ratio(s.gpu("nvidia_gpu_power_watts"), s.gpu("nvidia_gpu_power_limit_watts"), onGPU)), gpuLegend)),
+			by("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")), gpuLegend)),
 		temperature,
 		slowed,
 	}
@@ -117,10 +114,10 @@ func nodeErrors(s scope) []panel {
 			sortBy: []string{"GPU"}},
 		counts("XIDs", red,
 			"How many XIDs came in each interval. See the table for their numbers.",
-			by("sum", byGPU, "increase("+s.gpu("nvidia_gpu_xids_total")+"[$__rate_interval])"), gpuLegend),
+			sumOfGPUs(byGPU, "", "increase("+s.gpu("nvidia_gpu_xids_total")+"[$__rate_interval])"), gpuLegend),
 		counts("Memory errors (ECC)", red,
 			"New errors in each interval, all locations together. Corrected ones cost nothing by themselves; uncorrected ones end processes. Under MIG the driver tells aggregate counts only.",
-			by("sum", byGPU+", severity", "increase("+s.gpu("nvidia_gpu_ecc_errors_total", `lifetime="aggregate"`)+"[$__rate_interval])"), "GPU {{gpu}} {{severity}}"),
+			by("sum", byGPU+", severity", by("max", onGPU+", severity, location", "increase("+s.gpu("nvidia_gpu_ecc_errors_total", `lifetime="aggregate"`)+"[$__rate_interval])")), "GPU {{gpu}} {{severity}}"),
 		counts("Failed readings", amber,
 			"Readings of a GPU that failed in each interval, by what was read and why. lost: it fell off the bus; reset_required: reset it; timeout: it hangs.",
 			s.only("reading, reason", "none", "increase("+s.gpu("nvidia_gpu_read_errors_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reading}} {{reason}}"),
@@ -158,7 +155,7 @@ func nodeDriver(s scope) []panel {
 }
 
 func nodeLinks(s scope) []panel {
-	rate := func(family string) string { return by("sum", byGPU, "rate("+s.gpu(family)+"[$__rate_interval])") }
+	rate := func(family string) string { return sumOfGPUs(byGPU, "", "rate("+s.gpu(family)+"[$__rate_interval])") }
 	link := func(title, name, text string) panel {
 		p := lines(title, "Bps", linkHue, text, rate("nvidia_gpu_"+name+"_receive_bytes_total"), "GPU {{gpu}} in")
 		p.queries = append(p.queries, query{expr: rate("nvidia_gpu_" + name + "_transmit_bytes_total"), legend: "GPU {{gpu}} out"})

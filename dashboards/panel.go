@@ -1,5 +1,7 @@
 package dashboards
 
+import "slices"
+
 // kind is the type of a panel, by Grafana's name.
 type kind string
 
@@ -43,6 +45,9 @@ type column struct {
 }
 
 func (p panel) object(id, x, y int) object {
+	if p.kind == table {
+		p.columns = append(slices.Clone(p.columns), column{field: linkCluster, hidden: true})
+	}
 	o := object{
 		"id": id, "type": string(p.kind), "title": p.title, "description": p.description, "datasource": prometheus(),
 		"gridPos": object{"x": x, "y": y, "w": p.w, "h": p.h}, "targets": p.targets(), "pluginVersion": "11.0.0",
@@ -62,7 +67,7 @@ func (p panel) targets() []object {
 		}
 		format, instant := "time_series", q.instant || p.kind == stat || p.kind == barGauge
 		if p.kind == table {
-			format, instant = "table", true
+			format, instant, q.expr = "table", true, withCluster(q.expr)
 		}
 		list = append(list, object{
 			"refId": q.ref, "datasource": prometheus(), "editorMode": "code", "expr": q.expr, "legendFormat": q.legend,

@@ -37,7 +37,7 @@ func (p panel) transformations() []object {
 		list = append(list, object{"id": "merge", "options": object{}})
 	}
 	list = append(list, object{"id": "filterFieldsByName", "options": object{"include": object{"names": keep}}})
-	if _, ok := order["gpu"]; ok {
+	if slices.Contains(p.sortBy, "GPU") {
 		list = append(list, object{"id": "convertFieldType", "options": object{
 			"fields": object{}, "conversions": []object{{"targetField": "gpu", "destinationType": "number"}},
 		}})

@@ -4,14 +4,14 @@ import "strings"
 
 // The containers of the chosen namespaces and pods.
 const (
-	namespaces = `cluster=~"$cluster",instance=~"$node",namespace=~"$namespace"`
+	namespaces = inFleet + `,namespace=~"$namespace"`
 	pods       = namespaces + `,pod=~"$pod"`
 	podRows    = "cluster, instance, namespace, pod"
 	ruled      = " Needs the recording rules in deploy/prometheus."
 )
 
 func workloads() dashboard {
-	holders := "{" + podInfo + `,cluster=~"$cluster",instance=~"$node"`
+	holders := "{" + podInfo + "," + inFleet
 	return dashboard{
 		uid: workloadUID, title: "GPU workloads", from: "now-24h", tags: []string{"gpu", "mig"},
 		description: "Which namespaces and pods use GPUs and slices, how many of those that there are, and what they use of them.",
@@ -22,9 +22,7 @@ func workloads() dashboard {
 			choice("namespace", "Namespace", "label_values("+holders+"}, namespace)", false),
 			choice("pod", "Pod", "label_values("+holders+`,namespace=~"$namespace"}, pod)`, false),
 		},
-		annotations: []object{
-			annotation("Layout changes", countHue, `sum by (cluster, instance) (instance:nvidia_layout_changes:increase5m{cluster=~"$cluster",instance=~"$node"}) > 0`, "Layout changed", "{{instance}}"),
-		},
+		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(workloadStats(), workloadTable())},
 			{title: "Namespaces", panels: workloadNamespaces()},
@@ -34,9 +32,9 @@ func workloads() dashboard {
 }
 
 func workloadStats() []panel {
-	const whole = `cluster=~"$cluster",instance=~"$node"`
+	s := fleetScope()
 	held := "max by (cluster, instance, uuid, gpu_instance) ({" + podInfo + "," + pods + "})"
-	all := "count(" + in("nvidia_mig_gpu_instance_info", whole) + " or (" + in("nvidia_gpu_up", whole) + " unless on (cluster, instance, uuid) (" + in("nvidia_gpu_mig_enabled", whole) + " == 1)))"
+	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " + s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 	return []panel{
 		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
 			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or no kubelet tells.",
@@ -46,7 +44,7 @@ func workloadStats() []panel {
 			queries:     []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 6, h: 4,
 			description: "What the chosen pods draw on devices that they have to themselves, and what all boards draw. The difference: other pods, shared devices, idle power of free devices.",
-			queries:     []query{{expr: "sum(" + in("nvidia_gpu_container_power_estimate_watts", pods) + ")", legend: "of these pods"}, {expr: "sum(" + in("nvidia_gpu_power_watts", whole) + ")", legend: "of all boards"}}},
+			queries:     []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"}, {expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all boards"}}},
 		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
 			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each minute. Slices have estimates." + ruled,
 			queries:     []query{{expr: "sum(sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
@@ -58,9 +56,14 @@ func onPods(expr string) string {
 	return any2(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
 }
 
+// eachContainer returns one value for each container and device of the chosen pods.
+func eachContainer(family string, more ...string) string {
+	return by("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job", in("nvidia_gpu_container_"+family, pods, more...))
+}
+
 func workloadTable() panel {
 	of := func(op, family string) string {
-		return onPods(by(op, podRows, in("nvidia_gpu_container_"+family, pods)))
+		return onPods(by(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	sm := in("nvidia_gpu_container_sm_activity_ratio", pods)
@@ -105,7 +108,7 @@ func workloadNamespaces() []panel {
 	}
 	held := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG of the chosen nodes. On top of each other they are all of which it is known."+ruled,
-		`sum by (state) (instance:nvidia_devices:count{cluster=~"$cluster",instance=~"$node"})`, "{{state}}")
+		"sum by (state) ("+in("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
 	held.stacked, held.colors = true, ofDevices()
 	return []panel{
 		held,
@@ -126,9 +129,7 @@ func workloadPods() []panel {
 	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
 	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
 	line := func(op, family string) string {
-		x := in("nvidia_gpu_container_"+family, pods)
-		s := scope{slices: `cluster=~"$cluster",instance=~"$node"`}
-		return by(op, labels, any2(s.placed(x), called(in("nvidia_gpu_container_"+family, pods, `gpu_instance=""`), "whole")))
+		return by(op, labels, any2(fleetScope().placed(eachContainer(family)), called(eachContainer(family, `gpu_instance=""`), "whole")))
 	}
 	memory := lines("Memory used by each pod", "bytes", memoryHue,
 		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)

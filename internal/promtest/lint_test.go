@@ -19,6 +19,9 @@ func TestDashboardsAreSound(t *testing.T) {
 		if d.SchemaVersion != 39 || d.GraphTooltip != 1 || d.Title == "" || d.Description == "" || !slices.Contains(d.Tags, "mig-exporter") {
 			t.Errorf("%s: schema %d, tooltip %d, title %q, description %q, tags %v", uid, d.SchemaVersion, d.GraphTooltip, d.Title, d.Description, d.Tags)
 		}
+		if len(d.Annotations.List) != 3 {
+			t.Errorf("%s: annotations %v, want layout changes, XIDs and Grafana's own", uid, d.Annotations.List)
+		}
 		if len(d.Links) != 1 || !d.Links[0].IncludeVars || !d.Links[0].KeepTime {
 			t.Errorf("%s: links %v do not keep the variables and the time", uid, d.Links)
 		}
@@ -170,7 +173,7 @@ func lintLink(t *testing.T, about, url string, boards map[string]grafanaDashboar
 		t.Errorf("%s: link %s leads to no dashboard", about, url)
 		return
 	}
-	for _, keep := range []string{"${datasource:queryparam}", "${cluster:queryparam}", "${__url_time_range}"} {
+	for _, keep := range []string{"${datasource:queryparam}", "var-cluster=${__data.fields.link_cluster:percentencode}", "${__url_time_range}"} {
 		if !strings.Contains(parts[2], keep) {
 			t.Errorf("%s: link %s lacks %s", about, url, keep)
 		}

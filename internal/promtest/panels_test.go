@@ -161,7 +161,7 @@ type answer struct {
 func (e *Engine) ask(target grafanaTarget, v view) (answer, error) {
 	ctx := context.Background()
 	expr := v.fill(target.Expr)
-	if strings.Contains(expr, "$") && !strings.Contains(expr, `"$1`) {
+	if regexp.MustCompile(`\$\{?[a-zA-Z_]`).MatchString(expr) {
 		return answer{}, fmt.Errorf("a variable is left in %s", expr)
 	}
 	var q promql.Query
