@@ -24,7 +24,7 @@ func fleet() dashboard {
 			{title: "Use", panels: fleetUse()},
 			// Advice on sizes of slices has its place here, after the underused whole GPUs.
 			{title: "Underused whole GPUs: candidates for MIG", panels: []panel{fleetUnderused()}},
-			{title: "Stranded room", panels: fleetRoom()},
+			{title: "Free and stranded slices", panels: fleetRoom()},
 			{title: "Power and energy", panels: fleetPower()},
 			{title: "What changed", panels: fleetHistory()},
 			{title: "Partition control", collapsed: true, panels: fleetControl()},
@@ -51,10 +51,10 @@ func fleetStats() []panel {
 			description: "GPUs whose last reading failed. They are in the table below.",
 			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Those of which it is not known are in neither number." + ruled,
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number." + ruled,
 			queries:     []query{{expr: "sum by (state) (" + in("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
 		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
-			description: "What all boards draw now. Slices are inside: nothing is counted twice.",
+			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
 			queries:     []query{{expr: "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"}}},
 	}
 }
@@ -67,8 +67,8 @@ func fleetProblems() panel {
 	gone := label(label(constant(stateGone, stopped), "slice", "(node)"), "gpu", "All")
 	healthy := label(constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")"), "slice", "(all that report)")
 	return panel{
-		kind: table, title: "What is wrong, and whose it is", hue: fine, w: 24, h: 10,
-		description: "GPUs and slices that are not well, the worst first, with the pods that hold them, and nodes that stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
+		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
+		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
 			{ref: "State", expr: wrong + " or " + gone + " or on () " + healthy},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(gone)},
@@ -97,7 +97,7 @@ func fleetNodes() panel {
 		return "sum by (" + nodeRows + ") (" + s.eachGPU(family, more...) + ")"
 	}
 	return panel{
-		kind: table, title: "Every node", hue: fine, w: 24, h: 9,
+		kind: table, title: "All nodes", hue: fine, w: 24, h: 9,
 		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. Held and idle: devices that a container holds and whose SMs had nothing to do for an hour. Stranded: memory slices that no profile can use as the layout is. n/a: not known." + ruled,
 		queries: []query{
 			{ref: "GPUs", expr: inventory},
@@ -135,21 +135,22 @@ func heldFor(time, devices string) string {
 func fleetUse() []panel {
 	sum := func(name, labels string) string { return "sum by (" + labels + ") (" + in(name, inFleet) + ")" }
 	activity := ofOne(lines("SM activity of whole GPUs and of slices", "percentunit", activityHue,
-		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that tell no activity, are not in it. Field reports have whole GPUs at 10 to 30 %."+ruled,
+		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
 		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}"))
 	devices := lines("Devices: held and free", "none", countHue,
-		"Slices and GPUs without MIG, on top of each other: all of which it is known. Free all day: too many; nothing free all day: pods wait."+ruled,
+		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: too many; nothing free all day: pods wait."+ruled,
 		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
 	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
 	idle := "max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet) + "[1h:5m]) < 0.01 and on (" + deviceRow + ") " + in("device:nvidia_allocated", inFleet) + " == 1"
+	count := lines("Held and idle for an hour", "none", countHue,
+		"Devices that a container holds and whose SMs had nothing to do for an hour: idle allocations. The table beside names them."+ruled,
+		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
+	count.colors = activity.colors
 	return []panel{
-		activity, devices,
-		lines("Held and idle for an hour", "none", countHue,
-			"Devices that a container holds and whose SMs had nothing to do for an hour: idle allocations. The table beside names them."+ruled,
-			sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}"),
-		{kind: table, title: "Who holds devices that are idle", hue: fine, w: 12, h: 8,
-			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask their owners whether they still need them; a notebook that is kept open is typical." + ruled,
+		activity, devices, count,
+		{kind: table, title: "Idle devices and their pods", hue: fine, w: 12, h: 8,
+			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask the owners whether they still need them; often it is a notebook that was left open." + ruled,
 			queries:     []query{{ref: "Busy", expr: heldFor("1h", idle)}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
@@ -210,9 +211,9 @@ func fleetRoom() []panel {
 		room,
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
 			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the same room: these numbers do not add up.",
-			queries:     []query{{expr: by("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available", `mig_profile=~"$profile"`)), legend: "{{mig_profile}}"}}},
+			queries:     []query{{expr: "sort_desc(" + by("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available", `mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
 		{kind: table, title: "GPUs with stranded memory slices", hue: fine, w: 6, h: 8,
-			description: "Another layout would give these slices back. migctl plans one that leaves held slices alone.",
+			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
 			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + in("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
@@ -225,14 +226,14 @@ func fleetRoom() []panel {
 func fleetPower() []panel {
 	sum := func(name string) string { return "sum by (cluster) (" + in(name, inFleet) + ")" }
 	power := lines("Power", "watt", powerHue,
-		"What the boards of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
+		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
 		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn")
 	power.queries = append(power.queries,
 		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
 		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
-	power.colors = map[string]string{"limit": fine, "not in a slice": slate}
+	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
 	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 12, h: 8,
-		description: "Of all boards: power, added up each minute. Minutes without data are not in it." + ruled,
+		description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
 		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + in("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
 }
 
@@ -242,8 +243,8 @@ func fleetHistory() []panel {
 			"sum by (cluster, instance) ("+in(rule, inFleet)+") > 0 or on () label_replace(sum("+in(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
 	return []panel{
-		changed("Layout changes", countHue, "Slices that were created or destroyed, by anyone.", "instance:nvidia_layout_changes:increase5m"),
-		changed("XIDs", red, "XIDs by node. The node's dashboard tells which, and whose slice.", "instance:nvidia_xids:increase5m"),
+		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.", "instance:nvidia_layout_changes:increase5m"),
+		changed("XIDs", red, "XIDs by node. The dashboard of the node shows which, and the slice.", "instance:nvidia_xids:increase5m"),
 	}
 }
 
@@ -253,10 +254,10 @@ func fleetControl() []panel {
 	}
 	return []panel{
 		counts("Operations", countHue,
-			"Operations of partition control that ended in each interval, by what they were and how they ended. failed and interrupted: the history of migctl tells why.",
+			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl operations says why.",
 			"sum by (verb, result) (max by (cluster, instance, verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
 		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,
-			description: "degraded, stuck, read-only and off want an operator: migctl on the node tells what to do. Nodes without partition control have no line.",
+			description: "degraded, stuck, read-only and off need an operator: migctl on the node says what to do. Nodes without partition control have no line.",
 			values:      []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber}, {"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},
 			queries: []query{{legend: "{{instance}}", expr: state("off", "6") + " or " + state("read-only", "5") + " or " + state("stuck", "4") +
 				" or " + state("degraded", "3") + " or " + state("running", "2") + " or " + state("idle", "1")}}},

@@ -64,7 +64,7 @@ func healthStats() []panel {
 			description: "Targets of the same jobs whose last scrape failed. Their GPUs have no data. Look at the pod or the service on the node.",
 			queries:     []query{{expr: "count((" + scrapedUp + ") == 0)" + zero, legend: "do not answer"}}},
 		{kind: stat, title: "Sources that do not answer", unit: "none", hue: fine, steps: problemFrom(amber), w: 6, h: 4,
-			description: "NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; without the others parts are missing: the table tells which.",
+			description: "NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; without the others parts are missing: the table shows which.",
 			queries:     []query{{expr: "count(" + eachOf("source", "mig_exporter_source_up") + " == 0)" + zero, legend: "sources"}}},
 		{kind: stat, title: "Age of readings", unit: "s", hue: fine, steps: []step{{60, amber}, {300, red}}, w: 6, h: 4,
 			description: "The most by which the time of a Snapshot differs from that of its scrape. It should be about the poll interval. If it is more, either the exporter no longer reads its GPUs or the clock of the node is wrong: the table below says which.",
@@ -77,8 +77,8 @@ func healthTable() panel {
 		return any2("max by ("+nodeRows+") ("+expr+")", "max by ("+nodeRows+") ("+scrapedUp+") * NaN")
 	}
 	return panel{
-		kind: table, title: "Every exporter", hue: fine, w: 24, h: 9,
-		description: "One row for each target. n/a: it does not answer, so nothing is known. Sources and collectors: how many fail now. Unmatched: devices that were given to containers and no longer exist; restart the device plugin. Failed readings are of the last hour. Age of readings: the difference between the clocks of the Snapshot and of its scrape. Without readings: how much of the last 10 minutes the exporter did not read its GPUs, whatever the clocks say. Only the age is large: the clock of the node is wrong. Both are: the log says what hangs.",
+		kind: table, title: "All exporters", hue: fine, w: 24, h: 9,
+		description: "One row for each target. n/a: it does not answer, so nothing is known. Age: the time between the Snapshot and its scrape. No readings for: the part of the last 10 minutes in which the exporter did not read its GPUs, by the clock of the node. If only the age is large, the clock of the node is wrong; if both are, the log says what hangs. Sources and collectors: how many fail now. Hung calls: calls of the driver that do not return. Unmatched: devices that were given to containers and no longer exist; restart the device plugin. Failed readings are of the last hour.",
 		queries: []query{
 			{ref: "Up", expr: "max by (" + nodeRows + ") (" + scrapedUp + ")"},
 			{ref: "Version", expr: "topk by (" + nodeRows + ") (1, max by (" + nodeRows + ", version) (timestamp(" + in("mig_exporter_build_info", ofExporters) + "))) or on (" + nodeRows + ") max by (" + nodeRows + ") (" + scrapedUp + ") * NaN"},
@@ -93,16 +93,16 @@ func healthTable() panel {
 		},
 		columns: []column{
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
-			{field: "Up", title: "Scrape", width: 110, hue: fine, values: []valueMap{{"0", "fails", red}, {"1", "ok", "transparent"}}},
-			{field: "version", title: "Version", width: 110},
-			{field: "Age", title: "Age of readings", unit: "s", width: 130, hue: fine, steps: []step{{60, amber}, {300, red}}},
-			{field: "Behind", title: "Without readings", unit: "s", width: 140, hue: fine, steps: []step{{60, amber}, {300, red}}},
-			{field: "Sources", title: "Sources failing", unit: "none", width: 130, hue: fine, steps: problemFrom(amber)},
-			{field: "Collectors", title: "Collectors failing", unit: "none", width: 140, hue: fine, steps: problemFrom(amber)},
-			{field: "Hung", title: "Hung driver calls", unit: "none", width: 140, hue: fine, steps: problemFrom(red)},
-			{field: "Unmatched", title: "Unmatched devices", unit: "none", width: 150, hue: fine, steps: problemFrom(amber)},
-			{field: "Failed", title: "Failed readings", unit: "short", width: 130, hue: fine, steps: problemFrom(amber)},
-			{field: "Series", title: "Series", unit: "short", width: 100, hue: fine},
+			{field: "Up", title: "Scrape", width: 80, hue: fine, values: []valueMap{{"0", "fails", red}, {"1", "ok", "transparent"}}},
+			{field: "version", title: "Version", width: 90},
+			{field: "Age", title: "Age", unit: "s", width: 80, hue: fine, steps: []step{{60, amber}, {300, red}}},
+			{field: "Behind", title: "No readings for", unit: "s", width: 130, hue: fine, steps: []step{{60, amber}, {300, red}}},
+			{field: "Sources", title: "Sources down", unit: "none", width: 115, hue: fine, steps: problemFrom(amber)},
+			{field: "Collectors", title: "Collectors down", unit: "none", width: 135, hue: fine, steps: problemFrom(amber)},
+			{field: "Hung", title: "Hung calls", unit: "none", width: 100, hue: fine, steps: problemFrom(red)},
+			{field: "Unmatched", title: "Unmatched", unit: "none", width: 105, hue: fine, steps: problemFrom(amber)},
+			{field: "Failed", title: "Failed readings", unit: "none", width: 130, hue: fine, steps: problemFrom(amber)},
+			{field: "Series", title: "Series", unit: "none", width: 80, hue: fine},
 			{field: "cluster", title: "Cluster"},
 		},
 		sortBy: []string{"Node"},
@@ -112,30 +112,30 @@ func healthTable() panel {
 func healthSources() []panel {
 	stale := "max by (cluster, instance, source) (" + in("mig_exporter_source_stale", ofExporters) + ")"
 	return []panel{
-		{kind: stateTimeline, title: "Sources", unit: "none", hue: fine, w: 12, h: 9,
-			description: "Whether each source answers. stale: it does not, and what it said last is still used for a while.",
+		{kind: stateTimeline, title: "Sources", unit: "none", hue: fine, w: 12, h: 8,
+			description: "Whether each source answers. stale: it does not, and its last answer is still used for a while.",
 			values:      []valueMap{{"0", "does not answer", red}, {"1", "answers", fine}, {"2", "stale", amber}},
 			queries: []query{{legend: "{{instance}} {{source}}", expr: "(" + stale + " == 1) * 2 or max by (cluster, instance, source) (" +
 				in("mig_exporter_source_up", ofExporters) + ")"}}},
-		lines("Time of a reading, 99 of 100", "s", linkHue,
+		lines("Duration of a reading (99th percentile)", "s", linkHue,
 			"How long the exporter took to read all GPUs, in the 5 minutes before each point. Near the poll interval: it cannot keep up; look for a slow GPU."+ruled,
 			"max by (cluster, instance) ("+in("instance:mig_exporter_poll_duration_seconds:p99_5m", inFleet)+")", "{{instance}}"),
 		lines("Driver calls", "cps", linkHue, "Calls to NVML and to DCGM. They change with the number of devices, not with scrapes.",
 			"sum by (cluster, instance, source) (rate("+in("mig_exporter_driver_calls_total", ofExporters)+"[$__rate_interval]))", "{{instance}} {{source}}"),
-		counts("Failed readings", amber, "Readings of GPUs that failed, in the 5 minutes before each point. The node's dashboard tells which."+ruled,
+		counts("Failed readings", amber, "Readings of GPUs that failed, in the 5 minutes before each point. The dashboard of the node shows which."+ruled,
 			"max by (cluster, instance) ("+in("instance:nvidia_read_errors:increase5m", inFleet)+")", "{{instance}}"),
 	}
 }
 
 func healthScrapes() []panel {
 	return []panel{
-		lines("Time of a scrape", "s", linkHue, "As Prometheus sees it. A scrape calls no driver: a slow one is a slow node or network.",
+		lines("Duration of a scrape", "s", linkHue, "As Prometheus sees it. A scrape calls no driver: a slow one is a slow node or network.",
 			"max by (cluster, instance) ("+in("scrape_duration_seconds", ofExporters)+" "+ofJobs+")", "{{instance}}"),
-		lines("Series of a scrape", "short", countHue, "Grows with devices and pods. docs/metrics.md tells how many to expect, and collectors that can be switched off.",
+		lines("Series of a scrape", "none", countHue, "Grows with devices and pods. docs/metrics.md says how many to expect, and collectors that can be switched off.",
 			"max by (cluster, instance) ("+in("scrape_samples_scraped", ofExporters)+" "+ofJobs+")", "{{instance}}"),
 		counts("Scrapes refused", amber, "Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
 			"sum by (cluster, instance) (increase("+in("mig_exporter_scrapes_total", ofExporters, `result="rejected"`)+"[$__rate_interval]))", "{{instance}}"),
-		lines("Devices given out that do not exist", "none", amber, "Device ids that the kubelet gave to containers and that name no device of the node: restart the device plugin, then delete the pod.",
+		lines("Allocated devices that no longer exist", "none", amber, "Device ids that the kubelet gave to containers and that name no device of the node: restart the device plugin, then delete the pod.",
 			"max by (cluster, instance) ("+in("mig_exporter_unmatched_device_ids", ofExporters)+")", "{{instance}}"),
 	}
 }

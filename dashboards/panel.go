@@ -94,6 +94,10 @@ func (p panel) defaults() object {
 	switch p.kind {
 	case timeSeries:
 		o["color"] = object{"mode": "shades", "fixedColor": p.hue}
+		if p.hue == red || p.hue == amber { // a line that stays at 0 is no problem
+			o["color"] = object{"mode": "thresholds", "seriesBy": "max"}
+			o["thresholds"] = thresholds(fine, step{0.001, p.hue})
+		}
 		o["custom"] = p.drawing()
 	case stateTimeline:
 		o["custom"] = object{"fillOpacity": 70, "lineWidth": 0, "spanNulls": false, "insertNulls": false}
@@ -128,7 +132,7 @@ func (p panel) thresholdStyle() string {
 }
 
 func (p panel) options() object {
-	legend := object{"showLegend": true, "displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}, "width": 260}
+	legend := object{"showLegend": true, "displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}, "width": 320}
 	tooltip := object{"mode": "multi", "sort": "desc"}
 	last := object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
 	switch p.kind {
@@ -155,6 +159,9 @@ func (p panel) options() object {
 		}
 		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
 	case timeSeries:
+		if p.w > columns/2 {
+			legend["width"] = 640
+		}
 		return object{"legend": legend, "tooltip": tooltip}
 	}
 	return object{}

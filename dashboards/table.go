@@ -95,6 +95,9 @@ func (c column) properties() []object {
 		set("custom.cellOptions", object{"type": "color-background", "mode": "basic"})
 		set("custom.align", "center")
 	}
+	if len(c.steps) > 0 {
+		set("custom.cellOptions", object{"type": "color-text"})
+	}
 	if c.gauge {
 		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}) // a gauge has a max: see mostWatts
 	}

@@ -14,7 +14,7 @@ func workloads() dashboard {
 	holders := "{" + podInfo + "," + inFleet
 	return dashboard{
 		uid: workloadUID, title: "GPU workloads", from: "now-24h", tags: []string{"gpu", "mig"},
-		description: "Which namespaces and pods use GPUs and slices, how many of those that there are, and what they use of them.",
+		description: "Which namespaces and pods hold GPUs and slices, and how much of them they use.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
@@ -37,14 +37,14 @@ func workloadStats() []panel {
 	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " + s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 	return []panel{
 		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
-			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or no kubelet tells.",
+			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the kubelet does not report any.",
 			queries:     []query{{expr: "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))", legend: "pods"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 6, h: 4,
 			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. A device that pods share counts once.",
 			queries:     []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 6, h: 4,
-			description: "What the chosen pods draw on devices that they have to themselves, and what all boards draw. The difference: other pods, shared devices, idle power of free devices.",
-			queries:     []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"}, {expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all boards"}}},
+			description: "What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The difference: other pods, shared devices, idle power of free devices.",
+			queries:     []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"}, {expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"}}},
 		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
 			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each minute. Slices have estimates." + ruled,
 			queries:     []query{{expr: "sum(sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
@@ -74,8 +74,8 @@ func workloadTable() panel {
 		"max by (" + podRows + ") (" + constant("4", holding) + ")",
 	}, " or ")
 	return panel{
-		kind: table, title: "Every pod with a GPU or slice", hue: fine, w: 24, h: 11,
-		description: "What each pod uses of all its devices. Activity is the mean over them. n/a: of devices that pods share, activity and power cannot be told by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
+		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
+		description: "What each pod uses of all its devices. Activity is the mean over them. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
 		queries: []query{
 			{ref: "State", expr: state},
 			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows + ", uuid, gpu_instance, compute_instance) (" + holding + "))")},
@@ -107,7 +107,7 @@ func workloadNamespaces() []panel {
 		return p
 	}
 	held := lines("Devices: held and free", "none", countHue,
-		"Slices and GPUs without MIG of the chosen nodes. On top of each other they are all of which it is known."+ruled,
+		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
 		"sum by (state) ("+in("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
 	held.stacked, held.colors = true, ofDevices()
 	return []panel{
@@ -119,7 +119,7 @@ func workloadNamespaces() []panel {
 		stack("Memory used, by namespace", "bytes", memoryHue, "What containers use, on shared devices too where the exporter sees the host's processes.", sum("namespace:nvidia_memory_used_bytes:sum")),
 		stack("Power, by namespace", "watt", powerHue, "Of devices that containers have to themselves. A slice's power is an estimate.", sum("namespace:nvidia_power_watts:sum")),
 		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12, h: 8,
-			description: "Power, added up each minute: what a bill would be made of." + ruled,
+			description: "Power, added up each minute: the basis of a bill." + ruled,
 			queries:     []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6", legend: "{{namespace}}"}}},
 	}
 }

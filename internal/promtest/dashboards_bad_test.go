@@ -113,7 +113,7 @@ func TestReadingsThatStop(t *testing.T) {
 		})
 		v.to = v.to.Add(scrapeInterval - time.Second)
 		health := loadDashboards(t)["mig-exporter-health"]
-		table := health.panel(t, "Every exporter")
+		table := health.panel(t, "All exporters")
 		for what, a := range map[string]answer{"age": f.query(t, health.panel(t, "Age of readings"), "A", v), "age in the table": f.query(t, table, "Age", v)} {
 			if len(a.series) != 1 || a.series[0].Floats[0].F != c.age {
 				t.Errorf("%s: %s is %v, want %v", name, what, a.series, c.age)
@@ -140,7 +140,7 @@ func TestIdleAcrossLayouts(t *testing.T) {
 	})
 	f.recordRules(t, dashboardRules, v.from.Add(time.Minute), v.to, time.Minute)
 	board := loadDashboards(t)["mig-fleet"]
-	if a := f.query(t, board.panel(t, "Who holds devices that are idle"), "Busy", v); len(a.series) != 0 {
+	if a := f.query(t, board.panel(t, "Idle devices and their pods"), "Busy", v); len(a.series) != 0 {
 		t.Errorf("idle for an hour: %v", a.series)
 	}
 	for _, s := range f.query(t, board.panel(t, "Held and idle for an hour"), "A", v).series {

@@ -44,13 +44,13 @@ func TestHostileNames(t *testing.T) {
 	boards := loadDashboards(t)
 	// Each has a line or a row for each name, whose legend or cells have it.
 	for _, c := range []struct{ board, title, ref, text string }{
-		{"mig-node", "Every GPU and slice, and who holds it", "Holder", "{{holder}}"},
-		{"mig-node-dcgm", "Every GPU and slice, and who holds it", "Holder", "{{holder}}"},
-		{"mig-fleet", "What is wrong, and whose it is", "Holder", "{{holder}}"},
-		{"mig-fleet", "Who holds devices that are idle", "Busy", "{{namespace}}/{{pod}}"},
-		{"mig-workloads", "Every pod with a GPU or slice", "State", "{{namespace}}/{{pod}}"},
-		{"mig-node", "Who held what", "A", ""},
-		{"mig-node-dcgm", "Who held what", "A", ""},
+		{"mig-node", "GPUs and slices, and the pods that hold them", "Holder", "{{holder}}"},
+		{"mig-node-dcgm", "GPUs and slices, and the pods that hold them", "Holder", "{{holder}}"},
+		{"mig-fleet", "Problems and affected pods", "Holder", "{{holder}}"},
+		{"mig-fleet", "Idle devices and their pods", "Busy", "{{namespace}}/{{pod}}"},
+		{"mig-workloads", "All pods with a GPU or slice", "State", "{{namespace}}/{{pod}}"},
+		{"mig-node", "Pods by device", "A", ""},
+		{"mig-node-dcgm", "Pods by device", "A", ""},
 		{"mig-workloads", "SM activity of each pod", "A", ""},
 		{"mig-workloads", "Memory used by each pod", "A", ""},
 		{"mig-workloads", "Power of each pod", "A", ""},

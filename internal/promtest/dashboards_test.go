@@ -112,7 +112,7 @@ func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard)
 		}
 	}
 	// A node that stopped has no row and no sum.
-	for _, title := range []string{"GPUs", "GPUs that do not answer", "Power", "Every GPU and slice, and who holds it"} {
+	for _, title := range []string{"GPUs", "GPUs that do not answer", "Power", "GPUs and slices, and the pods that hold them"} {
 		p := boards["mig-node"].panel(t, title)
 		if a := f.query(t, p, p.Targets[0].RefID, fleetView("gone")); len(a.series) > 0 {
 			t.Errorf("%s: %v of a node that is gone", title, a.series)

@@ -89,24 +89,24 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-workloads", "Power", "B", x.sum("nvidia_gpu_power_watts")},
 			{"mig-workloads", "Devices: held and free", "A", float64(len(x.of("nvidia_mig_gpu_instance_allocated"))) + x.wholeAllocated()},
 			{"mig-workloads", "Power, by namespace", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
-			{"mig-workloads", "Every pod with a GPU or slice", "Power", x.sum("nvidia_gpu_container_power_estimate_watts")},
+			{"mig-workloads", "All pods with a GPU or slice", "Power", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "Power of each pod", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-node", "Room for more slices", "A", x.sum("nvidia_gpu_mig_profile_instances_available")},
 			{"mig-fleet", "Room for more slices", "A", x.sum("nvidia_gpu_mig_profile_instances_available")},
 			{"mig-fleet", "Power", "B", x.sum("nvidia_gpu_power_limit_watts")},
 			{"mig-fleet", "Power", "C", x.sum("nvidia_gpu_power_unallocated_watts")},
 			{"mig-fleet", "GPUs", "A", float64(len(x.of("nvidia_gpu_up")))},
-			{"mig-fleet", "Every node", "GPUs", float64(len(x.of("nvidia_gpu_up")))},
-			{"mig-fleet", "Every node", "Held", x.onDevices("allocated")},
+			{"mig-fleet", "All nodes", "GPUs", float64(len(x.of("nvidia_gpu_up")))},
+			{"mig-fleet", "All nodes", "Held", x.onDevices("allocated")},
 			{"mig-exporter-health", "Exporters", "A", 1},
 			{"mig-exporter-health", "Sources that do not answer", "A", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
-			{"mig-exporter-health", "Every exporter", "Sources", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
+			{"mig-exporter-health", "All exporters", "Sources", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
 			{"mig-workloads", "Memory used, by namespace", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
 			{"mig-workloads", "Memory used by each pod", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
-			{"mig-workloads", "Every pod with a GPU or slice", "Memory", x.sum("nvidia_gpu_container_memory_used_bytes")},
+			{"mig-workloads", "All pods with a GPU or slice", "Memory", x.sum("nvidia_gpu_container_memory_used_bytes")},
 			{"mig-fleet", "Power now", "A", x.sum("nvidia_gpu_power_watts")},
 			{"mig-fleet", "Power", "A", x.sum("nvidia_gpu_power_watts")},
-			{"mig-fleet", "Every node", "Power", x.sum("nvidia_gpu_power_watts")},
+			{"mig-fleet", "All nodes", "Power", x.sum("nvidia_gpu_power_watts")},
 			{"mig-fleet", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
 			{"mig-fleet", "GPUs with stranded memory slices", "Slices", x.sum("nvidia_gpu_mig_slices", "kind=memory", "state=stranded")},
 		} {
@@ -159,7 +159,7 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
 
 // states: the first table of each dashboard says what is wrong and whose it is, and nothing of what is well.
 func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
-	table := boards["mig-node"].panel(t, "Every GPU and slice, and who holds it")
+	table := boards["mig-node"].panel(t, "GPUs and slices, and the pods that hold them")
 	state := func(node string) map[string]float64 {
 		values := map[string]float64{}
 		for _, s := range f.query(t, table, "State", fleetView(node)).series {
@@ -196,7 +196,7 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 			"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "2 3g.20gb@4:4": "ml/notebook-ana",
 			"4 3g.20gb@0:4": "2 pods", "3 1g.5gb@6:1": "free",
 		},
-		"dcgm":   {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "7 (whole GPU)": "free or unknown"},
+		"dcgm":   {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
 		"shared": {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
 		"bare":   {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
 	} {
@@ -217,7 +217,7 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 }
 
 func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
-	table := boards["mig-fleet"].panel(t, "What is wrong, and whose it is")
+	table := boards["mig-fleet"].panel(t, "Problems and affected pods")
 	rows := func(node string) string {
 		var list []string
 		for _, s := range f.query(t, table, "State", fleetView(node)).series {

@@ -119,6 +119,9 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 	if spans := p.FieldConfig.Defaults.Custom.SpanNulls; spans != nil && spans != false {
 		t.Errorf("%s, %s: lines are drawn over gaps: %v", uid, p.Title, spans)
 	}
+	if c := p.FieldConfig.Defaults.Color; slices.Contains([]string{"#d9383a", "#e5a50a"}, c.FixedColor) {
+		t.Errorf("%s, %s: lines are drawn as problems, whatever their values: %v", uid, p.Title, c)
+	}
 	refs := map[string]bool{}
 	for _, target := range p.Targets {
 		if p.Datasource.UID != "${datasource}" || target.Datasource.UID != "${datasource}" || refs[target.RefID] {

@@ -61,6 +61,7 @@ type grafanaPanel struct {
 		Defaults struct {
 			Unit, NoValue string
 			Custom        struct{ SpanNulls any }
+			Color         struct{ Mode, FixedColor string }
 		}
 		Overrides []struct {
 			Matcher    struct{ Options string }
