@@ -75,9 +75,10 @@ func workloadTable() panel {
 	}, " or ")
 	return panel{
 		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
-		description: "What each pod uses of all its devices. Activity is the mean over them. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
+		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
 		queries: []query{
 			{ref: "State", expr: state},
+			{ref: "Owner", expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding + `)), "workload", "n/a", "workload", "")`},
 			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows + ", uuid, gpu_instance, compute_instance) (" + holding + "))")},
 			{ref: "SM", expr: of("avg", "sm_activity_ratio")},
 			{ref: "Tensor", expr: of("avg", "tensor_activity_ratio")},
@@ -87,11 +88,12 @@ func workloadTable() panel {
 		columns: []column{
 			{field: "namespace", title: "Namespace", width: 140},
 			{field: "pod", title: "Pod", links: []object{linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "workload", title: "Owner"},
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 			{field: "State", title: "State", width: 130, hue: fine, values: []valueMap{{"1", "conflict", red}, {"2", "unconfirmed", amber}, {"3", "idle for 1 h", amber}, {"4", "ok", "transparent"}}},
 			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
-			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
-			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
+			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
+			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
 			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},

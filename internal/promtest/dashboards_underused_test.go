@@ -112,7 +112,11 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	p := loadDashboards(t)["mig-fleet"].panel(t, underusedPanel)
 	for ref, value := range map[string]float64{"Mean": 0.1, "Highest": 0.1, "Memory": 0.3} {
 		var got []string
-		for _, s := range f.query(t, p, ref, view{from: end.Add(-time.Hour), to: end, step: fleetStep}).series {
+		a := f.query(t, p, ref, view{from: end.Add(-time.Hour), to: end, step: fleetStep})
+		if n := a.samples / int64(len(underusedGPUs())) * 8 * fleetSize; n > mostSamples {
+			t.Errorf("%s reads %d samples of %d nodes with eight GPUs, want at most %d", ref, n, fleetSize, mostSamples)
+		}
+		for _, s := range a.series {
 			got = append(got, s.Metric.Get("gpu")+" "+s.Metric.Get("namespace")+"/"+s.Metric.Get("pod"))
 			if s.Metric.Get("pod") == "candidate" && !same(s.Floats[0].F, value) {
 				t.Errorf("%s of the candidate is %v, want %v", ref, s.Floats[0].F, value)

@@ -187,6 +187,7 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		}
 	}
 	f.holders(t, boards, table.Title)
+	f.owners(t, boards["mig-workloads"].panel(t, "All pods with a GPU or slice"))
 	f.problems(t, boards)
 }
 
@@ -213,6 +214,16 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 				t.Errorf("%s on %s is held by %q, want %q", row, node, got[row], holder)
 			}
 		}
+	}
+}
+
+func (f *fleet) owners(t *testing.T, table grafanaPanel) {
+	owner := map[string]string{}
+	for _, s := range f.query(t, table, "Owner", fleetView("a30|shared")).series {
+		owner[s.Metric.Get("pod")] = s.Metric.Get("workload")
+	}
+	if owner["tracker-0"] != "StatefulSet/tracker" {
+		t.Errorf("owners: %v", owner)
 	}
 }
 
