@@ -3,7 +3,10 @@ package dashboards
 // The node's dashboard in the names of dcgm-exporter, for those who have not moved yet. It also reads dcgm-exporter itself, which
 // repeats what is of the whole GPU on each instance: such values are taken once.
 
-const dcgmRows = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE, slice"
+const (
+	dcgmUnit = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
+	dcgmRows = dcgmUnit + ", slice"
+)
 
 type dcgmScope struct{ all string }
 
@@ -11,10 +14,19 @@ func (d dcgmScope) of(field string, more ...string) string {
 	return in("DCGM_FI_"+field, d.all, more...)
 }
 
-// board returns a value of the whole GPU, once.
-func (d dcgmScope) board(field string) string { return by("max", byGPU, d.of(field)) }
+// wholeGPU returns a value of the whole GPU, once.
+func (d dcgmScope) wholeGPU(field string) string { return by("max", byGPU, d.of(field)) }
 
-// named names instances by profile and id, which is all that these names tell: 3g.20gb#1.
+// each returns one value for each instance: while a pod of the exporter is replaced, there are two.
+func (d dcgmScope) each(expr string) string { return by("max", dcgmUnit, expr) }
+
+// held selects the series of devices that pods hold. On all others the labels of a pod are the exporter's own, as Prometheus adds them to what it
+// scrapes, up included.
+func (d dcgmScope) held() string {
+	return `({__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",` + d.all + `} unless on (cluster, instance, namespace, pod) up)`
+}
+
+// named names instances by profile and id, which is all that these names have: 3g.20gb#1.
 func (d dcgmScope) named(expr string) string {
 	return `label_replace(label_join(` + expr + `, "slice", "#", "GPU_I_PROFILE", "GPU_I_ID"), "slice", "whole", "slice", "#")`
 }
@@ -29,15 +41,20 @@ func (d dcgmScope) device(field string) string {
 	return by("max", byDevice, d.named("("+d.units(field)+")"))
 }
 
+// onGPUs returns one value for each GPU, in its row of a table.
+func (d dcgmScope) onGPUs(expr string) string {
+	return called("max by (cluster, instance, gpu, UUID) ("+expr+")", wholeGPU)
+}
+
 // inventory has a row for each GPU and each instance.
 func (d dcgmScope) inventory() string {
 	return by("max", dcgmRows, any2(
-		`label_replace(max by (cluster, instance, gpu, UUID) (`+d.of("DEV_GPU_TEMP")+`), "slice", "`+wholeGPU+`", "", "")`,
+		d.onGPUs(d.of("DEV_GPU_TEMP")),
 		d.named(d.of("DEV_FB_USED", `GPU_I_ID!=""`))))
 }
 
-func (d dcgmScope) onInventory(ofBoard, ofInstance string) string {
-	values := `label_replace(max by (cluster, instance, gpu, UUID) (` + ofBoard + `), "slice", "` + wholeGPU + `", "", "")`
+func (d dcgmScope) onInventory(ofGPU, ofInstance string) string {
+	values := d.onGPUs(ofGPU)
 	if ofInstance != "" {
 		values = any2(values, d.named(ofInstance))
 	}
@@ -48,13 +65,14 @@ func dcgm() dashboard {
 	d := dcgmScope{`cluster=~"$cluster",instance="$node",gpu=~"$gpu",GPU_I_PROFILE=~"$profile"`}
 	xid := d.of("DEV_XID_ERRORS")
 	const on = "cluster, instance, gpu, err_code"
-	count := "count by (" + byGPU + ") (" + d.of("DEV_FB_USED")
+	count := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED"))
+	before := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
 	return dashboard{
-		uid: dcgmUID, title: "GPU node (names of dcgm-exporter)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
-		description: "The node's dashboard on the families of dcgm-exporter (--metrics.names=dcgm or both). It works with dcgm-exporter too, less what that does not serve.",
+		uid: dcgmUID, title: "GPU node (dcgm-exporter's metrics)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
+		description: "The node's dashboard on the metrics of dcgm-exporter (--metrics.names=dcgm or both). It works with dcgm-exporter too, except for what that does not serve.",
 		variables:   nodeVariables("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE"),
 		annotations: []object{
-			annotation("Number of slices", countHue, "abs("+count+") - "+count+" offset $__rate_interval)) > 0", "Number of slices changed", "GPU {{gpu}}"),
+			annotation("Number of slices", countHue, "abs("+count+") - "+before+")) > 0", "Number of slices changed", "GPU {{gpu}}"),
 			annotation("XIDs", red, "max by ("+on+") ("+xid+" > 0) unless on ("+on+") ("+xid+" offset $__rate_interval)", "XID {{err_code}}", "GPU {{gpu}}"),
 		},
 		rows: []row{
@@ -71,22 +89,20 @@ func dcgm() dashboard {
 func dcgmStats(d dcgmScope) []panel {
 	return []panel{
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 8, h: 4,
-			description: "GPUs that report. One that does not answer has no series in these names: compare with what the node should have.",
-			queries:     []query{{expr: "count(" + d.board("DEV_GPU_TEMP") + ")", legend: "GPUs"}}},
+			description: "GPUs that report. One that does not answer has no series here: compare with the number that the node should have.",
+			queries:     []query{{expr: "count(" + d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "GPUs"}}},
 		{kind: stat, title: "Slices", unit: "none", hue: countHue, w: 8, h: 4,
 			description: "GPU instances that have a compute instance.",
-			queries:     []query{{expr: "count(" + d.of("DEV_FB_USED", `GPU_I_ID!=""`) + ") or 0 * count(" + d.board("DEV_GPU_TEMP") + ")", legend: "slices"}}},
+			queries:     []query{{expr: "count(" + d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`)) + ") or 0 * count(" + d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "slices"}}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 8, h: 4,
-			description: "What the boards draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter count a board again for each of its slices.",
-			queries:     []query{{expr: "sum(" + d.board("DEV_POWER_USAGE") + ")", legend: "drawn"}}},
+			description: "What the GPUs draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter count a GPU again for each of its slices.",
+			queries:     []query{{expr: "sum(" + d.wholeGPU("DEV_POWER_USAGE") + ")", legend: "drawn"}}},
 	}
 }
 
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
-	const on = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
-	used, free, reserved := d.of("DEV_FB_USED", more...), d.of("DEV_FB_FREE", more...), d.of("DEV_FB_RESERVED", more...)
-	sum := func(x string) string { return by("max", on, x) }
-	return sum(used) + " / (" + sum(used) + " + " + sum(free) + " + " + sum(reserved) + ")"
+	field := func(name string) string { return d.each(d.of(name, more...)) }
+	return field("DEV_FB_USED") + " / (" + field("DEV_FB_USED") + " + " + field("DEV_FB_FREE") + " + " + field("DEV_FB_RESERVED") + ")"
 }
 
 func dcgmTable(d dcgmScope) panel {
@@ -94,16 +110,17 @@ func dcgmTable(d dcgmScope) panel {
 	both := func(field string) string {
 		return d.onInventory(d.of(field, gpu), d.of(field, instance, `GPU_CI_ID=""`))
 	}
-	const on = "cluster, instance, gpu, UUID, GPU_I_ID, GPU_I_PROFILE"
-	pods := "max by (" + on + `, namespace, pod) ({__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",` + d.all + "})"
-	single := `label_join(` + pods + ` and on (` + on + `) (count by (` + on + `) (` + pods + `) == 1), "holder", "/", "namespace", "pod")`
-	several := `label_replace(count_values by (` + on + `) ("n", count by (` + on + `) (` + pods + `) > 1), "holder", "$1 pods", "n", "(.*)")`
+	pods := by("max", dcgmUnit+", namespace, pod", d.held())
+	count := by("count", dcgmUnit, pods)
+	single := `label_join(` + pods + ` and on (` + dcgmUnit + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
+	several := `label_replace(count_values by (` + dcgmUnit + `) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
 	holder := by("max", dcgmRows+", namespace, pod, holder", `label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
+	bySlice := label(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
 	return panel{
-		kind: table, title: "Every GPU and slice, and who holds it", hue: fine, w: 24, h: 11,
-		description: "One row for each GPU, then one for each slice of it. n/a: these names do not tell, or a slice has no such thing. free or unknown: no series names a pod; these names cannot tell which of both. The same dashboard in mig-exporter's own names tells placement, state, and the power of a slice.",
+		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 11,
+		description: "One row for each GPU, then one for each slice of it. n/a: these metrics do not have it, or a slice has no such reading. free or unknown: no series names a pod; these metrics do not distinguish the two. The same dashboard with mig-exporter's own metrics shows placement, state, and the power of a slice.",
 		queries: []query{
-			{ref: "Holder", expr: holder + ` or on (` + dcgmRows + `) label_replace(` + d.inventory() + `, "holder", "free or unknown", "", "")`},
+			{ref: "Holder", expr: allPods(holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " + label(d.inventory(), "holder", "free or unknown"))},
 			{ref: "Engine", expr: both("PROF_GR_ENGINE_ACTIVE")},
 			{ref: "Tensor", expr: both("PROF_PIPE_TENSOR_ACTIVE")},
 			{ref: "DRAM", expr: both("PROF_DRAM_ACTIVE")},
@@ -116,13 +133,13 @@ func dcgmTable(d dcgmScope) panel {
 			{field: "gpu", title: "GPU", width: 60, links: []object{linkTo("This GPU alone", dcgmUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice", width: 140},
 			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
-			{field: "Engine", title: "Engine active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 160},
-			{field: "Tensor", title: "Tensor active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 160},
-			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 160},
+			{field: "Engine", title: "Engine active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
+			{field: "Tensor", title: "Tensor active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
+			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
 			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 160, steps: []step{{0.95, amber}}},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, max: mostWatts, width: 140},
 			{field: "Temperature", title: "Temperature", unit: "celsius", hue: temperatureHue, gauge: true, max: 100, width: 130, steps: []step{{85, amber}, {92, red}}},
-			{field: "XID", title: "Last XID", unit: "none", width: 90, hue: fine, steps: problemFrom(red)},
+			{field: "XID", title: "Last XID", unit: "none", width: 90, hue: fine},
 			{field: "instance", hidden: true}, {field: "namespace", hidden: true}, {field: "pod", hidden: true},
 		},
 		sortBy: []string{"GPU", "Slice"},
@@ -138,29 +155,29 @@ func dcgmUse(d dcgmScope) []panel {
 		ofOne(lines("Memory bandwidth of each device", "percentunit", activityHue,
 			"Part of the cycles in which the device's memory moved data, of its own bandwidth.", d.device("PROF_DRAM_ACTIVE"), deviceLegend)),
 		ofOne(lines("Kernel running (GPUs without MIG)", "percentunit", activityHue,
-			"DCGM_FI_DEV_GPU_UTIL: part of the time with at least one kernel running. The driver tells none while MIG is on, which is why dashboards that have nothing else are empty there.", d.board("DEV_GPU_UTIL")+" / 100", gpuLegend)),
+			"DCGM_FI_DEV_GPU_UTIL: part of the time with at least one kernel running. The driver does not report it while MIG is on: dashboards that have nothing else are empty there.", d.wholeGPU("DEV_GPU_UTIL")+" / 100", gpuLegend)),
 	}
 }
 
 func dcgmMemory(d dcgmScope) []panel {
 	stack := lines("Memory used", "mbytes", memoryHue, "Memory in use on each device, on top of each other. A GPU with slices is there as its slices only.", d.device("DEV_FB_USED"), deviceLegend)
 	stack.stacked = true
-	who := by("max", byDevice+", namespace, pod", d.named(`{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",`+d.all+`}`)) + " * 0 + 1"
-	return []panel{stack, {kind: stateTimeline, title: "Who held what", unit: "none", hue: activityHue, w: 12, h: 8,
-		description: "Each pod for as long as it held a device: in these names its labels are on the device's series, which end when it changes hands.",
+	who := by("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
+	return []panel{stack, {kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 8,
+		description: "Each pod for as long as it held a device: its labels are on the device's series, which end when another pod gets the device.",
 		values:      []valueMap{{"1", "held", activityHue}},
 		queries:     []query{{expr: who, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"}}}}
 }
 
 func dcgmPower(d dcgmScope) []panel {
-	power := lines("Power of each GPU", "watt", powerHue, "What each board draws, with all its slices, once. These names have no power of a slice.", d.board("DEV_POWER_USAGE"), gpuLegend)
+	power := lines("Power of each GPU", "watt", powerHue, "What each GPU draws, with all its slices, once. There is no metric of a slice's power here.", d.wholeGPU("DEV_POWER_USAGE"), gpuLegend)
 	power.stacked = true
-	temperature := lines("Temperature", "celsius", temperatureHue, "Of the die and of the memory.", d.board("DEV_GPU_TEMP"), "GPU {{gpu}} die")
-	temperature.queries = append(temperature.queries, query{expr: d.board("DEV_MEMORY_TEMP"), legend: "GPU {{gpu}} memory"})
+	temperature := lines("Temperature", "celsius", temperatureHue, "Of the die and of the memory.", d.wholeGPU("DEV_GPU_TEMP"), "GPU {{gpu}} die")
+	temperature.queries = append(temperature.queries, query{expr: d.wholeGPU("DEV_MEMORY_TEMP"), legend: "GPU {{gpu}} memory"})
 	temperature.steps = []step{{85, amber}, {92, red}}
 	return []panel{
 		power, temperature,
-		lines("SM clock", "rotmhz", linkHue, "All slices of a GPU run at the same clock.", d.board("DEV_SM_CLOCK"), gpuLegend),
+		lines("SM clock", "rotmhz", linkHue, "All slices of a GPU run at the same clock.", d.wholeGPU("DEV_SM_CLOCK"), gpuLegend),
 		lines("Power, from the energy counter", "watt", powerHue, "Rate of the energy counter: mean power between scrapes, peaks included.",
 			"max by ("+byGPU+") (rate("+d.of("DEV_TOTAL_ENERGY_CONSUMPTION")+"[$__rate_interval])) / 1000", gpuLegend),
 	}
@@ -169,19 +186,19 @@ func dcgmPower(d dcgmScope) []panel {
 func dcgmErrors(d dcgmScope) []panel {
 	return []panel{
 		{kind: stateTimeline, title: "Last XID", unit: "none", hue: red, w: 12, h: 8,
-			description: "The number of the last XID of each GPU, which stays until the next one or a restart: 0 is none since then. Better alert on DCGM_EXP_XID_ERRORS_COUNT.",
+			description: "The number of the last XID of each GPU, which stays until the next one or a restart: 0 is none since then. Alert on DCGM_EXP_XID_ERRORS_COUNT instead.",
 			values:      []valueMap{{"0", "none", fine}},
-			queries:     []query{{expr: d.board("DEV_XID_ERRORS"), legend: gpuLegend}}},
-		lines("Remapped rows", "none", red, "Rows of memory that were replaced after uncorrectable errors. The driver tells none while a GPU has slices.", d.board("DEV_UNCORRECTABLE_REMAPPED_ROWS"), gpuLegend),
+			queries:     []query{{expr: d.wholeGPU("DEV_XID_ERRORS"), legend: gpuLegend}}},
+		lines("Remapped rows", "none", red, "Rows of memory that were replaced after uncorrectable errors. The driver does not report them while a GPU has slices.", d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"), gpuLegend),
 	}
 }
 
 func dcgmLinks(d dcgmScope) []panel {
-	link := lines("PCIe", "Bps", linkHue, "Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.", d.board("PROF_PCIE_RX_BYTES"), "GPU {{gpu}} in")
-	link.queries = append(link.queries, query{expr: d.board("PROF_PCIE_TX_BYTES"), legend: "GPU {{gpu}} out"})
+	link := lines("PCIe", "Bps", linkHue, "Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.", d.wholeGPU("PROF_PCIE_RX_BYTES"), "GPU {{gpu}} in")
+	link.queries = append(link.queries, query{expr: d.wholeGPU("PROF_PCIE_TX_BYTES"), legend: "GPU {{gpu}} out"})
 	return []panel{
 		link,
-		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.", d.board("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
+		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.", d.wholeGPU("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
 		counts("PCIe replays", red, "Packets sent again in each interval. A rate that stays is a bad link.",
 			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))", gpuLegend),
 	}

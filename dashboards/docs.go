@@ -9,7 +9,30 @@ import (
 // page is what the documentation says of a dashboard.
 type page struct {
 	Title, Description string
+	Pictures           []picture
 	Rows               []pageRow
+}
+
+// picture is in docs/images.
+type picture struct{ File, Text string }
+
+func pictures(uid string) []picture {
+	switch uid {
+	case fleetUID:
+		return []picture{
+			{"dashboards-fleet.png", "Counts, problems with the pods that they affect, and a table of all nodes"},
+			{"dashboards-fleet-use.png", "Activity, idle devices with their pods, and whole GPUs for which a slice would do"},
+		}
+	case nodeUID:
+		return []picture{{"dashboards-node.png", "A row for each GPU and slice with its pod, then slices and pods over time"}}
+	case workloadUID:
+		return []picture{{"dashboards-workloads.png", "A row for each pod, then devices by namespace"}}
+	case healthUID:
+		return []picture{{"dashboards-health.png", "A row for each exporter, then sources over time"}}
+	case dcgmUID:
+		return []picture{{"dashboards-node-dcgm.png", "A row for each GPU and instance with its pod, then activity"}}
+	}
+	return nil
 }
 
 type pageRow struct {
@@ -28,7 +51,7 @@ func Docs(text string) ([]byte, error) {
 	}
 	var pages []page
 	for _, d := range all() {
-		p := page{Title: d.title, Description: d.description}
+		p := page{Title: d.title, Description: d.description, Pictures: pictures(d.uid)}
 		for _, r := range d.rows {
 			line := pageRow{Title: r.title, Collapsed: r.collapsed}
 			for _, q := range r.panels {

@@ -1,10 +1,11 @@
 package dashboards
 
+import "strings"
+
 const (
 	inFleet   = `cluster=~"$cluster",instance=~"$node"`
-	onDevice  = "cluster, instance, uuid, gpu_instance"
 	nodeRows  = "cluster, instance"
-	deviceRow = "cluster, instance, gpu, uuid, gpu_instance, mig_profile, namespace, pod"
+	deviceRow = onSlice + ", mig_profile" // ids of instances come back with other profiles
 )
 
 func fleet() dashboard {
@@ -17,16 +18,13 @@ func fleet() dashboard {
 			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
 			choice("profile", "Profile", "label_values(nvidia_gpu_mig_profile_instances_available{"+inFleet+"}, mig_profile)", false),
 		},
-		annotations: []object{
-			annotation("Layout changes", countHue, "sum by (cluster, instance) ("+in("instance:nvidia_layout_changes:increase5m", inFleet)+") > 0", "Layout changed", "{{instance}}"),
-			annotation("XIDs", red, "sum by (cluster, instance) ("+in("instance:nvidia_xids:increase5m", inFleet)+") > 0", "XID", "{{instance}}"),
-		},
+		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},
 			{title: "Use", panels: fleetUse()},
 			// Advice on sizes of slices has its place here, after the underused whole GPUs.
 			{title: "Underused whole GPUs: candidates for MIG", panels: []panel{fleetUnderused()}},
-			{title: "Stranded room", panels: fleetRoom()},
+			{title: "Free and stranded slices", panels: fleetRoom()},
 			{title: "Power and energy", panels: fleetPower()},
 			{title: "What changed", panels: fleetHistory()},
 			{title: "Partition control", collapsed: true, panels: fleetControl()},
@@ -34,17 +32,17 @@ func fleet() dashboard {
 	}
 }
 
-// stopped is the nodes that reported an hour ago and do not now.
-const stopped = "(max by (" + nodeRows + ") (instance:nvidia_gpus:count{" + inFleet + "} offset 1h) unless on (" + nodeRows + ") nvidia_gpu_up)"
+// stopped is the nodes that reported within a day and do not now.
+const stopped = "(max by (" + nodeRows + ") (last_over_time(instance:nvidia_gpus:count{" + inFleet + "}[1d])) unless on (" + nodeRows + ") nvidia_gpu_up)"
 
 func fleetStats() []panel {
-	up := in("nvidia_gpu_up", inFleet)
+	up := fleetScope().eachGPU("nvidia_gpu_up")
 	return []panel{
 		{kind: stat, title: "Nodes that report", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "Nodes whose exporter reports GPUs now.",
 			queries:     []query{{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"}}},
 		{kind: stat, title: "Nodes without data", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
-			description: "Nodes that reported an hour ago and do not now. They are in the table below; look at Exporter health, and whether they were taken away on purpose." + ruled,
+			description: "Nodes that reported within the last day and do not now. They are in the table below; look at Exporter health, and whether they were taken away on purpose." + ruled,
 			queries:     []query{{expr: "count(" + stopped + ") or 0 * count(" + up + ")", legend: "stopped"}}},
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs of the nodes that report.",
@@ -53,11 +51,11 @@ func fleetStats() []panel {
 			description: "GPUs whose last reading failed. They are in the table below.",
 			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Those of which it is not known are in neither number." + ruled,
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number." + ruled,
 			queries:     []query{{expr: "sum by (state) (" + in("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
 		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
-			description: "What all boards draw now. Slices are inside: nothing is counted twice.",
-			queries:     []query{{expr: "sum(" + in("nvidia_gpu_power_watts", inFleet) + ")", legend: "drawn"}}},
+			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
+			queries:     []query{{expr: "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"}}},
 	}
 }
 
@@ -66,14 +64,14 @@ func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
 func fleetProblems() panel {
 	s := fleetScope()
 	wrong := "(" + s.state() + ") < " + stateFine
-	gone := "label_replace(" + constant(stateGone, stopped) + `, "slice", "(node)", "", "")`
-	healthy := "label_replace(" + constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")") + `, "slice", "(all that report)", "", "")`
+	gone := label(label(constant(stateGone, stopped), "slice", "(node)"), "gpu", "All")
+	healthy := label(constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")"), "slice", "(all that report)")
 	return panel{
-		kind: table, title: "What is wrong, and who it concerns", hue: fine, w: 24, h: 10,
-		description: "GPUs and slices that are not well, the worst first, with the pods that hold them, and nodes that stopped reporting within the last hour. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
+		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
+		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
-			{ref: "State", expr: "sort(" + wrong + " or " + gone + " or on () " + healthy + ")"},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ")"},
+			{ref: "State", expr: wrong + " or " + gone + " or on () " + healthy},
+			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(gone)},
 		},
 		columns: []column{
 			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
@@ -89,16 +87,17 @@ func fleetProblems() panel {
 }
 
 func fleetNodes() panel {
-	inventory := "count by (" + nodeRows + ") (" + in("nvidia_gpu_up", inFleet) + ")"
+	s := fleetScope()
+	inventory := "count by (" + nodeRows + ") (" + s.eachGPU("nvidia_gpu_up") + ")"
 	of := func(expr string) string { return any2(expr, inventory+" * NaN") }
 	rule := func(name string, more ...string) string {
 		return "sum by (" + nodeRows + ") (" + in(name, inFleet, more...) + ")"
 	}
 	sum := func(family string, more ...string) string {
-		return "sum by (" + nodeRows + ") (" + in(family, inFleet, more...) + ")"
+		return "sum by (" + nodeRows + ") (" + s.eachGPU(family, more...) + ")"
 	}
 	return panel{
-		kind: table, title: "Every node", hue: fine, w: 24, h: 9,
+		kind: table, title: "All nodes", hue: fine, w: 24, h: 9,
 		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. Held and idle: devices that a container holds and whose SMs had nothing to do for an hour. Stranded: memory slices that no profile can use as the layout is. n/a: not known." + ruled,
 		queries: []query{
 			{ref: "GPUs", expr: inventory},
@@ -126,32 +125,33 @@ func fleetNodes() panel {
 	}
 }
 
-// held joins devices with the pods that hold them, one row each.
-func held(devices string) string {
-	who := "max by (" + deviceRow + ") ({" + podInfo + "," + inFleet + "})"
-	return `label_replace((` + devices + `) * on (` + onDevice + `) group_right () ` + who + `, "mig_profile", "whole", "mig_profile", "")`
+// heldFor joins devices with the pods that have held them for a time, one row each.
+func heldFor(time, devices string) string {
+	holding := "{" + podInfo + "," + inFleet + "}"
+	who := "(max by (" + deviceRow + ", namespace, pod) (" + holding + " and on (" + deviceRow + ", namespace, pod) (" + holding + " offset " + time + ")))"
+	return `label_replace((` + devices + `) * on (` + deviceRow + `) group_right () ` + who + `, "mig_profile", "whole", "mig_profile", "")`
 }
 
 func fleetUse() []panel {
 	sum := func(name, labels string) string { return "sum by (" + labels + ") (" + in(name, inFleet) + ")" }
 	activity := ofOne(lines("SM activity of whole GPUs and of slices", "percentunit", activityHue,
-		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that tell no activity, are not in it. Field reports have whole GPUs at 10 to 30 %."+ruled,
+		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
 		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}"))
 	devices := lines("Devices: held and free", "none", countHue,
-		"Slices and GPUs without MIG, on top of each other: all of which it is known. Free all day: too many; nothing free all day: pods wait."+ruled,
+		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: too many; nothing free all day: pods wait."+ruled,
 		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
 	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
-	idle := "max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet) + "[1h:5m]) < 0.01 and on (" + onDevice + ") " + in("device:nvidia_allocated", inFleet) +
-		" == 1 and on (" + onDevice + ") (" + in("device:nvidia_allocated", inFleet) + " offset 1h == 1)"
+	idle := "max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet) + "[1h:5m]) < 0.01 and on (" + deviceRow + ") " + in("device:nvidia_allocated", inFleet) + " == 1"
+	count := lines("Held and idle for an hour", "none", countHue,
+		"Devices that a container holds and whose SMs had nothing to do for an hour: idle allocations. The table beside names them."+ruled,
+		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
+	count.colors = activity.colors
 	return []panel{
-		activity, devices,
-		lines("Held and idle for an hour", "none", countHue,
-			"Devices that a container holds and whose SMs had nothing to do for an hour: idle allocations. The table beside names them."+ruled,
-			sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}"),
-		{kind: table, title: "Who holds devices that are idle", hue: fine, w: 12, h: 8,
-			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask their owners whether they still need them; a notebook that is kept open is typical." + ruled,
-			queries:     []query{{ref: "Busy", expr: held(idle)}},
+		activity, devices, count,
+		{kind: table, title: "Idle devices and their pods", hue: fine, w: 12, h: 8,
+			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask the owners whether they still need them; often it is a notebook that was left open." + ruled,
+			queries:     []query{{ref: "Busy", expr: heldFor("1h", idle)}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 				{field: "gpu", title: "GPU", width: 60}, {field: "mig_profile", title: "Profile", width: 100},
@@ -162,19 +162,32 @@ func fleetUse() []panel {
 	}
 }
 
+// underused joins a value of whole GPUs with the pods for which the alert GpuUnderused fires: the conditions are the alert's, on what its rules
+// record.
+func underused(value string) string {
+	const busy = "mig:gpu_busy:avg5m{" + inFleet + "}[2d]"
+	conditions := strings.Join([]string{
+		"avg_over_time(mig:gpu_sm_activity:avg5m{" + inFleet + "}[2d]) < 0.3",
+		"avg_over_time(" + busy + ") < 0.5",
+		"avg_over_time(" + busy + ") >= 0.005",
+		"max_over_time(mig:gpu_memory:used_ratio_max5m{" + inFleet + "}[2d]) < 0.45",
+		"count_over_time(" + busy + ") > 500",
+	}, " and on (cluster, uuid) ")
+	const sole = "mig:gpu_holder:sole"
+	holder := sole + " and on (cluster, uuid, namespace, pod) " + sole + " offset 1d and on (cluster, uuid, namespace, pod) " + sole + " offset 2d" +
+		" unless on (cluster, namespace, pod) count by (cluster, namespace, pod) (" + sole + ") > 1"
+	return "max by (" + onGPU + ", namespace, pod) ((" + value + " and on (cluster, uuid) (" + conditions + ")) * on (cluster, uuid) group_left (namespace, pod) (" + holder + "))"
+}
+
 func fleetUnderused() panel {
-	whole := `kind="whole"`
-	mean := "avg_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet, whole) + "[$__range:15m])"
-	memory := "max_over_time(" + in("device:nvidia_memory_used_ratio:max5m", inFleet, whole) + "[$__range:5m])"
-	candidate := " and on (" + onDevice + ") " + mean + " < 0.3 and on (" + onDevice + ") " + memory + " < 0.5" +
-		" and on (cluster, instance, uuid) " + in("nvidia_gpu_mig_enabled", inFleet) + " == 0"
+	sm := "mig:gpu_sm_activity:avg5m{" + inFleet + "}[2d]"
 	return panel{
-		kind: table, title: "GPUs that are held whole and need a part", hue: fine, w: 24, h: 8,
-		description: "GPUs without MIG that could have it, held by a pod, of which over the time range less than 30 % of the SMs' time and never half of the memory was used. A slice would hold such a pod: look at the memory and at the highest activity, choose a profile, and try it. Choose a time range of days that are typical." + ruled,
+		kind: table, title: "Whole GPUs for which a slice would do", hue: fine, w: 24, h: 8,
+		description: "GPUs without MIG that one pod has held for the last two days, whatever the time range, with SM activity below 30 %, a kernel running less than half of the time, and memory always below 45 % of the GPU's: those for which the alert GpuUnderused fires. Look at the memory and the highest activity, choose a profile that has them, and try it. Needs the recording rules of the alerts (deploy/prometheus/alerts-recording.rules.yaml).",
 		queries: []query{
-			{ref: "Mean", expr: held(mean + candidate)},
-			{ref: "Highest", expr: held("max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet, whole) + "[$__range:5m])" + candidate)},
-			{ref: "Memory", expr: held(memory + candidate)},
+			{ref: "Mean", expr: underused("avg_over_time(" + sm + ")")},
+			{ref: "Highest", expr: underused("max_over_time(" + sm + ")")},
+			{ref: "Memory", expr: underused("max_over_time(mig:gpu_memory:used_ratio_max5m{" + inFleet + "}[2d])")},
 		},
 		columns: []column{
 			{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
@@ -198,9 +211,9 @@ func fleetRoom() []panel {
 		room,
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
 			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the same room: these numbers do not add up.",
-			queries:     []query{{expr: "sum by (mig_profile) (" + in("nvidia_gpu_mig_profile_instances_available", inFleet, `mig_profile=~"$profile"`) + ")", legend: "{{mig_profile}}"}}},
+			queries:     []query{{expr: "sort_desc(" + by("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available", `mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
 		{kind: table, title: "GPUs with stranded memory slices", hue: fine, w: 6, h: 8,
-			description: "Another layout would give these slices back. migctl plans one that leaves held slices alone.",
+			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
 			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + in("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
@@ -213,14 +226,14 @@ func fleetRoom() []panel {
 func fleetPower() []panel {
 	sum := func(name string) string { return "sum by (cluster) (" + in(name, inFleet) + ")" }
 	power := lines("Power", "watt", powerHue,
-		"What the boards of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
+		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
 		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn")
 	power.queries = append(power.queries,
 		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
 		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
-	power.colors = map[string]string{"limit": fine, "not in a slice": slate}
+	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
 	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 12, h: 8,
-		description: "Of all boards: power, added up each minute. Minutes without data are not in it." + ruled,
+		description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
 		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + in("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
 }
 
@@ -230,8 +243,8 @@ func fleetHistory() []panel {
 			"sum by (cluster, instance) ("+in(rule, inFleet)+") > 0 or on () label_replace(sum("+in(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
 	return []panel{
-		changed("Layout changes", countHue, "Slices that were created or destroyed, by anyone.", "instance:nvidia_layout_changes:increase5m"),
-		changed("XIDs", red, "XIDs by node. The node's dashboard tells which, and whose slice.", "instance:nvidia_xids:increase5m"),
+		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.", "instance:nvidia_layout_changes:increase5m"),
+		changed("XIDs", red, "XIDs by node. The dashboard of the node shows which, and the slice.", "instance:nvidia_xids:increase5m"),
 	}
 }
 
@@ -241,12 +254,12 @@ func fleetControl() []panel {
 	}
 	return []panel{
 		counts("Operations", countHue,
-			"Operations of partition control that ended in each interval, by what they were and how they ended. failed and interrupted: the history of migctl tells why.",
-			"sum by (verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval])) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
+			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl operations says why.",
+			"sum by (verb, result) (max by (cluster, instance, verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
 		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,
-			description: "degraded, stuck, read-only and off want an operator: migctl on the node tells what to do. Nodes without partition control have no line.",
+			description: "degraded, stuck, read-only and off need an operator: migctl on the node says what to do. Nodes without partition control have no line.",
 			values:      []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber}, {"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},
-			queries: []query{{legend: "{{instance}}", expr: state("idle", "1") + " or " + state("running", "2") + " or " + state("degraded", "3") +
-				" or " + state("stuck", "4") + " or " + state("read-only", "5") + " or " + state("off", "6")}}},
+			queries: []query{{legend: "{{instance}}", expr: state("off", "6") + " or " + state("read-only", "5") + " or " + state("stuck", "4") +
+				" or " + state("degraded", "3") + " or " + state("running", "2") + " or " + state("idle", "1")}}},
 	}
 }

@@ -24,7 +24,7 @@ func node() dashboard {
 	s := newScope(`instance="$node"`).withGPU()
 	return dashboard{
 		uid: nodeUID, title: "GPU node", from: "now-6h", tags: []string{"gpu", "mig"},
-		description: "One node: its GPUs and their slices, what they do, what is wrong, and whose pods they are.",
+		description: "One node: its GPUs and their slices, what they do, what is wrong, and which pods hold them.",
 		variables:   nodeVariables("nvidia_gpu_up", "nvidia_mig_gpu_instance_info", "mig_profile"),
 		annotations: events(s, "GPU {{gpu}}"),
 		rows: []row{
@@ -34,7 +34,7 @@ func node() dashboard {
 			{title: "Memory", panels: nodeMemory(s)},
 			{title: "Power and temperature", panels: nodePower(s)},
 			{title: "Errors", panels: nodeErrors(s)},
-			{title: "Compute instances of divided slices", collapsed: true, panels: nodeCompute(s)},
+			{title: "Compute instances of split slices", collapsed: true, panels: nodeCompute(s)},
 			{title: "The driver's own utilization (GPUs without MIG)", collapsed: true, panels: nodeDriver(s)},
 			{title: "PCIe and NVLink", collapsed: true, panels: nodeLinks(s)},
 			{title: "Peaks between scrapes (native histograms)", collapsed: true, panels: nodePeaks(s)},
@@ -43,46 +43,45 @@ func node() dashboard {
 }
 
 func nodeStats(s scope) []panel {
-	count := func(expr string) string { return "count(" + expr + ") or 0 * count(" + s.gpu("nvidia_gpu_up") + ")" }
-	allocated := any2("("+s.gpu("nvidia_gpu_allocated")+" unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1))", s.slice("nvidia_mig_gpu_instance_allocated"))
+	up := s.eachGPU("nvidia_gpu_up")
+	count := func(expr string) string { return "count(" + expr + ") or 0 * count(" + up + ")" }
+	allocated := any2("("+s.eachGPU("nvidia_gpu_allocated")+" unless "+s.eachGPU("nvidia_gpu_mig_enabled")+" == 1)", s.eachSlice("nvidia_mig_gpu_instance_allocated"))
 	return []panel{
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs that the exporter knows, also those that do not answer. \"no data\": the exporter of this node is not scraped; look at Exporter health.",
-			queries:     []query{{expr: "count(" + s.gpu("nvidia_gpu_up") + ")", legend: "GPUs"}}},
+			queries:     []query{{expr: "count(" + up + ")", legend: "GPUs"}}},
 		{kind: stat, title: "GPUs that do not answer", unit: "none", hue: fine, steps: problemFrom(red), w: 5, h: 4,
 			description: "GPUs whose last reading failed or did not end in time. Find them in the table below, then look for an XID and in the log of the node's kernel.",
-			queries:     []query{{expr: count(s.gpu("nvidia_gpu_up") + " == 0"), legend: "do not answer"}}},
-		{kind: stat, title: "GPUs that want an operator", unit: "none", hue: fine, steps: problemFrom(red), w: 5, h: 4,
+			queries:     []query{{expr: count(up + " == 0"), legend: "do not answer"}}},
+		{kind: stat, title: "GPUs that need maintenance", unit: "none", hue: fine, steps: problemFrom(red), w: 5, h: 4,
 			description: "GPUs for which the driver asks for a reset, a reboot or a drain, or whose memory could not be repaired. Drain the node and do what the table's state says.",
-			queries:     []query{{legend: "want an operator", expr: count(by("max", onGPU, any2(s.gpu("nvidia_gpu_recovery_action", `action!="none"`), s.gpu("nvidia_gpu_row_remap_failure")+" > 0")))}}},
+			queries:     []query{{legend: "need maintenance", expr: count(by("max", onGPU, any2(s.gpu("nvidia_gpu_recovery_action", `action!="none"`), s.gpu("nvidia_gpu_row_remap_failure")+" > 0")))}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 5, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices of which it is not known are in neither number. \"no data\": no kubelet and no batch scheduler tells.",
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number. \"no data\": neither a kubelet nor a batch scheduler reports any.",
 			queries: []query{
 				{expr: "sum(" + allocated + ")", legend: "held"},
 				{expr: "sum((" + allocated + ") == bool 0)", legend: "free"},
 			}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 5, h: 4,
-			description: "What the boards draw now, and the sum of their limits. Slices are inside: nothing is counted twice.",
+			description: "What the GPUs draw now, and the sum of their limits. Slices are inside: nothing is counted twice.",
 			queries: []query{
-				{expr: "sum(" + s.gpu("nvidia_gpu_power_watts") + ")", legend: "drawn"},
-				{expr: "sum(" + s.gpu("nvidia_gpu_power_limit_watts") + ")", legend: "limit"},
+				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"},
+				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_limit_watts") + ")", legend: "limit"},
 			}},
 	}
 }
 
-// mostWatts is the end of gauges of power: no board of today draws more. Without an end, one that is n/a would empty all of them.
+// mostWatts is the end of gauges of power: no GPU of today draws more. Without an end, one that is n/a would empty all of them.
 const mostWatts = 1400
 
 func nodeTable(s scope) panel {
 	of := func(family string) string {
 		return s.onInventory(s.slice("nvidia_gpu_"+family), s.slice("nvidia_mig_gpu_instance_"+family))
 	}
-	used := s.onInventory(
-		ratio(s.slice("nvidia_gpu_memory_used_bytes"), s.slice("nvidia_gpu_memory_total_bytes"), onGPU),
-		ratio(s.slice("nvidia_mig_gpu_instance_memory_used_bytes"), s.slice("nvidia_mig_gpu_instance_memory_total_bytes"), onSlice+", mig_profile"))
+	used := s.onInventory(s.memoryRatios())
 	return panel{
-		kind: table, title: "Every GPU and slice, and who holds it", hue: fine, w: 24, h: 12,
-		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not tell, or a slice has no such thing. State is the worst that holds: red wants an operator, amber a look. Click a GPU to see it alone below, a holder to see the pod. Facts of a GPU with slices are of the whole board with all of them. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but no container can use it; delete it or add a compute instance.",
+		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 12,
+		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not report it, or a slice has no such reading. State is the worst that holds: red: act now; amber: look into it. Click a GPU to see it alone below, a holder to see the pod. The values of a GPU with slices are of the whole GPU, slices included. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but no container can use it; delete it or add a compute instance.",
 		queries: []query{
 			{ref: "State", expr: s.state()},
 			{ref: "Holder", expr: s.holders()},
@@ -91,7 +90,7 @@ func nodeTable(s scope) panel {
 			{ref: "Memory", expr: used},
 			{ref: "Power", expr: s.onInventory(s.slice("nvidia_gpu_power_watts"), s.slice("nvidia_mig_gpu_instance_power_estimate_watts"))},
 			{ref: "Temperature", expr: s.onInventory(s.slice("nvidia_gpu_temperature_celsius", `sensor="gpu"`), "")},
-			{ref: "Slowed", expr: s.onInventory("sum by ("+onGPU+") (rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]))", "")},
+			{ref: "Slowed", expr: s.onInventory(sumOfGPUs(onGPU, "reason", "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval])"), "")},
 		},
 		columns: []column{
 			{field: "gpu", title: "GPU", width: 60, links: []object{linkTo("This GPU alone", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},

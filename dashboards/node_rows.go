@@ -34,16 +34,16 @@ func nodeLayout(s scope) []panel {
 			description: "Every slice, and every GPU without MIG, for as long as it was there, and whether a container held it. A line that ends is a slice that was destroyed, one that begins was created: the layout changed. Unknown: the kubelet does not answer, or there is none.",
 			values:      []valueMap{{"0", "free", slate}, {"1", "held", activityHue}, {"2", "unknown", fine}},
 			queries:     []query{{expr: any2(held, exists), legend: deviceLegend}}},
-		{kind: stateTimeline, title: "Who held what", unit: "none", hue: activityHue, w: 12, h: 10,
+		{kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 10,
 			description: "Each pod for as long as it held a device. Several pods on one device at a time share it. Hand-overs are where one line ends and another begins.",
 			values:      []valueMap{{"1", "held", activityHue}},
 			queries:     []query{{expr: holding, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"}}},
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 12, h: 8,
 			description: "GPU instances of each profile that could be created now, on all GPUs that are chosen. Profiles compete for the same room: these numbers do not add up. 0 everywhere with MIG on: the node is full, or what is left is stranded.",
-			queries:     []query{{expr: "sum by (mig_profile) (" + s.slice("nvidia_gpu_mig_profile_instances_available") + ")", legend: "{{mig_profile}}"}}},
+			queries:     []query{{expr: "sort_desc(" + by("sum", "mig_profile", s.eachSlice("nvidia_gpu_mig_profile_instances_available")) + ")", legend: "{{mig_profile}}"}}},
 		{kind: timeSeries, title: "Memory slices: used, free, stranded", unit: "none", hue: countHue, stacked: true, w: 12, h: 8, colors: ofSlices(),
-			description: "Memory slices of the GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them: only another layout of the GPU gives them back.",
-			queries:     []query{{expr: "sum by (state) (" + s.gpu("nvidia_gpu_mig_slices", `kind="memory"`) + ")", legend: "{{state}}"}}},
+			description: "Memory slices of the GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them: only another layout of the GPU makes them usable.",
+			queries:     []query{{expr: by("sum", "state", by("max", onGPU+", state", s.gpu("nvidia_gpu_mig_slices", `kind="memory"`))), legend: "{{state}}"}}},
 	}
 }
 
@@ -59,18 +59,15 @@ func nodeUse(s scope) []panel {
 			"Part of the cycles in which the tensor pipes worked. Near 0 % for a model that should use them: look at its number format.",
 			s.device("tensor_activity_ratio"), deviceLegend)),
 		ofOne(lines("SM activity of each GPU with all its slices", "percentunit", activityHue,
-			"Of all the SMs of the board. Under MIG it is rolled up from the slices; SMs in no slice count as idle. Compare GPUs with it, not pods.",
+			"Of all SMs of the GPU. Under MIG it is rolled up from the slices; SMs in no slice count as idle. Compare GPUs with it, not pods.",
 			by("max", byGPU, s.gpu("nvidia_gpu_sm_activity_ratio")), gpuLegend)),
 	}
 }
 
 func nodeMemory(s scope) []panel {
-	share := lines("Memory used, of what the device has", "percentunit", memoryHue,
+	share := lines("Memory used, relative to the device's", "percentunit", memoryHue,
 		"Part of the device's own memory. Above 95 %: the next allocation may fail. Ask for a profile with more memory, or find the leak.",
-		s.devices(
-			ratio(s.slice("nvidia_gpu_memory_used_bytes"), s.slice("nvidia_gpu_memory_total_bytes"), onGPU),
-			ratio(s.slice("nvidia_mig_gpu_instance_memory_used_bytes"), s.slice("nvidia_mig_gpu_instance_memory_total_bytes"), onSlice+", mig_profile")),
-		deviceLegend)
+		s.devices(s.memoryRatios()), deviceLegend)
 	share.steps = []step{{0.95, amber}}
 	stack := lines("Memory used", "bytes", memoryHue,
 		"Memory in use on each device, on top of each other. A GPU with MIG is there as its slices only: the sum is what the node uses in its devices.",
@@ -81,31 +78,35 @@ func nodeMemory(s scope) []panel {
 
 func nodePower(s scope) []panel {
 	power := lines("Power by device", "watt", powerHue,
-		"The parts add up to what the boards draw. A slice's part is an estimate: no sensor exists below the board. \"not in a slice\" is idle power of SMs that no slice has, and active power that cannot be told apart, as on Ampere without DCGM.",
+		"The parts add up to what the GPUs draw. A slice's part is an estimate: a GPU has no sensor for parts of it. \"not in a slice\" is idle power of SMs that no slice has, and active power that cannot be attributed, as on Ampere without DCGM.",
 		any2(s.devices(s.gpu("nvidia_gpu_power_watts"), in("nvidia_mig_gpu_instance_power_estimate_watts", s.gpus)),
 			by("max", byDevice, called(s.gpu("nvidia_gpu_power_unallocated_watts"), "not in a slice"))), deviceLegend)
 	power.stacked = true
-	slowed := ofOne(lines("Slowed down, by reason", "percentunit", amber,
+	slowed := ofOne(lines("Clocks slowed down, by reason", "percentunit", amber,
 		"Part of the time in which clocks were held down. sw_power_cap is normal under full load. hw_thermal_slowdown and sw_thermal_slowdown: look at the cooling; hw_power_brake_slowdown: at the power supply.",
 		s.only("reason", "none", "rate("+s.gpu("nvidia_gpu_clock_event_seconds_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reason}}"))
 	temperature := lines("Temperature", "celsius", temperatureHue,
-		"Of the die and of the memory. It concerns all slices of a GPU. Boards slow down by themselves before they are damaged; see the reasons beside.",
+		"Of the die and of the memory. All slices of a GPU share it. A GPU slows down by itself before it is damaged; the panel beside shows the reasons.",
 		by("max", byGPU+", sensor", s.gpu("nvidia_gpu_temperature_celsius")), "GPU {{gpu}} {{sensor}}")
 	temperature.steps = []step{{85, amber}, {92, red}}
 	return []panel{
 		power,
-		ofOne(lines("Power, of the limit", "percentunit", powerHue,
-			"What each board draws, of the limit in force. At 100 % the board slows its clocks down (sw_power_cap).",
-			by("max", byGPU, ratio(s.gpu("nvidia_gpu_power_watts"), s.gpu("nvidia_gpu_power_limit_watts"), onGPU)), gpuLegend)),
+		ofOne(lines("Power relative to the limit", "percentunit", powerHue,
+			"What each GPU draws, relative to the limit in force. At 100 % the GPU slows its clocks down (sw_power_cap).",
+			by("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")), gpuLegend)),
 		temperature,
 		slowed,
 	}
 }
 
 func nodeErrors(s scope) []panel {
+	ecc := counts("Memory errors (ECC)", red,
+		"New errors in each interval, all locations together. Corrected ones cost nothing by themselves; uncorrected ones end processes. Under MIG the driver reports aggregate counts only.",
+		by("sum", byGPU+", severity", by("max", onGPU+", severity, location", "increase("+s.gpu("nvidia_gpu_ecc_errors_total", `lifetime="aggregate"`)+"[$__rate_interval])")), "GPU {{gpu}} {{severity}}")
+	ecc.colors = map[string]string{" corrected": countHue}
 	return []panel{
-		{kind: table, title: "Which XIDs", hue: red, w: 12, h: 8,
-			description: "The last time each XID was seen since the exporter started, in the last week, and the slice that the driver laid it on. 13, 31, 43 and 45 usually mean the application; 48, 63, 64, 79, 94 and 95 the GPU; 74 NVLink. NVIDIA's XID catalog tells what to do. The table is empty if there were none.",
+		{kind: table, title: "XIDs of the last week", hue: red, w: 12, h: 8,
+			description: "The last time each XID was seen since the exporter started, in the last week, and the slice that the driver attributed it to. 13, 31, 43 and 45 usually mean the application; 48, 63, 64, 79, 94 and 95 the GPU; 74 NVLink. NVIDIA's XID catalog says what to do. The table is empty if there were none.",
 			queries: []query{{ref: "Seen", expr: by("max", byGPU+", slice, xid", any2(
 				s.placed("("+in("nvidia_mig_gpu_instance_xid_last_timestamp_seconds", s.gpus)+")"),
 				called(s.gpu("nvidia_gpu_xid_last_timestamp_seconds")+" unless on ("+onGPU+", xid) "+in("nvidia_mig_gpu_instance_xid_last_timestamp_seconds", s.gpus), wholeGPU))) +
@@ -117,10 +118,8 @@ func nodeErrors(s scope) []panel {
 			sortBy: []string{"GPU"}},
 		counts("XIDs", red,
 			"How many XIDs came in each interval. See the table for their numbers.",
-			by("sum", byGPU, "increase("+s.gpu("nvidia_gpu_xids_total")+"[$__rate_interval])"), gpuLegend),
-		counts("Memory errors (ECC)", red,
-			"New errors in each interval, all locations together. Corrected ones cost nothing by themselves; uncorrected ones end processes. Under MIG the driver tells aggregate counts only.",
-			by("sum", byGPU+", severity", "increase("+s.gpu("nvidia_gpu_ecc_errors_total", `lifetime="aggregate"`)+"[$__rate_interval])"), "GPU {{gpu}} {{severity}}"),
+			sumOfGPUs(byGPU, "", "increase("+s.gpu("nvidia_gpu_xids_total")+"[$__rate_interval])"), gpuLegend),
+		ecc,
 		counts("Failed readings", amber,
 			"Readings of a GPU that failed in each interval, by what was read and why. lost: it fell off the bus; reset_required: reset it; timeout: it hangs.",
 			s.only("reading, reason", "none", "increase("+s.gpu("nvidia_gpu_read_errors_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reading}} {{reason}}"),
@@ -132,10 +131,10 @@ func nodeCompute(s scope) []panel {
 	line := by("max", byDevice+", compute_instance", s.placed("("+s.slice("nvidia_mig_compute_instance_sm_activity_ratio")+")"))
 	return []panel{
 		ofOne(lines("SM activity of each compute instance", "percentunit", activityHue,
-			"Of the compute instance's own SMs. Only slices that are divided have these; their memory belongs to the slice and is shared.",
-			line, "GPU {{gpu}} {{slice}} CI {{compute_instance}}")),
-		{kind: table, title: "Who holds each compute instance", hue: fine, w: 12, h: 8,
-			description: "The pods of divided slices. They share the memory of the slice, and an error of one can end the other.",
+			"Of the compute instance's own SMs. Only split slices have these; their memory belongs to the slice and is shared.",
+			line, "GPU {{gpu}} CI {{compute_instance}} of {{slice}}")),
+		{kind: table, title: "Pods by compute instance", hue: fine, w: 12, h: 8,
+			description: "The pods of split slices. They share the memory of the slice, and an error of one can end the other.",
 			queries: []query{{ref: "Held", expr: by("max", rows+", compute_instance, namespace, pod", s.placed("("+s.slice("nvidia_mig_compute_instance_pod_info")+")")) +
 				" or on (" + on + ") " + by("max", rows+", compute_instance", s.placed("("+s.slice("nvidia_mig_compute_instance_up")+")")) + " * NaN"}},
 			columns: []column{
@@ -149,24 +148,24 @@ func nodeCompute(s scope) []panel {
 func nodeDriver(s scope) []panel {
 	return []panel{
 		ofOne(lines("Kernel running", "percentunit", activityHue,
-			"Part of the time with at least one kernel running, as nvidia-smi says. It is no measure of how full a GPU is: one small kernel makes it 100 %. The driver gives none while MIG is on.",
+			"Part of the time with at least one kernel running, as nvidia-smi says. It is no measure of how full a GPU is: one small kernel makes it 100 %. The driver does not report it while MIG is on.",
 			by("max", byGPU, s.gpu("nvidia_gpu_utilization_ratio")), gpuLegend)),
-		ofOne(lines("Memory being copied", "percentunit", activityHue,
-			"Part of the time in which memory was read or written, as nvidia-smi says. The driver gives none while MIG is on.",
+		ofOne(lines("Memory being read or written", "percentunit", activityHue,
+			"Part of the time in which memory was read or written, as nvidia-smi says. The driver does not report it while MIG is on.",
 			by("max", byGPU, s.gpu("nvidia_gpu_memory_copy_utilization_ratio")), gpuLegend)),
 	}
 }
 
 func nodeLinks(s scope) []panel {
-	rate := func(family string) string { return by("sum", byGPU, "rate("+s.gpu(family)+"[$__rate_interval])") }
+	rate := func(family string) string { return sumOfGPUs(byGPU, "", "rate("+s.gpu(family)+"[$__rate_interval])") }
 	link := func(title, name, text string) panel {
 		p := lines(title, "Bps", linkHue, text, rate("nvidia_gpu_"+name+"_receive_bytes_total"), "GPU {{gpu}} in")
 		p.queries = append(p.queries, query{expr: rate("nvidia_gpu_" + name + "_transmit_bytes_total"), legend: "GPU {{gpu}} out"})
 		return p
 	}
 	return []panel{
-		link("PCIe", "pcie", "Bytes that each board received and sent over PCIe. Slices of a GPU share its link."),
-		link("NVLink", "nvlink", "Data that each board received and sent over its NVLinks. None where a GPU has no NVLink, or nothing uses it."),
+		link("PCIe", "pcie", "Bytes that each GPU received and sent over PCIe. Slices of a GPU share its link."),
+		link("NVLink", "nvlink", "Data that each GPU received and sent over its NVLinks. None where a GPU has no NVLink, or nothing uses it."),
 		counts("Link errors", red, "NVLink errors by kind, and PCIe packets that were sent again, in each interval. A few replays are normal; a rate that stays is a bad link.",
 			s.only("kind", "none", any2("increase("+s.gpu("nvidia_gpu_nvlink_errors_total")+"[$__rate_interval])",
 				`label_replace(increase(`+s.gpu("nvidia_gpu_pcie_replays_total")+`[$__rate_interval]), "kind", "pcie replay", "", "")`)), "GPU {{gpu}} {{kind}}"),

@@ -1,5 +1,7 @@
 package dashboards
 
+import "slices"
+
 // kind is the type of a panel, by Grafana's name.
 type kind string
 
@@ -43,6 +45,9 @@ type column struct {
 }
 
 func (p panel) object(id, x, y int) object {
+	if p.kind == table {
+		p.columns = append(slices.Clone(p.columns), column{field: linkCluster, hidden: true})
+	}
 	o := object{
 		"id": id, "type": string(p.kind), "title": p.title, "description": p.description, "datasource": prometheus(),
 		"gridPos": object{"x": x, "y": y, "w": p.w, "h": p.h}, "targets": p.targets(), "pluginVersion": "11.0.0",
@@ -62,7 +67,7 @@ func (p panel) targets() []object {
 		}
 		format, instant := "time_series", q.instant || p.kind == stat || p.kind == barGauge
 		if p.kind == table {
-			format, instant = "table", true
+			format, instant, q.expr = "table", true, withCluster(q.expr)
 		}
 		list = append(list, object{
 			"refId": q.ref, "datasource": prometheus(), "editorMode": "code", "expr": q.expr, "legendFormat": q.legend,
@@ -89,6 +94,10 @@ func (p panel) defaults() object {
 	switch p.kind {
 	case timeSeries:
 		o["color"] = object{"mode": "shades", "fixedColor": p.hue}
+		if p.hue == red || p.hue == amber { // a line that stays at 0 is no problem
+			o["color"] = object{"mode": "thresholds", "seriesBy": "max"}
+			o["thresholds"] = thresholds(fine, step{0.001, p.hue})
+		}
 		o["custom"] = p.drawing()
 	case stateTimeline:
 		o["custom"] = object{"fillOpacity": 70, "lineWidth": 0, "spanNulls": false, "insertNulls": false}
@@ -123,7 +132,7 @@ func (p panel) thresholdStyle() string {
 }
 
 func (p panel) options() object {
-	legend := object{"showLegend": true, "displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}, "width": 260}
+	legend := object{"showLegend": true, "displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}, "width": 320}
 	tooltip := object{"mode": "multi", "sort": "desc"}
 	last := object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
 	switch p.kind {
@@ -150,6 +159,9 @@ func (p panel) options() object {
 		}
 		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
 	case timeSeries:
+		if p.w > columns/2 {
+			legend["width"] = 640
+		}
 		return object{"legend": legend, "tooltip": tooltip}
 	}
 	return object{}

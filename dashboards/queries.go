@@ -5,6 +5,9 @@ import "strings"
 // Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without MIG: each is one line, so that
 // nothing is counted twice. Lines are grouped by place (GPU index and placement), not by identity: they go on when a GPU is
 // replaced, a layout comes back or another pod gets the device.
+//
+// While a pod of the exporter is replaced, Prometheus has the series of both for minutes, which differ in the labels that it adds itself
+// (namespace, pod, container, ...). Whatever counts, adds up or matches does so on one value for each GPU or slice: eachGPU, eachSlice.
 
 const (
 	onGPU   = "cluster, instance, gpu, uuid"
@@ -38,19 +41,41 @@ func in(family, selector string, more ...string) string {
 func (s scope) gpu(family string, more ...string) string   { return in(family, s.gpus, more...) }
 func (s scope) slice(family string, more ...string) string { return in(family, s.slices, more...) }
 
+// eachGPU and eachSlice return one value for each GPU, or each slice, of a family.
+func (s scope) eachGPU(family string, more ...string) string {
+	return by("max", onGPU, s.gpu(family, more...))
+}
+
+func (s scope) eachSlice(family string, more ...string) string {
+	return by("max", onSlice+", mig_profile", s.slice(family, more...))
+}
+
+// sumOfGPUs adds up over GPUs, by labels of which label is one of the family.
+func sumOfGPUs(labels, label, expr string) string {
+	inner := onGPU
+	if label != "" {
+		labels, inner = labels+", "+label, onGPU+", "+label
+	}
+	return by("sum", labels, by("max", inner, expr))
+}
+
 func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info") }
 
 // placed names the slices of an expression by profile and placement, as nvidia-smi prints it: 3g.20gb@4:4.
 func (s scope) placed(expr string) string {
-	return named(expr + " * on (" + onSlice + ") group_left (placement) " + s.sliceInfo())
+	place := "topk by (" + onSlice + ") (1, " + by("max", onSlice+", placement", s.sliceInfo()) + ")" // never two of one instance
+	return named(expr + " * on (" + onSlice + ") group_left (placement) " + place)
 }
 
 func named(expr string) string {
 	return `label_join(` + expr + `, "slice", "@", "mig_profile", "placement")`
 }
 
-func called(expr, slice string) string {
-	return `label_replace(` + expr + `, "slice", "` + slice + `", "", "")`
+func called(expr, slice string) string { return label(expr, "slice", slice) }
+
+// label sets a label.
+func label(expr, name, value string) string {
+	return `label_replace(` + expr + `, "` + name + `", "` + value + `", "", "")`
 }
 
 func by(op, labels, expr string) string { return op + " by (" + labels + ") (" + expr + ")" }
@@ -83,14 +108,21 @@ func (s scope) onInventory(ofGPU, ofSlice string) string {
 	return any2(by("max", rows, values), s.inventory()+" * NaN")
 }
 
-// ratio divides two families of the same device.
-func ratio(used, total, on string) string { return used + " / on (" + on + ") " + total }
+// ratios divide a family of a device by another one.
+func (s scope) ratioOfGPU(used, total string) string {
+	return s.eachGPU("nvidia_gpu_"+used) + " / " + s.eachGPU("nvidia_gpu_"+total)
+}
+
+func (s scope) memoryRatios() (ofGPU, ofSlice string) {
+	const family, used, total = "nvidia_mig_gpu_instance_", "memory_used_bytes", "memory_total_bytes"
+	return s.ratioOfGPU(used, total), s.eachSlice(family+used) + " / " + s.eachSlice(family+total)
+}
 
 // only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without: explicit, so that healthy differs from
 // missing, and not one for each of many kinds.
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
-	return by("sum", byGPU+", "+label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + by("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
+	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + by("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
 }
 
 // The states of a device, the worst first: the least of them is shown.
@@ -133,7 +165,7 @@ func (s scope) gpuState() string {
 		worst(constant(stateXID, "time() - "+s.slice("nvidia_gpu_xid_last_timestamp_seconds")+" < 600")),
 		worst(constant(stateThrottled, "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
 		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
-		worst(constant(statePending, s.slice("nvidia_gpu_mig_pending")+" != on ("+onGPU+") "+s.slice("nvidia_gpu_mig_enabled"))),
+		constant(statePending, s.eachGPU("nvidia_gpu_mig_pending")+" != "+s.eachGPU("nvidia_gpu_mig_enabled")),
 		worst(constant(stateFine, s.slice("nvidia_gpu_up"))),
 	}, " or ")
 }
@@ -152,21 +184,30 @@ func (s scope) sliceState() string {
 const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info"`
 
 // holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free. namespace and
-// pod are there if it is one pod.
+// pod are those of a link: of the pod if it is one, else All.
 func (s scope) holders() string {
-	pods := by("max", onSlice+", mig_profile, namespace, pod, confirmed", "{"+podInfo+","+s.slices+"}")
-	count := by("count", onSlice+", mig_profile", pods)
-	one := `label_join((` + pods + `) and on (` + onSlice + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
-	unsure := `label_replace(label_join(` + one + `, "sure", " ", "holder", "confirmed"), "holder", "$1 (unconfirmed)", "sure", "(.*) false")`
-	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
-	known := any2(unsure, several)
-	labels := rows + ", namespace, pod, holder"
-	say := func(expr, holder string) string {
-		return `label_replace(` + expr + `, "holder", "` + holder + `", "", "")`
+	const who = onSlice + ", mig_profile, namespace, pod"
+	pods := func(confirmed string) string {
+		return `label_join(` + by("max", who, "{"+podInfo+","+confirmed+","+s.slices+"}") + `, "holder", "/", "namespace", "pod")`
 	}
+	unsure := `label_replace(` + pods(`confirmed="false"`) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
+	all := pods(`confirmed!="false"`) + " or on (" + who + ") " + unsure
+	count := by("count", onSlice+", mig_profile", all)
+	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
+	known := any2("("+all+") and on ("+onSlice+") ("+count+" == 1)", several)
+	labels := rows + ", namespace, pod, holder"
+	say := func(expr, holder string) string { return label(expr, "holder", holder) }
 	ofGPU := called(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
-	return by("max", labels, any2(ofGPU, s.placed(`(`+known+`)`))) +
+	return allPods(by("max", labels, any2(ofGPU, s.placed(`(`+known+`)`))) +
 		" or on (" + rows + ") " + say(by("max", rows, called(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
 		" or on (" + rows + ") " + say(by("max", rows, any2(called(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU), s.placed("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
-		" or on (" + rows + ") " + say(s.inventory(), "n/a")
+		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
+}
+
+// allPods sets the labels that links to pods are made of where there are none.
+func allPods(expr string) string { return orAll(orAll(expr, "namespace"), "pod") }
+
+// orAll sets a label to what Grafana takes for all values of a variable where there is none.
+func orAll(expr, name string) string {
+	return `label_replace(` + expr + `, "` + name + `", "All", "` + name + `", "")`
 }

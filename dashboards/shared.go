@@ -59,6 +59,15 @@ func annotation(name, color, expr, title, text string) object {
 	}
 }
 
+// nodeEvents are what changes the meaning of everything else, by node: a new layout, and XIDs.
+func nodeEvents() []object {
+	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + in(name, inFleet) + ") > 0" }
+	return []object{
+		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"), "Layout changed", "{{instance}}"),
+		annotation("XIDs", red, rule("instance:nvidia_xids:increase5m"), "XID", "{{instance}}"),
+	}
+}
+
 func grafanaAnnotations() object {
 	return object{
 		"builtIn": 1, "datasource": object{"type": "grafana", "uid": "-- Grafana --"}, "enable": true, "hide": true,
@@ -74,9 +83,9 @@ func dashboardLinks() []object {
 	}}
 }
 
-// linkTo leads from a cell to a dashboard with the row's values as variables.
+// linkTo leads from a cell to a dashboard with the row's values as variables, its cluster among them.
 func linkTo(title, uid string, variables ...string) object {
-	url := "/d/" + uid + "?${datasource:queryparam}&${cluster:queryparam}"
+	url := "/d/" + uid + "?${datasource:queryparam}&" + fromField("cluster", linkCluster)
 	for _, v := range variables {
 		url += "&" + v
 	}
@@ -86,6 +95,13 @@ func linkTo(title, uid string, variables ...string) object {
 // fromField sets a variable to the value that the row has in a field.
 func fromField(variable, field string) string {
 	return "var-" + variable + "=${__data.fields." + field + ":percentencode}"
+}
+
+// linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where series have no cluster.
+const linkCluster = "link_cluster"
+
+func withCluster(expr string) string {
+	return `label_replace(` + label(expr, linkCluster, "All") + `, "` + linkCluster + `", "$1", "cluster", "(.+)")`
 }
 
 // valueMap shows numbers by name.

@@ -37,7 +37,7 @@ func (p panel) transformations() []object {
 		list = append(list, object{"id": "merge", "options": object{}})
 	}
 	list = append(list, object{"id": "filterFieldsByName", "options": object{"include": object{"names": keep}}})
-	if _, ok := order["gpu"]; ok {
+	if slices.Contains(p.sortBy, "GPU") {
 		list = append(list, object{"id": "convertFieldType", "options": object{
 			"fields": object{}, "conversions": []object{{"targetField": "gpu", "destinationType": "number"}},
 		}})
@@ -94,6 +94,9 @@ func (c column) properties() []object {
 		set("mappings", mappings(c.values...))
 		set("custom.cellOptions", object{"type": "color-background", "mode": "basic"})
 		set("custom.align", "center")
+	}
+	if len(c.steps) > 0 {
+		set("custom.cellOptions", object{"type": "color-text"})
 	}
 	if c.gauge {
 		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}) // a gauge has a max: see mostWatts

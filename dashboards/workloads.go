@@ -4,17 +4,17 @@ import "strings"
 
 // The containers of the chosen namespaces and pods.
 const (
-	namespaces = `cluster=~"$cluster",instance=~"$node",namespace=~"$namespace"`
+	namespaces = inFleet + `,namespace=~"$namespace"`
 	pods       = namespaces + `,pod=~"$pod"`
 	podRows    = "cluster, instance, namespace, pod"
 	ruled      = " Needs the recording rules in deploy/prometheus."
 )
 
 func workloads() dashboard {
-	holders := "{" + podInfo + `,cluster=~"$cluster",instance=~"$node"`
+	holders := "{" + podInfo + "," + inFleet
 	return dashboard{
 		uid: workloadUID, title: "GPU workloads", from: "now-24h", tags: []string{"gpu", "mig"},
-		description: "Which namespaces and pods use GPUs and slices, how many of those that there are, and what they use of them.",
+		description: "Which namespaces and pods hold GPUs and slices, and how much of them they use.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
@@ -22,9 +22,7 @@ func workloads() dashboard {
 			choice("namespace", "Namespace", "label_values("+holders+"}, namespace)", false),
 			choice("pod", "Pod", "label_values("+holders+`,namespace=~"$namespace"}, pod)`, false),
 		},
-		annotations: []object{
-			annotation("Layout changes", countHue, `sum by (cluster, instance) (instance:nvidia_layout_changes:increase5m{cluster=~"$cluster",instance=~"$node"}) > 0`, "Layout changed", "{{instance}}"),
-		},
+		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(workloadStats(), workloadTable())},
 			{title: "Namespaces", panels: workloadNamespaces()},
@@ -34,19 +32,19 @@ func workloads() dashboard {
 }
 
 func workloadStats() []panel {
-	const whole = `cluster=~"$cluster",instance=~"$node"`
+	s := fleetScope()
 	held := "max by (cluster, instance, uuid, gpu_instance) ({" + podInfo + "," + pods + "})"
-	all := "count(" + in("nvidia_mig_gpu_instance_info", whole) + " or (" + in("nvidia_gpu_up", whole) + " unless on (cluster, instance, uuid) (" + in("nvidia_gpu_mig_enabled", whole) + " == 1)))"
+	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " + s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 	return []panel{
 		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
-			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or no kubelet tells.",
+			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the kubelet does not report any.",
 			queries:     []query{{expr: "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))", legend: "pods"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 6, h: 4,
 			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. A device that pods share counts once.",
 			queries:     []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 6, h: 4,
-			description: "What the chosen pods draw on devices that they have to themselves, and what all boards draw. The difference: other pods, shared devices, idle power of free devices.",
-			queries:     []query{{expr: "sum(" + in("nvidia_gpu_container_power_estimate_watts", pods) + ")", legend: "of these pods"}, {expr: "sum(" + in("nvidia_gpu_power_watts", whole) + ")", legend: "of all boards"}}},
+			description: "What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The difference: other pods, shared devices, idle power of free devices.",
+			queries:     []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"}, {expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"}}},
 		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
 			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each minute. Slices have estimates." + ruled,
 			queries:     []query{{expr: "sum(sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
@@ -58,9 +56,14 @@ func onPods(expr string) string {
 	return any2(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
 }
 
+// eachContainer returns one value for each container and device of the chosen pods.
+func eachContainer(family string, more ...string) string {
+	return by("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job", in("nvidia_gpu_container_"+family, pods, more...))
+}
+
 func workloadTable() panel {
 	of := func(op, family string) string {
-		return onPods(by(op, podRows, in("nvidia_gpu_container_"+family, pods)))
+		return onPods(by(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	sm := in("nvidia_gpu_container_sm_activity_ratio", pods)
@@ -71,10 +74,11 @@ func workloadTable() panel {
 		"max by (" + podRows + ") (" + constant("4", holding) + ")",
 	}, " or ")
 	return panel{
-		kind: table, title: "Every pod with a GPU or slice", hue: fine, w: 24, h: 11,
-		description: "What each pod uses of all its devices. Activity is the mean over them. n/a: of devices that pods share, activity and power cannot be told by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
+		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
+		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
 		queries: []query{
 			{ref: "State", expr: state},
+			{ref: "Owner", expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding + `)), "workload", "n/a", "workload", "")`},
 			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows + ", uuid, gpu_instance, compute_instance) (" + holding + "))")},
 			{ref: "SM", expr: of("avg", "sm_activity_ratio")},
 			{ref: "Tensor", expr: of("avg", "tensor_activity_ratio")},
@@ -84,11 +88,12 @@ func workloadTable() panel {
 		columns: []column{
 			{field: "namespace", title: "Namespace", width: 140},
 			{field: "pod", title: "Pod", links: []object{linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "workload", title: "Owner"},
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 			{field: "State", title: "State", width: 130, hue: fine, values: []valueMap{{"1", "conflict", red}, {"2", "unconfirmed", amber}, {"3", "idle for 1 h", amber}, {"4", "ok", "transparent"}}},
 			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
-			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
-			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
+			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
+			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
 			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},
@@ -104,8 +109,8 @@ func workloadNamespaces() []panel {
 		return p
 	}
 	held := lines("Devices: held and free", "none", countHue,
-		"Slices and GPUs without MIG of the chosen nodes. On top of each other they are all of which it is known."+ruled,
-		`sum by (state) (instance:nvidia_devices:count{cluster=~"$cluster",instance=~"$node"})`, "{{state}}")
+		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
+		"sum by (state) ("+in("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
 	held.stacked, held.colors = true, ofDevices()
 	return []panel{
 		held,
@@ -116,7 +121,7 @@ func workloadNamespaces() []panel {
 		stack("Memory used, by namespace", "bytes", memoryHue, "What containers use, on shared devices too where the exporter sees the host's processes.", sum("namespace:nvidia_memory_used_bytes:sum")),
 		stack("Power, by namespace", "watt", powerHue, "Of devices that containers have to themselves. A slice's power is an estimate.", sum("namespace:nvidia_power_watts:sum")),
 		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12, h: 8,
-			description: "Power, added up each minute: what a bill would be made of." + ruled,
+			description: "Power, added up each minute: the basis of a bill." + ruled,
 			queries:     []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6", legend: "{{namespace}}"}}},
 	}
 }
@@ -126,9 +131,7 @@ func workloadPods() []panel {
 	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
 	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
 	line := func(op, family string) string {
-		x := in("nvidia_gpu_container_"+family, pods)
-		s := scope{slices: `cluster=~"$cluster",instance=~"$node"`}
-		return by(op, labels, any2(s.placed(x), called(in("nvidia_gpu_container_"+family, pods, `gpu_instance=""`), "whole")))
+		return by(op, labels, any2(fleetScope().placed(eachContainer(family)), called(eachContainer(family, `gpu_instance=""`), "whole")))
 	}
 	memory := lines("Memory used by each pod", "bytes", memoryHue,
 		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)

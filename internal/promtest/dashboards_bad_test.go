@@ -2,21 +2,19 @@ package promtest
 
 import (
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 )
 
-const badRuns = 40 * time.Minute
+const badRuns = 80 * time.Minute
 
 // loadBad loads what a node serves at each time, by the time since the start, and returns a view of it.
 func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration) string) view {
 	t.Helper()
 	node := fleetNode{name: name}
 	for since := scrapeInterval; since <= badRuns; since += scrapeInterval {
-		f.LoadFrom(t, node.target(), scraped().Add(since), Text, []byte(serve(since)))
+		f.scrape(t, node.target("old"), scraped().Add(since), Text, []byte(serve(since)))
 	}
 	return view{from: scraped(), to: scraped().Add(badRuns), step: fleetStep, set: map[string]string{"node": name}}
 }
@@ -96,49 +94,58 @@ nvidia_mig_gpu_instance_sm_activity_ratio%[3]s} 0.75
 	}
 }
 
-// TestHostileNames: names of pods reach legends and cells as they are, and are no patterns.
-func TestHostileNames(t *testing.T) {
-	f := &fleet{Engine: Open(t)}
-	names := []string{`a"b`, `x{{gpu}}$node`, "new\nline", `$1 back\slash`, `.*`, `pod false`, `<b>bold</b>`, "Köln"}
-	v := loadBad(t, f, "hostile", func(time.Duration) string {
-		text := ""
-		for i, name := range names {
-			on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
-			label := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(name)
-			text += fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_allocated%[1]s} 1\n"+
-				"nvidia_gpu_container_memory_used_bytes%[1]s,namespace=\"ns\",pod=\"%[2]s\",container=\"c\",sharing=\"exclusive\"} 5\n"+
-				"nvidia_gpu_pod_info%[1]s,namespace=\"ns\",pod=\"%[2]s\",container=\"c\",sharing=\"exclusive\",confirmed=\"%[3]v\"} 1\n", on, label, i != 0)
-		}
-		return text
-	})
-	boards := loadDashboards(t)
-	holders := f.query(t, boards["mig-node"].panel(t, "Every GPU and slice, and who holds it"), "Holder", v)
-	for _, s := range holders.series {
-		i, err := strconv.Atoi(s.Metric.Get("gpu"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := "ns/" + names[i]
-		if i == 0 {
-			want += " (unconfirmed)"
-		}
-		if got := s.Metric.Get("holder"); got != want {
-			t.Errorf("GPU %d is held by %q, want %q", i, got, want)
-		}
-	}
-	for board, title := range map[string]string{"mig-node": "Who held what", "mig-workloads": "Memory used by each pod"} {
-		p := boards[board].panel(t, title)
-		var legends []string
-		for _, s := range f.query(t, p, "A", v).series {
-			legends = append(legends, legend(p.Targets[0].LegendFormat, s))
-		}
-		for _, name := range names {
-			if !slices.ContainsFunc(legends, func(l string) bool { return strings.Contains(l, "ns/"+name) }) {
-				t.Errorf("%s: no line of %q: %q", title, name, legends)
+// TestReadingsThatStop: neither the time between scrapes nor a node whose clock is wrong looks as if readings had stopped; one that hangs does, and
+// goes on to.
+func TestReadingsThatStop(t *testing.T) {
+	for name, c := range map[string]struct {
+		read        func(since time.Duration) time.Duration // when the Snapshot is from, by the node's clock
+		age, behind float64
+	}{
+		"well":  {func(since time.Duration) time.Duration { return since - time.Second }, 1, 0},
+		"early": {func(since time.Duration) time.Duration { return since - time.Hour }, 3600, 0},
+		"late":  {func(since time.Duration) time.Duration { return since + time.Hour }, 3600, 0},
+		"hangs": {func(since time.Duration) time.Duration { return min(since, badRuns-40*time.Minute) }, 2400, 600},
+		"hung":  {func(since time.Duration) time.Duration { return max(0, since-badRuns/2) }, 2400, 0},
+	} {
+		f := &fleet{Engine: Open(t)}
+		v := loadBad(t, f, name, func(since time.Duration) string {
+			return fmt.Sprintf("mig_exporter_build_info{version=\"1\"} 1\nmig_exporter_snapshot_timestamp_seconds %d\n", scraped().Add(c.read(since)).Unix())
+		})
+		v.to = v.to.Add(scrapeInterval - time.Second)
+		health := loadDashboards(t)["mig-exporter-health"]
+		table := health.panel(t, "All exporters")
+		for what, a := range map[string]answer{"age": f.query(t, health.panel(t, "Age of readings"), "A", v), "age in the table": f.query(t, table, "Age", v)} {
+			if len(a.series) != 1 || a.series[0].Floats[0].F != c.age {
+				t.Errorf("%s: %s is %v, want %v", name, what, a.series, c.age)
 			}
 		}
-		if len(legends) != len(names) || len(holders.series) != len(names) {
-			t.Errorf("%d legends and %d holders of %d names", len(legends), len(holders.series), len(names))
+		if a := f.query(t, table, "Behind", v); len(a.series) != 1 || a.series[0].Floats[0].F != c.behind {
+			t.Errorf("%s: without readings for %v, want %v", name, a.series, c.behind)
+		}
+	}
+}
+
+// TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not the one that was idle for an hour.
+func TestIdleAcrossLayouts(t *testing.T) {
+	f := &fleet{Engine: Open(t)}
+	v := loadBad(t, f, "layouts", func(since time.Duration) string {
+		profile, pod := "3g.40gb", "first"
+		if since > badRuns/2 {
+			profile, pod = "1g.10gb", "second"
+		}
+		on := fmt.Sprintf(`{gpu="0",uuid="GPU-0",gpu_instance="1",mig_profile="%s"`, profile)
+		return fmt.Sprintf("nvidia_gpu_up{gpu=\"0\",uuid=\"GPU-0\"} 1\nnvidia_gpu_mig_enabled{gpu=\"0\",uuid=\"GPU-0\"} 1\n"+
+			"nvidia_mig_gpu_instance_sm_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_allocated%[1]s} 1\n"+
+			"nvidia_mig_gpu_instance_pod_info%[1]s,namespace=\"ns\",pod=\"%[2]s\",container=\"c\",sharing=\"exclusive\",confirmed=\"true\"} 1\n", on, pod)
+	})
+	f.recordRules(t, dashboardRules, v.from.Add(time.Minute), v.to, time.Minute)
+	board := loadDashboards(t)["mig-fleet"]
+	if a := f.query(t, board.panel(t, "Idle devices and their pods"), "Busy", v); len(a.series) != 0 {
+		t.Errorf("idle for an hour: %v", a.series)
+	}
+	for _, s := range f.query(t, board.panel(t, "Held and idle for an hour"), "A", v).series {
+		if last := s.Floats[len(s.Floats)-1]; last.F != 0 {
+			t.Errorf("held and idle: %v", last.F)
 		}
 	}
 }

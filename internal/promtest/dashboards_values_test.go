@@ -44,6 +44,32 @@ func (x exposition) onDevices(family string) float64 {
 	return sum
 }
 
+// wholeAllocated counts the GPUs without MIG of which it is known whether they are held.
+func (x exposition) wholeAllocated() float64 {
+	n := 0.0
+	for _, s := range x.of("nvidia_gpu_allocated") {
+		if x.sum("nvidia_gpu_mig_enabled", "uuid="+s.labels["uuid"]) == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// eventsOnce: an XID that both pods of an exporter count, as one replaces the other, is one.
+func (f *fleet) eventsOnce(t *testing.T, boards map[string]grafanaDashboard) {
+	for board, title := range map[string]string{"mig-node": "XIDs", "mig-fleet": "XIDs"} {
+		most := 0.0
+		for _, s := range f.query(t, boards[board].panel(t, title), "A", fleetView("sick")).series {
+			for _, x := range s.Floats {
+				most = max(most, x.F)
+			}
+		}
+		if most < 0.9 || most > 1.5 {
+			t.Errorf("%s, %s: %v of one", board, title, most)
+		}
+	}
+}
+
 // sums: what panels add up is what the nodes served, worked out without PromQL.
 func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 	for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick"} {
@@ -61,12 +87,26 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-node", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
 			{"mig-workloads", "Power", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "Power", "B", x.sum("nvidia_gpu_power_watts")},
+			{"mig-workloads", "Devices: held and free", "A", float64(len(x.of("nvidia_mig_gpu_instance_allocated"))) + x.wholeAllocated()},
+			{"mig-workloads", "Power, by namespace", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
+			{"mig-workloads", "All pods with a GPU or slice", "Power", x.sum("nvidia_gpu_container_power_estimate_watts")},
+			{"mig-workloads", "Power of each pod", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
+			{"mig-node", "Room for more slices", "A", x.sum("nvidia_gpu_mig_profile_instances_available")},
+			{"mig-fleet", "Room for more slices", "A", x.sum("nvidia_gpu_mig_profile_instances_available")},
+			{"mig-fleet", "Power", "B", x.sum("nvidia_gpu_power_limit_watts")},
+			{"mig-fleet", "Power", "C", x.sum("nvidia_gpu_power_unallocated_watts")},
+			{"mig-fleet", "GPUs", "A", float64(len(x.of("nvidia_gpu_up")))},
+			{"mig-fleet", "All nodes", "GPUs", float64(len(x.of("nvidia_gpu_up")))},
+			{"mig-fleet", "All nodes", "Held", x.onDevices("allocated")},
+			{"mig-exporter-health", "Exporters", "A", 1},
+			{"mig-exporter-health", "Sources that do not answer", "A", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
+			{"mig-exporter-health", "All exporters", "Sources", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
 			{"mig-workloads", "Memory used, by namespace", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
 			{"mig-workloads", "Memory used by each pod", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
-			{"mig-workloads", "Every pod with a GPU or slice", "Memory", x.sum("nvidia_gpu_container_memory_used_bytes")},
+			{"mig-workloads", "All pods with a GPU or slice", "Memory", x.sum("nvidia_gpu_container_memory_used_bytes")},
 			{"mig-fleet", "Power now", "A", x.sum("nvidia_gpu_power_watts")},
 			{"mig-fleet", "Power", "A", x.sum("nvidia_gpu_power_watts")},
-			{"mig-fleet", "Every node", "Power", x.sum("nvidia_gpu_power_watts")},
+			{"mig-fleet", "All nodes", "Power", x.sum("nvidia_gpu_power_watts")},
 			{"mig-fleet", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
 			{"mig-fleet", "GPUs with stranded memory slices", "Slices", x.sum("nvidia_gpu_mig_slices", "kind=memory", "state=stranded")},
 		} {
@@ -119,7 +159,7 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
 
 // states: the first table of each dashboard says what is wrong and whose it is, and nothing of what is well.
 func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
-	table := boards["mig-node"].panel(t, "Every GPU and slice, and who holds it")
+	table := boards["mig-node"].panel(t, "GPUs and slices, and the pods that hold them")
 	state := func(node string) map[string]float64 {
 		values := map[string]float64{}
 		for _, s := range f.query(t, table, "State", fleetView(node)).series {
@@ -146,21 +186,27 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 			}
 		}
 	}
-	f.holders(t, table)
-	f.problems(t, boards["mig-fleet"].panel(t, "What is wrong, and who it concerns"))
+	f.holders(t, boards, table.Title)
+	f.owners(t, boards["mig-workloads"].panel(t, "All pods with a GPU or slice"))
+	f.problems(t, boards)
 }
 
-func (f *fleet) holders(t *testing.T, table grafanaPanel) {
+func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title string) {
 	for node, want := range map[string]map[string]string{
 		"mixed": {
 			"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "2 3g.20gb@4:4": "ml/notebook-ana",
 			"4 3g.20gb@0:4": "2 pods", "3 1g.5gb@6:1": "free",
 		},
+		"dcgm":   {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
 		"shared": {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
 		"bare":   {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
 	} {
+		board := "mig-node"
+		if node == "dcgm" {
+			board = "mig-node-dcgm"
+		}
 		got := map[string]string{}
-		for _, s := range f.query(t, table, "Holder", fleetView(node)).series {
+		for _, s := range f.query(t, boards[board].panel(t, title), "Holder", fleetView(node)).series {
 			got[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Metric.Get("holder")
 		}
 		for row, holder := range want {
@@ -171,7 +217,18 @@ func (f *fleet) holders(t *testing.T, table grafanaPanel) {
 	}
 }
 
-func (f *fleet) problems(t *testing.T, table grafanaPanel) {
+func (f *fleet) owners(t *testing.T, table grafanaPanel) {
+	owner := map[string]string{}
+	for _, s := range f.query(t, table, "Owner", fleetView("a30|shared")).series {
+		owner[s.Metric.Get("pod")] = s.Metric.Get("workload")
+	}
+	if owner["tracker-0"] != "StatefulSet/tracker" {
+		t.Errorf("owners: %v", owner)
+	}
+}
+
+func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
+	table := boards["mig-fleet"].panel(t, "Problems and affected pods")
 	rows := func(node string) string {
 		var list []string
 		for _, s := range f.query(t, table, "State", fleetView(node)).series {
@@ -182,9 +239,12 @@ func (f *fleet) problems(t *testing.T, table grafanaPanel) {
 	if got := rows("underused|full|shared"); got != " (all that report)" {
 		t.Errorf("problems of healthy nodes: %s", got)
 	}
-	// Gone for 40 minutes.
+	// Gone for more than an hour.
 	if got := rows("gone|shared"); got != "gone (node)" {
 		t.Errorf("problems where a node stopped: %s", got)
+	}
+	if got := f.query(t, boards["mig-fleet"].panel(t, "Nodes without data"), "A", fleetView("gone|shared")).total(); got != 1 {
+		t.Errorf("%v nodes without data, want 1", got)
 	}
 	if got := rows("sick"); strings.Count(got, "sick") != 3 {
 		t.Errorf("problems of a sick node: %s", got)
@@ -231,9 +291,13 @@ func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
 func (f *fleet) samplesOf(t *testing.T, uid, node string, p grafanaPanel, target grafanaTarget) int64 {
 	t.Helper()
 	v, times := fleetView(node), int64(1)
+	v.to = v.to.Add(-2 * overlap) // no exporter is being replaced
 	v.from = v.to
 	if strings.Contains(target.Expr, "$__range") {
 		v.from, times = v.to.Add(-time.Hour), 24 // of a day
+	}
+	if strings.Contains(target.Expr, "[1d]") {
+		times = int64(24 * time.Hour / fleetRuns)
 	}
 	n := f.query(t, p, target.RefID, v).samples * times
 	if !target.Instant {

@@ -2,6 +2,7 @@ package promtest
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
 )
 
 // A fleet is several simulated nodes under one Prometheus. The nodes run once, and all queries are asked of that run.
@@ -19,12 +21,14 @@ type fleetNode struct {
 	args     []string
 	format   Format
 	ends     time.Duration // of its reports; 0: it goes on
+	replaced time.Duration // when a new pod of its exporter is scraped, beside the old one for overlap; 0: never
 	gap      [2]time.Duration
 }
 
 const (
 	fleetRuns = 2 * time.Hour
 	fleetStep = time.Minute // of panels
+	overlap   = 2 * time.Minute
 )
 
 func fleetNodes(t *testing.T) []fleetNode {
@@ -36,18 +40,19 @@ func fleetNodes(t *testing.T) []fleetNode {
 		}
 		return string(text)
 	}
-	mixed := scenario("dgx-a100-mixed")
+	mixed, late := scenario("dgx-a100-mixed"), fleetRuns-overlap/2
 	return []fleetNode{
-		{name: "mixed", scenario: mixed, args: []string{"--dcgm.mode=embedded"}},
-		{name: "underused", scenario: scenario("h100-underused"), format: Protobuf},
-		{name: "full", scenario: scenario("h100-56"), gap: [2]time.Duration{30 * time.Minute, 40 * time.Minute}},
-		{name: "shared", scenario: scenario("mps-and-timeslicing")},
-		{name: "a30", scenario: scenario("a30")},
-		{name: "bare", scenario: bareNode},
-		{name: "sick", scenario: sickNode},
+		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at its end.
+		{name: "mixed", scenario: mixed, args: []string{"--dcgm.mode=embedded"}, replaced: time.Hour},
+		{name: "underused", scenario: scenario("h100-underused"), format: Protobuf, replaced: late},
+		{name: "full", scenario: scenario("h100-56"), gap: [2]time.Duration{30 * time.Minute, 40 * time.Minute}, replaced: late},
+		{name: "shared", scenario: scenario("mps-and-timeslicing"), replaced: late},
+		{name: "a30", scenario: scenario("a30"), replaced: late},
+		{name: "bare", scenario: bareNode, replaced: late},
+		{name: "sick", scenario: sickNode, replaced: 114 * time.Minute},
 		{name: "chaos", scenario: chaos(t)},
-		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 80 * time.Minute},
-		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}},
+		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 50 * time.Minute},
+		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late},
 	}
 }
 
@@ -77,8 +82,11 @@ faults:
   - {at: 115m, gpu: 1, kind: xid, xid: 94, gi: 1, ci: 0, recovery: drain_and_reset}
 `
 
-func (n fleetNode) target() labels.Labels {
-	return labels.FromStrings("cluster", "sim", "instance", n.name, "job", "mig-exporter")
+// target is the labels that the scrapes of a pod of the exporter add, as a PodMonitor with honorLabels does: the exporter's own namespace, pod and
+// container are on all series that have none.
+func (n fleetNode) target(pod string) labels.Labels {
+	return labels.FromStrings("cluster", "sim", "instance", n.name, "job", "mig-exporter",
+		"namespace", "gpu-monitoring", "pod", "mig-exporter-"+pod, "container", "mig-exporter", "endpoint", "metrics")
 }
 
 // fleet is the Prometheus that scraped the nodes, and what each served last, in text.
@@ -99,10 +107,10 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 			n.elapsed += scrapeInterval
 			n.request(http.MethodPost, "/-/sim/advance?by="+scrapeInterval.String())
 			if node.ends > 0 && n.elapsed > node.ends || n.elapsed > node.gap[0] && n.elapsed <= node.gap[1] {
-				e.down(t, node.target(), n.now())
+				e.down(t, node.target("old"), n.now())
 				continue
 			}
-			e.scrape(t, n, node)
+			e.scrapePods(t, n, node)
 		}
 		x, err := readExposition(n.get("/metrics", Text))
 		if err != nil {
@@ -111,7 +119,7 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 		f.last[node.name] = x
 	}
 	f.control(t)
-	f.ruleSample = f.recordRules(t, dashboardRules, scraped().Add(time.Minute), fleetEnd())
+	f.ruleSample = f.recordRules(t, dashboardRules, scraped().Add(time.Minute), fleetEnd(), time.Minute)
 	return f
 }
 
@@ -135,27 +143,53 @@ func (f *fleet) control(t *testing.T) {
 			}
 			text += fmt.Sprintf("mig_control_state{state=%q} %d\n", state, value)
 		}
-		f.LoadFrom(t, node.target(), at, Text, []byte(text))
+		f.LoadFrom(t, node.target("old"), at, Text, []byte(text))
 	}
 }
 
-// scrape loads what the node serves now, with what Prometheus adds to a scrape.
-func (e *Engine) scrape(t *testing.T, n *scrapedNode, node fleetNode) {
+// scrapePods scrapes the pods of the node's exporter that there are now.
+func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	t.Helper()
-	format := node.format
-	if format == "" {
-		format = Text
+	if node.format == "" {
+		node.format = Text
 	}
-	body := n.get("/metrics", format)
-	e.LoadFrom(t, node.target(), n.now(), format, body)
-	e.report(t, node.target(), n.now(), 1, strings.Count(string(body), "\n"))
+	body := n.get("/metrics", node.format)
+	before, after := node.target("old"), node.target("new")
+	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
+		e.scrape(t, before, n.now(), node.format, body)
+	}
+	if node.replaced > 0 && n.elapsed > node.replaced {
+		e.scrape(t, after, n.now(), node.format, body)
+	}
+	if node.replaced > 0 && n.elapsed == node.replaced+overlap {
+		// Series that both serve, since they have pods of their own, go on.
+		for hash := range e.targets[after.String()].seen {
+			delete(e.targets[before.String()].seen, hash)
+		}
+		e.end(t, before, n.now().Add(scrapeInterval/2))
+	}
+}
+
+// scrape loads what a target serves, with what Prometheus adds to a scrape.
+func (e *Engine) scrape(t *testing.T, of labels.Labels, at time.Time, format Format, body []byte) {
+	t.Helper()
+	e.LoadFrom(t, of, at, format, body)
+	e.report(t, of, at, 1, float64(strings.Count(string(body), "\n")))
+}
+
+// end is when a target is removed.
+func (e *Engine) end(t *testing.T, of labels.Labels, at time.Time) {
+	t.Helper()
+	e.LoadFrom(t, of, at, Text, nil)
+	stale := math.Float64frombits(value.StaleNaN)
+	e.report(t, of, at, stale, stale)
 }
 
 // report adds the series that Prometheus itself makes of a scrape.
-func (e *Engine) report(t *testing.T, of labels.Labels, at time.Time, up float64, samples int) {
+func (e *Engine) report(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
 	t.Helper()
 	app := e.db.Appender(t.Context())
-	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": 0.01, "scrape_samples_scraped": float64(samples)} {
+	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": min(samples, 0.01), "scrape_samples_scraped": samples} {
 		b := labels.NewBuilder(of)
 		b.Set("__name__", name)
 		if _, err := app.Append(0, b.Labels(), at.UnixMilli(), value); err != nil {

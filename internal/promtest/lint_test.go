@@ -19,6 +19,9 @@ func TestDashboardsAreSound(t *testing.T) {
 		if d.SchemaVersion != 39 || d.GraphTooltip != 1 || d.Title == "" || d.Description == "" || !slices.Contains(d.Tags, "mig-exporter") {
 			t.Errorf("%s: schema %d, tooltip %d, title %q, description %q, tags %v", uid, d.SchemaVersion, d.GraphTooltip, d.Title, d.Description, d.Tags)
 		}
+		if len(d.Annotations.List) != 3 {
+			t.Errorf("%s: annotations %v, want layout changes, XIDs and Grafana's own", uid, d.Annotations.List)
+		}
 		if len(d.Links) != 1 || !d.Links[0].IncludeVars || !d.Links[0].KeepTime {
 			t.Errorf("%s: links %v do not keep the variables and the time", uid, d.Links)
 		}
@@ -116,6 +119,9 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 	if spans := p.FieldConfig.Defaults.Custom.SpanNulls; spans != nil && spans != false {
 		t.Errorf("%s, %s: lines are drawn over gaps: %v", uid, p.Title, spans)
 	}
+	if c := p.FieldConfig.Defaults.Color; slices.Contains([]string{"#d9383a", "#e5a50a"}, c.FixedColor) {
+		t.Errorf("%s, %s: lines are drawn as problems, whatever their values: %v", uid, p.Title, c)
+	}
 	refs := map[string]bool{}
 	for _, target := range p.Targets {
 		if p.Datasource.UID != "${datasource}" || target.Datasource.UID != "${datasource}" || refs[target.RefID] {
@@ -170,7 +176,7 @@ func lintLink(t *testing.T, about, url string, boards map[string]grafanaDashboar
 		t.Errorf("%s: link %s leads to no dashboard", about, url)
 		return
 	}
-	for _, keep := range []string{"${datasource:queryparam}", "${cluster:queryparam}", "${__url_time_range}"} {
+	for _, keep := range []string{"${datasource:queryparam}", "var-cluster=${__data.fields.link_cluster:percentencode}", "${__url_time_range}"} {
 		if !strings.Contains(parts[2], keep) {
 			t.Errorf("%s: link %s lacks %s", about, url, keep)
 		}

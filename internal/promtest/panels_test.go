@@ -61,6 +61,7 @@ type grafanaPanel struct {
 		Defaults struct {
 			Unit, NoValue string
 			Custom        struct{ SpanNulls any }
+			Color         struct{ Mode, FixedColor string }
 		}
 		Overrides []struct {
 			Matcher    struct{ Options string }
@@ -161,7 +162,7 @@ type answer struct {
 func (e *Engine) ask(target grafanaTarget, v view) (answer, error) {
 	ctx := context.Background()
 	expr := v.fill(target.Expr)
-	if strings.Contains(expr, "$") && !strings.Contains(expr, `"$1`) {
+	if regexp.MustCompile(`\$\{?[a-zA-Z_]`).MatchString(expr) {
 		return answer{}, fmt.Errorf("a variable is left in %s", expr)
 	}
 	var q promql.Query

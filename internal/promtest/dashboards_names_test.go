@@ -1,0 +1,185 @@
+package promtest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// hostileNames are names that queries, legends and links could take for something else.
+func hostileNames() []string {
+	return []string{
+		`a"b`, `x{{gpu}}$node`, "new\nline", `$1 back\slash`, `.*`, `pod false`, `<b>bold</b>`, "Köln", `${node}`, `$__all`, `50% & more?x=1#y`, `{{pod}}`, `\`,
+		strings.Repeat("long-", 50) + "end",
+	}
+}
+
+// hostileNode serves a GPU for each name: its pod, its namespace and its container have it. The first is not confirmed.
+func hostileNode(time.Duration) string {
+	text := ""
+	for i, name := range hostileNames() {
+		label := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(name)
+		on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
+		pod := fmt.Sprintf(`%s,namespace="of %s",pod="%s",container="%s",sharing="exclusive"`, on, label, label, label)
+		text += fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_allocated%[1]s} 1\nnvidia_gpu_sm_activity_ratio%[1]s} 0\nnvidia_gpu_row_remap_failure%[1]s} 1\n"+
+			"nvidia_gpu_container_memory_used_bytes%[2]s} 5\nnvidia_gpu_container_sm_activity_ratio%[2]s} 0\nnvidia_gpu_container_power_estimate_watts%[2]s} 60\n"+
+			"nvidia_gpu_pod_info%[2]s,confirmed=\"%[3]v\"} 1\n"+
+			"DCGM_FI_DEV_GPU_TEMP{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\"} 40\n"+
+			"DCGM_FI_DEV_FB_USED{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\",namespace=\"of %[4]s\",pod=\"%[4]s\",container=\"%[4]s\"} 5\n", on, pod, i != 0, label, i)
+	}
+	return text
+}
+
+// TestHostileNames: names of pods reach legends, cells and links as they are, and are no patterns.
+func TestHostileNames(t *testing.T) {
+	f, names := &fleet{Engine: Open(t)}, hostileNames()
+	v := loadBad(t, f, "hostile", hostileNode)
+	f.recordRules(t, dashboardRules, v.from.Add(time.Minute), v.to, time.Minute)
+	boards := loadDashboards(t)
+	// Each has a line or a row for each name, whose legend or cells have it.
+	for _, c := range []struct{ board, title, ref, text string }{
+		{"mig-node", "GPUs and slices, and the pods that hold them", "Holder", "{{holder}}"},
+		{"mig-node-dcgm", "GPUs and slices, and the pods that hold them", "Holder", "{{holder}}"},
+		{"mig-fleet", "Problems and affected pods", "Holder", "{{holder}}"},
+		{"mig-fleet", "Idle devices and their pods", "Busy", "{{namespace}}/{{pod}}"},
+		{"mig-workloads", "All pods with a GPU or slice", "State", "{{namespace}}/{{pod}}"},
+		{"mig-node", "Pods by device", "A", ""},
+		{"mig-node-dcgm", "Pods by device", "A", ""},
+		{"mig-workloads", "SM activity of each pod", "A", ""},
+		{"mig-workloads", "Memory used by each pod", "A", ""},
+		{"mig-workloads", "Power of each pod", "A", ""},
+		{"mig-workloads", "Devices held, by namespace", "A", "{{namespace}}/{{namespace}}"},
+		{"mig-workloads", "Power, by namespace", "A", "{{namespace}}/{{namespace}}"},
+		{"mig-workloads", "Energy in the time range, by namespace", "A", "{{namespace}}/{{namespace}}"},
+	} {
+		p := boards[c.board].panel(t, c.title)
+		if c.text == "" {
+			c.text = p.Targets[0].LegendFormat
+		}
+		var said []string
+		for _, s := range f.query(t, p, c.ref, v).series {
+			said = append(said, legend(c.text, s))
+			if i, err := strconv.Atoi(s.Metric.Get("gpu")); err == nil && !strings.Contains(said[len(said)-1], "of "+names[i]+"/"+names[i]) {
+				t.Errorf("%s, %s: GPU %d, of %q, says %q", c.board, c.title, i, names[i], said[len(said)-1])
+			}
+		}
+		for _, name := range names {
+			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "of "+name) }) {
+				t.Errorf("%s, %s: nothing about %q: %q", c.board, c.title, name, said)
+			}
+		}
+		if len(said) != len(names) {
+			t.Errorf("%s, %s: %d for %d names: %q", c.board, c.title, len(said), len(names), said)
+		}
+	}
+	for _, d := range boards {
+		for _, p := range d.all() {
+			f.linksOf(t, d.UID, p, v)
+		}
+	}
+}
+
+// linksAreFull: no cell of any table leads to a dashboard that is filtered by nothing or by a name that was not replaced.
+func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
+	followed := 0
+	for uid, d := range boards {
+		for _, p := range d.all() {
+			for _, node := range []string{"mixed", "shared", "bare", "sick|gone", "dcgm", where(uid, p.Title)} {
+				followed += f.linksOf(t, uid, p, fleetView(node))
+			}
+		}
+	}
+	if followed < 300 {
+		t.Errorf("%d links", followed)
+	}
+}
+
+// linksOf follows the links of a table's cells, and returns how many there are.
+func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
+	t.Helper()
+	if p.Type != "table" {
+		return 0
+	}
+	links, followed := p.links(t), 0
+	for _, row := range f.rows(t, p, v) {
+		for field, link := range links {
+			if row[field] == "" {
+				continue
+			}
+			followed++
+			filled := regexp.MustCompile(`\$\{__data\.fields\.(\w+):percentencode\}`).ReplaceAllStringFunc(link, func(use string) string {
+				name := strings.TrimSuffix(strings.TrimPrefix(use, "${__data.fields."), ":percentencode}")
+				if row[name] == "" {
+					t.Errorf("%s, %s: the link of %s needs %s, which %v has not", uid, p.Title, field, name, row)
+				}
+				return strings.ReplaceAll(url.QueryEscape(row[name]), "+", "%20") // as encodeURIComponent does
+			})
+			_, query, _ := strings.Cut(filled, "?")
+			values, err := url.ParseQuery(strings.ReplaceAll(query, "&${__url_time_range}", ""))
+			if err != nil {
+				t.Errorf("%s, %s: %s: %v", uid, p.Title, filled, err)
+			}
+			for _, of := range []string{"pod", "namespace"} {
+				if got := values.Get("var-" + of); values.Has("var-"+of) && got != row[of] {
+					t.Errorf("%s, %s: %s leads to %s %q", uid, p.Title, row[of], of, got)
+				}
+			}
+		}
+	}
+	return followed
+}
+
+// rows are the rows of a table as Grafana merges them: the labels of all its queries.
+func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) map[string]map[string]string {
+	t.Helper()
+	rows := map[string]map[string]string{}
+	for _, target := range p.Targets {
+		for _, s := range f.query(t, p, target.RefID, v).series {
+			labels := s.Metric.Map()
+			key := ""
+			for _, name := range []string{"cluster", "instance", "gpu", "uuid", "UUID", "gpu_instance", "GPU_I_ID", "slice", "compute_instance"} {
+				key += labels[name] + "\x00"
+			}
+			if _, held := rows[key]["holder"]; !held && p.Targets[0].RefID != "State" {
+				key += labels["namespace"] + "\x00" + labels["pod"]
+			}
+			if rows[key] == nil {
+				rows[key] = map[string]string{}
+			}
+			for name, value := range labels {
+				rows[key][name] = value
+			}
+		}
+	}
+	return rows
+}
+
+// links returns the links of a table's cells by the label that is in the cell.
+func (p grafanaPanel) links(t *testing.T) map[string]string {
+	t.Helper()
+	field, links := map[string]string{}, map[string]string{}
+	for _, x := range p.Transformations {
+		var organize struct{ RenameByName map[string]string }
+		if err := json.Unmarshal(x.Options, &organize); err != nil {
+			t.Fatal(err)
+		}
+		for name, title := range organize.RenameByName {
+			field[title] = name
+		}
+	}
+	for _, o := range p.FieldConfig.Overrides {
+		for _, property := range o.Properties {
+			var list []grafanaLink
+			if property.ID == "links" && json.Unmarshal(property.Value, &list) == nil {
+				links[field[o.Matcher.Options]] = list[0].URL
+			}
+		}
+	}
+	return links
+}
