@@ -176,7 +176,8 @@ func underused(value string) string {
 	const sole = "mig:gpu_holder:sole"
 	holder := sole + " and on (cluster, uuid, namespace, pod) " + sole + " offset 1d and on (cluster, uuid, namespace, pod) " + sole + " offset 2d" +
 		" unless on (cluster, namespace, pod) count by (cluster, namespace, pod) (" + sole + ") > 1"
-	return "max by (" + onGPU + ", namespace, pod) ((" + value + " and on (cluster, uuid) (" + conditions + ")) * on (cluster, uuid) group_left (namespace, pod) (" + holder + "))"
+	return "max by (" + onGPU + ", namespace, pod) ((" + value + " and on (cluster, uuid) (" + conditions + ")) * on (cluster, uuid) group_left (namespace, pod) (" + holder + ")" +
+		" * on (cluster, uuid) group_left (instance, gpu) mig:gpu_target:sole)"
 }
 
 func fleetUnderused() panel {
