@@ -45,7 +45,7 @@ func engineVersion(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	return versionInfo(at[C.sim_dcgmVersionInfo_v2](a, 1), version)
 }
 
-// versionOfConnect tells whether the parameters of a connection have the version that this library knows.
+// versionOfConnect reports whether the parameters of a connection have the version that this library knows.
 func versionOfConnect(a args) bool {
 	return at[C.sim_dcgmConnectV2Params_v2](a, 1).version == C.SIM_dcgmConnectV2Params_version2
 }

@@ -61,7 +61,7 @@ func (l *library) set(raw uintptr) *eventSet {
 	return l.sets[h.gpu]
 }
 
-// freeSet ends whoever waits for the set.
+// freeSet ends the calls that wait for the set.
 func freeSet(l *library, a args) result {
 	set := l.set(a.raw[0])
 	if set == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// sample holds the counters of one entity. Clients have an address in C's memory for it, which nobody reads: one that
+// sample holds the counters of one entity. Clients have an address in C's memory for it, which is never read: one that
 // was freed, or that no client can have got from here, is refused instead of followed.
 type sample struct {
 	counters sim.Counters

@@ -134,7 +134,7 @@ func (l *library) shutdown(args) result {
 		return uninitialized
 	}
 	if l.users--; l.users == 0 {
-		for number, set := range l.sets { // whoever still waits finds the library uninitialised
+		for number, set := range l.sets { // a call that still waits finds the library uninitialized
 			set.free()
 			delete(l.sets, number)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A name with a mistake in it would be a function that nobody can call.
+// A misspelled name would be a function that cannot be called.
 func TestTablesNameFunctions(t *testing.T) {
 	names := functionNames()
 	answered := tables()

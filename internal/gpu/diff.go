@@ -1,7 +1,7 @@
 package gpu
 
 // Delta is what changed from one Snapshot to a later one. Instances are compared by key, so that one which was destroyed
-// and created anew between the two counts as both.
+// and created again between the two counts as both.
 type Delta struct {
 	Appeared, Vanished []UUID // GPUs
 	WentUp, WentDown   []UUID // GPUs in both Snapshots

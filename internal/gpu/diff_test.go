@@ -36,7 +36,7 @@ func TestDiff(t *testing.T) {
 		{"a GPU goes down", node(cut("GPU-a", 1)), node(down), Delta{WentDown: []UUID{"GPU-a"}}},
 		{"a GPU comes back", node(down), node(cut("GPU-a", 1)), Delta{WentUp: []UUID{"GPU-a"}}},
 		{"a mode change is pending", node(cut("GPU-a", 1)), node(off), Delta{ModeChanged: []UUID{"GPU-a"}}},
-		{"the same ids, cut anew", node(cut("GPU-a", 1)), node(cut("GPU-a", 2)), Delta{
+		{"the same ids, repartitioned", node(cut("GPU-a", 1)), node(cut("GPU-a", 2)), Delta{
 			Created: []InstanceChange{again(gi), again(ci)}, Destroyed: []InstanceChange{gi, ci}}},
 	}
 	for _, tt := range tests {

@@ -11,10 +11,10 @@ import (
 type UUID string
 
 // MIGUUID names a MIG device (a compute instance): "MIG-" and a UUID since driver R470, "MIG-GPU-<uuid>/<gi>/<ci>"
-// before. It is deterministic from chip and placement, hence reused after a re-cut.
+// before. It is deterministic from chip and placement, hence reused after a layout change.
 type MIGUUID string
 
-// InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after a re-cut.
+// InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after a layout change.
 type InstanceID uint32
 
 // ComputeID is the driver's id of a compute instance within its GPU instance.
@@ -90,7 +90,7 @@ func ParseDecimal(s string) (uint32, bool) {
 	return uint32(n), err == nil
 }
 
-// isUUID tells whether s has the form 8-4-4-4-12 in hexadecimal digits.
+// isUUID reports whether s has the form 8-4-4-4-12 in hexadecimal digits.
 func isUUID(s string) bool {
 	if len(s) != 36 {
 		return false

@@ -18,7 +18,7 @@ func None[T any]() Opt[T] { return Opt[T]{} }
 // Get returns the value and whether it is present.
 func (o Opt[T]) Get() (T, bool) { return o.value, o.ok }
 
-// Present tells whether there is a value.
+// Present reports whether there is a value.
 func (o Opt[T]) Present() bool { return o.ok }
 
 // Or returns the value, or other where it is absent.

@@ -14,7 +14,7 @@ type Placement struct {
 // End is the first unit after the placement.
 func (p Placement) End() int { return p.Start + p.Size }
 
-// Overlaps tells whether two placements share a unit.
+// Overlaps reports whether two placements share a unit.
 func (p Placement) Overlaps(q Placement) bool { return p.Start < q.End() && q.Start < p.End() }
 
 // String is "start:size", as nvidia-smi prints it.

@@ -126,13 +126,13 @@ type Process struct {
 	SM          Opt[float64] // 0-1, of the SMs' time over the last seconds; never under MIG
 	Instance    Opt[InstanceID]
 	Compute     Opt[ComputeID]
-	Container   Container // zero where unknown, or where nobody asked
+	Container   Container // zero if unknown or not read
 }
 
 // EventKind tells what an Event reports.
 type EventKind int
 
-// The kinds of events. EventsLost says that events may have been missed: the queue failed and was set up anew.
+// The kinds of events. EventsLost says that events may have been missed: the queue failed and was created again.
 const (
 	EventXID EventKind = iota + 1
 	EventMIGChange

@@ -92,7 +92,7 @@ type GPU struct {
 	// Instances are the GPU instances by placement; empty when MIG is off.
 	Instances []GPUInstance
 	Holders   []Holder // who holds the whole GPU
-	// Allocated is set when a container holds the GPU or any device of it; absent when nobody can tell.
+	// Allocated is set when a container holds the GPU or any device of it; absent if that is not known.
 	Allocated Opt[bool]
 	// ConfirmedFree is set if the GPU is free because an operator has confirmed it: that is not known otherwise. So are those of
 	// instances.

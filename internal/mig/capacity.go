@@ -127,7 +127,7 @@ func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	return gpu.Profile{Name: instance.Profile, ComputeSlices: n.Slices}
 }
 
-// hasMediaExtensions tells whether the profile is one of those of which a GPU can have a single instance: all of them
+// hasMediaExtensions reports whether the profile is one of those of which a GPU can have a single instance: all of them
 // want its only OFA engine. NVML's enum tells where a driver gives no names.
 func hasMediaExtensions(p gpu.Profile) bool {
 	switch p.Enum {

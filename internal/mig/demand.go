@@ -24,7 +24,7 @@ const (
 	maxParts  = 4096
 )
 
-// met tells whether an instance of a profile is enough.
+// met reports whether an instance of a profile is enough.
 func (n Need) met(p gpu.Profile) bool {
 	return p.MemoryBytes >= n.MemoryBytes && p.SMs >= n.SMs && len(p.Placements) > 0
 }
@@ -235,7 +235,7 @@ func (d *demand) join(ways []way, options []*option) []way {
 	return next
 }
 
-// addable tells whether two parts together are not more than the whole: no digit of it is borrowed from its spare bit.
+// addable reports whether two parts together are not more than the whole: no digit of it is borrowed from its spare bit.
 func (d *demand) addable(a, b int) bool {
 	whole := d.packed[d.parts-1]
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
@@ -298,7 +298,7 @@ func (d *demand) groups(board int) [][]int {
 	return groups
 }
 
-// possible tells whether each part that is smaller by one instance can be met, and the axis is long enough.
+// possible reports whether each part that is smaller by one instance can be met, and the axis is long enough.
 func (d *demand) possible(list []*option, part, most int) bool {
 	total := 0
 	for j, k := range d.kinds {
@@ -350,7 +350,7 @@ func (d *demand) infeasible(total int) error {
 		return problem
 	case without == nil:
 		problem.FitsEmpty = true
-		problem.Reason = fmt.Sprintf("%d more instances do not fit beside those that stand: idle ones would only be made anew", total)
+		problem.Reason = fmt.Sprintf("%d more instances do not fit beside those that stand: idle ones would only be created again", total)
 		return problem
 	}
 	problem.FitsEmpty = true

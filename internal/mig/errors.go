@@ -14,7 +14,7 @@ type InfeasibleError struct {
 	Reason string
 	// Blocking are the busy instances that would have to go.
 	Blocking []Blocking
-	// FitsEmpty tells whether it would fit if nothing stood there.
+	// FitsEmpty reports whether it would fit if nothing stood there.
 	FitsEmpty bool
 }
 

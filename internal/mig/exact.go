@@ -188,7 +188,7 @@ func (e *exact) costOf(chosen []fitted, standing int) cost {
 	return c
 }
 
-// inUse tells whether anything of an instance is busy: then it cannot go as a whole.
+// inUse reports whether anything of an instance is busy: then it cannot go as a whole.
 func (i *NodeInstance) inUse() bool {
 	return i.Busy || slices.ContainsFunc(i.Computes, func(c NodeCompute) bool { return c.Busy })
 }

@@ -60,7 +60,7 @@ func (f *fitting) run() *option {
 	return f.best
 }
 
-// stands tells whether there is such an instance already: destroyed and made anew it would be no further one.
+// stands reports whether there is such an instance already: destroyed and created again it would be no further one.
 func (f *fitting) stands(p *cut, at gpu.Placement) bool {
 	for i := range f.gpu.Instances {
 		if f.gpu.Instances[i].Placement == at && f.own[i].same(p) {

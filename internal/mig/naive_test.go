@@ -110,7 +110,7 @@ func (g *naiveGPU) allowed(layout []naiveInstance) bool {
 	return compute <= g.slices && media <= 1
 }
 
-// canAdd tells whether the layout and the further instances are allowed together.
+// canAdd reports whether the layout and the further instances are allowed together.
 func (g *naiveGPU) canAdd(layout []naiveInstance, more ...naiveInstance) bool {
 	return g.allowed(append(layout[:len(layout):len(layout)], more...))
 }

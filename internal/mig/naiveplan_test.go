@@ -74,7 +74,7 @@ func naiveKeep(slicesOfInstance int, s naiveStanding, sizes []int, minding bool)
 	return gone, ok
 }
 
-// naivePack tells whether the sizes fit into what is not taken.
+// naivePack reports whether the sizes fit into what is not taken.
 func naivePack(taken []bool, sizes []int) bool {
 	if len(sizes) == 0 {
 		return true

@@ -62,7 +62,7 @@ func (n Name) String() string {
 	return s
 }
 
-// Has tells whether the attribute, given with its sign, is one of the name's.
+// Has reports whether the attribute, given with its sign, is one of the name's.
 func (n Name) Has(attribute string) bool {
 	for rest := n.Attributes; rest != ""; {
 		end := len(rest)
@@ -93,7 +93,7 @@ func cutNumber(s, unit string) (n int, rest string, ok bool) {
 // maxNameNumber bounds the numbers of a name; the largest known is 278 (GB).
 const maxNameNumber = 1 << 20
 
-// areAttributes tells whether s is a sequence of attributes: a sign and words of lower-case letters and digits joined by
+// areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case letters and digits joined by
 // single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
 	inWord, started := false, s == ""

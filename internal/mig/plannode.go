@@ -94,10 +94,10 @@ func (r *Rule) check(gpus []NodeGPU) error {
 	return nil
 }
 
-// inMIG tells whether a GPU has instances and goes on having them.
+// inMIG reports whether a GPU has instances and goes on having them.
 func (g *NodeGPU) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
 
-// inModeFor tells whether the rule's layout is one for the GPU's mode.
+// inModeFor reports whether the rule's layout is one for the GPU's mode.
 func (g *NodeGPU) inModeFor(position int, r *Rule) error {
 	current, pending := g.MIG.Or(false), g.Pending.Or(g.MIG.Or(false))
 	if current == r.Enabled && pending == r.Enabled {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// comparePlan holds the plan of one GPU to the oracle and to what steps must be; it tells whether there is one.
+// comparePlan holds the plan of one GPU to the oracle and to what steps must be; it reports whether there is one.
 func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveStanding, wants []naiveWant) bool {
 	t.Helper()
 	node := g.nodeGPU(0, standing)

@@ -144,7 +144,7 @@ func (r *replayed) createCompute(s Step) {
 	}
 	for _, c := range i.computes {
 		if c.untold && c.size != r.g.profiles[i.profile].ComputeSlices {
-			r.t.Fatalf("%+v beside one of which nobody knows where it is", s)
+			r.t.Fatalf("%+v beside one whose placement is unknown", s)
 		}
 		if c.start < place.End() && place.Start < c.start+c.size {
 			r.t.Fatalf("%+v overlaps %+v", s, c)

@@ -151,7 +151,7 @@ func (o occupancy) largest(profiles []*cut) (name string, rank int) {
 	return name, rank
 }
 
-// same tells whether two profiles are one.
+// same reports whether two profiles are one.
 func (c *cut) same(d *cut) bool { return c.ID == d.ID && c.Name == d.Name }
 
 // cost of a way to get what is wanted, in the order in which its fields count; less is better. That of several GPUs

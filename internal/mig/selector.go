@@ -27,10 +27,10 @@ func ruleFor(g *NodeGPU, rules []Rule) *Rule {
 	return nil
 }
 
-// Selected tells whether rules are for a GPU.
+// Selected reports whether rules are for a GPU.
 func Selected(g NodeGPU, rules []Rule) bool { return ruleFor(&g, rules) != nil }
 
-// is tells whether a selector names the GPU: its index, UUID or PCI bus id, the latter two in any case.
+// is reports whether a selector names the GPU: its index, UUID or PCI bus id, the latter two in any case.
 func (g *NodeGPU) is(selector string) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true

@@ -44,7 +44,7 @@ func (a Activity) add(sms, of float64, u use) Activity {
 
 // useSMs shares the SMs of every device among its tasks. Where they want more than there are, each runs slower by the
 // same ratio: a slice too small throttles.
-func (n *Node) useSMs(b *board) {
+func (n *Node) useSMs(b *simGPU) {
 	wanted := make(map[place]float64)
 	demand := func(t *task) float64 {
 		if t.workload == nil {

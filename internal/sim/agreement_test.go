@@ -13,7 +13,7 @@ import (
 // The simulated driver and the geometry that capacity and plans come from are written apart. On every model, whatever was
 // created and destroyed before, they agree on where one more instance fits and on how many fit.
 func TestDriverAndGeometryAgree(t *testing.T) {
-	for _, b := range boardModels() {
+	for _, b := range gpuModels() {
 		t.Run(b.key, func(t *testing.T) {
 			n := start(t, "version: 1\ngpus: [{model: \""+b.key+"\", mig: true}]\n")
 			random := rand.New(rand.NewPCG(8, 1))
@@ -46,9 +46,9 @@ func TestDriverAndGeometryAgree(t *testing.T) {
 
 // A plan for one instance on an empty GPU has it where the driver puts it, if the driver's order is known.
 func TestDriverAndPlansPreferTheSamePlacement(t *testing.T) {
-	for _, b := range boardModels() {
+	for _, b := range gpuModels() {
 		document := "version: 1\ngpus: [{model: \"" + b.key + "\", mig: true}]\n"
-		model := start(t, document).boards[0].mig
+		model := start(t, document).gpus[0].mig
 		for _, f := range model.Profiles {
 			known := model.AxisUnits == 8 && (f.ComputeSlices > 1 || f.MemorySlices == 1)
 			if !known {

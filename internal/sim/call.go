@@ -8,7 +8,7 @@ import (
 )
 
 // Faults that are about changes of the partition: a fault with On counts the calls that would make one, and strikes when
-// After have gone well. Some begin with that call and last (a GPU that hangs in the middle of a re-cut); the others are
+// After have gone well. Some begin with that call and last (a GPU that hangs in the middle of a layout change); the others are
 // about single calls, Times of them. The counts are part of the state that nodes share.
 
 // anyChange is On for every kind of change.
@@ -20,10 +20,10 @@ type target struct {
 	compute  gpu.ComputeID
 }
 
-// waits tells whether the fault lasts from a call on.
+// waits reports whether the fault lasts from a call on.
 func (f *FaultSpec) waits() bool { return f.During != "" || f.On != "" && !f.ofCall() }
 
-// ofCall tells whether the fault is about single calls.
+// ofCall reports whether the fault is about single calls.
 func (f *FaultSpec) ofCall() bool {
 	switch f.Kind {
 	case FaultChangeFails, FaultElsewhere, FaultProcessStarts:
@@ -35,7 +35,7 @@ func (f *FaultSpec) ofCall() bool {
 // called counts a change that a client is about to make, and returns the faults that are about it.
 func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, err error) {
 	counted := func(f *FaultSpec) bool { return f.On == anyChange || f.On == what }
-	if index < 0 || index >= len(n.boards) || !slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
+	if index < 0 || index >= len(n.gpus) || !slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
 		return nil, nil
 	}
 	now := n.lock()
@@ -45,7 +45,7 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 		if !counted(f) || !f.active(index, now.Sub(n.start)) {
 			continue
 		}
-		op, err := n.begin(n.boards[index])
+		op, err := n.begin(n.gpus[index])
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +61,7 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 	return hits, nil
 }
 
-// tookCall counts a change for a fault, and tells whether it is one that the fault strikes.
+// tookCall counts a change for a fault, and reports whether it is one that the fault strikes.
 func (n *Node) tookCall(number, index int, of target) bool {
 	f := &n.scenario.Faults[number]
 	nth := n.calls[f] - f.After
@@ -75,15 +75,15 @@ func (n *Node) tookCall(number, index int, of target) bool {
 	case nth < 0 || nth >= f.Times:
 		return false
 	}
-	if b := n.boards[index]; f.Kind == FaultProcessStarts {
+	if b := n.gpus[index]; f.Kind == FaultProcessStarts {
 		if c := b.compute(of.instance, of.compute); c != nil {
-			n.run(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{board: b, instance: c.parent, compute: c}})
+			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{board: b, instance: c.parent, compute: c}})
 		}
 	}
 	return true
 }
 
-// struck tells whether a fault of a kind is about the call of this operation.
+// struck reports whether a fault of a kind is about the call of this operation.
 func (op *operation) struck(kind FaultKind) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool { return f.Kind == kind })
 }
@@ -98,12 +98,12 @@ func (op *operation) refused(what ChangeOp) error {
 	return nil
 }
 
-// keepsMode tells whether an error is one of the activation of a MIG mode: the call itself succeeds.
+// keepsMode reports whether an error is one of the activation of a MIG mode: the call itself succeeds.
 func keepsMode(err error) bool {
 	return errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrResetRequired)
 }
 
-// keepsMode tells whether a fault keeps a MIG mode pending for this reason.
+// keepsMode reports whether a fault keeps a MIG mode pending for this reason.
 func (op *operation) keepsMode(why error) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool { return f.Kind == FaultChangeFails && errors.Is(f.Error, why) })
 }

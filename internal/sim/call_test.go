@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// recutting is a node with two boards that can be cut, in the mode and the layout that most tests begin with.
+// recutting is a node with two GPUs that can be cut, in the mode and the layout that most tests begin with.
 func recutting(t *testing.T, faults string) *Node {
 	t.Helper()
 	return start(t, "version: 1\ngpus: [{model: A100-40GB, count: 2, mig: true, layout: [\"3g.20gb@0\"]}]\nfaults:\n"+faults)

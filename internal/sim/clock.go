@@ -32,7 +32,7 @@ func ParseClockMode(s string) (ClockMode, error) {
 type Clock struct {
 	start time.Time     // when the simulated node began
 	speed float64       // simulated seconds in a second; 0 for a stepped clock
-	since time.Time     // a moment by this process' own clock, which nobody sets
+	since time.Time     // a time of this process' monotonic clock
 	early time.Duration // real time from the start until then
 
 	mu      sync.Mutex
@@ -73,7 +73,7 @@ func (c *Clock) startAt(start time.Time) {
 	c.start, c.early = start, max(c.since.Sub(start), 0)
 }
 
-// moveTo brings a stepped clock to a time that somebody else has moved it to; time does not go back.
+// moveTo moves a stepped clock to the time of another process that shares it; time does not go back.
 func (c *Clock) moveTo(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +127,8 @@ func (c *Clock) advanced() <-chan struct{} {
 	return c.changed
 }
 
-// wait blocks until the simulated time is t, or only until stop where t is zero. It tells whether t was reached.
-func (c *Clock) wait(t time.Time, stop <-chan struct{}) bool {
+// waitUntil blocks until the simulated time is t, or only until stop where t is zero. It reports whether t was reached.
+func (c *Clock) waitUntil(t time.Time, stop <-chan struct{}) bool {
 	if t.IsZero() {
 		<-stop
 		return false

@@ -36,7 +36,7 @@ func TestRunningClocks(t *testing.T) {
 			if err := c.Advance(time.Second); err == nil {
 				t.Errorf("%s: can be advanced", tc.mode)
 			}
-			if !c.wait(c.Now().Add(time.Hour), nil) {
+			if !c.waitUntil(c.Now().Add(time.Hour), nil) {
 				t.Errorf("%s: did not wait for an hour", tc.mode)
 			}
 		})
@@ -54,7 +54,7 @@ func TestClockModes(t *testing.T) {
 	}
 }
 
-// A node on a running clock does what its scenario says without anybody asking for it in between.
+// A node on a running clock follows its scenario without any call in between.
 func TestNodeOnARunningClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Parse("test.yaml", []byte(podsText))

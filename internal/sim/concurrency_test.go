@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Everybody may call at once; the race detector judges, and the node must be consistent afterwards.
+// All methods may be called at once; the race detector judges, and the node must be consistent afterwards.
 func TestConcurrentUse(t *testing.T) {
 	n := shipped(t, "dgx-a100-mixed")
 	q := n.Subscribe()
@@ -16,9 +16,9 @@ func TestConcurrentUse(t *testing.T) {
 	if err := q.Watch(7, gpu.EventMIGChange); err != nil {
 		t.Fatal(err)
 	}
-	var everybody sync.WaitGroup
+	var callers sync.WaitGroup
 	repeat := func(do func() error) {
-		everybody.Go(func() {
+		callers.Go(func() {
 			for range 50 {
 				if err := do(); err != nil {
 					t.Error(err)
@@ -50,7 +50,7 @@ func TestConcurrentUse(t *testing.T) {
 		}
 		return n.DestroyGPUInstance(7, id)
 	})
-	everybody.Wait()
+	callers.Wait()
 	if s := state(t, n, 7); len(s.Instances) != 0 || s.Time.Sub(StepStart()) != 50*time.Second {
 		t.Errorf("%s: instances %+v", s.Time, s.Instances)
 	}

@@ -9,8 +9,8 @@ const (
 	fanRestCelsius = 45
 )
 
-// fans are the speeds of the board's fans in percent, all the same; nil where it has none.
-func (b *board) fans() []uint32 {
+// fans are the speeds of the GPU's fans in percent, all the same; nil where it has none.
+func (b *simGPU) fans() []uint32 {
 	var speeds []uint32
 	for range b.fanCount {
 		above := (b.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
@@ -19,8 +19,8 @@ func (b *board) fans() []uint32 {
 	return speeds
 }
 
-// performanceState is P0 while anything runs. Without work only boards that can lower their memory clock leave it.
-func (b *board) performanceState() int {
+// performanceState is P0 while anything runs. Without work only GPUs that can lower their memory clock leave it.
+func (b *simGPU) performanceState() int {
 	if len(b.tasks) > 0 {
 		return 0
 	}

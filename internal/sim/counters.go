@@ -22,12 +22,12 @@ type Counters struct {
 
 // BoardCounters reads those of a whole GPU.
 func (n *Node) BoardCounters(index int) (Counters, error) {
-	now, err := n.enter(index, gpu.ReadingActivity)
+	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
-	b := n.boards[index]
+	b := n.gpus[index]
 	seconds := now.Sub(n.at).Seconds()
 	t := b.totals.after(b.sample, seconds)
 	return Counters{
@@ -38,12 +38,12 @@ func (n *Node) BoardCounters(index int) (Counters, error) {
 
 // InstanceCounters reads those of a GPU instance; gpu.ErrNotFound where there is none with this id.
 func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
-	now, err := n.enter(index, gpu.ReadingActivity)
+	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
-	i := n.boards[index].instance(id)
+	i := n.gpus[index].instance(id)
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
@@ -57,12 +57,12 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 // ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
 // gpu.ErrNotFound where there is none with these ids.
 func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (Counters, error) {
-	now, err := n.enter(index, gpu.ReadingActivity)
+	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
-	if i := n.boards[index].instance(id); i != nil {
+	if i := n.gpus[index].instance(id); i != nil {
 		for _, c := range i.computes {
 			if c.id == ci {
 				counted := c.counted.plus(c.activity, now.Sub(n.at).Seconds())
@@ -115,8 +115,8 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	return a
 }
 
-// count adds to the counters of the board's instances what the running cell comes to; those of the board are its totals.
-func (b *board) count(seconds float64) {
+// count adds to the counters of the GPU's instances what the running step comes to; those of the GPU are its totals.
+func (b *simGPU) count(seconds float64) {
 	for _, i := range b.instances {
 		*i.counted = i.counted.plus(i.activity, seconds)
 		for _, c := range i.computes {
@@ -126,12 +126,12 @@ func (b *board) count(seconds float64) {
 }
 
 // counter returns the counter of an entity, which outlives it.
-func (b *board) counter(of CountersOf) *Activity {
+func (b *simGPU) counter(of CountersOf) *Activity {
 	if b.counters[of] == nil {
 		b.counters[of] = &Activity{}
 	}
 	return b.counters[of]
 }
 
-// HasGPM tells whether the driver itself profiles a GPU: Hopper and later.
-func (n *Node) HasGPM(index int) bool { return n.boards[index].model.arch != Ampere }
+// HasGPM reports whether the driver itself profiles a GPU: Hopper and later.
+func (n *Node) HasGPM(index int) bool { return n.gpus[index].model.arch != Ampere }

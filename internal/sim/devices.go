@@ -21,7 +21,7 @@ const maxReplicas = 128
 // offers lists what the allocator has, by GPU and place.
 func (n *Node) offers() []offer {
 	var list []offer
-	for _, b := range n.boards {
+	for _, b := range n.gpus {
 		if !b.migOn {
 			list = append(list, n.offer(place{board: b}))
 		}
@@ -81,14 +81,14 @@ type part struct {
 	replica int
 }
 
-// held is what containers have of the devices on offer.
-type held struct {
+// takenDevices is what containers have of the devices on offer.
+type takenDevices struct {
 	taken map[part]bool
 	users map[string]int // how many parts of a device, by its UUID
 }
 
-func (n *Node) newHeld() *held {
-	h := &held{taken: make(map[part]bool), users: make(map[string]int)}
+func (n *Node) newHeld() *takenDevices {
+	h := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
 	for _, p := range n.pods {
 		for _, c := range p.containers {
 			for _, g := range c.grants {
@@ -101,7 +101,7 @@ func (n *Node) newHeld() *held {
 	return h
 }
 
-func (h *held) take(g grant) {
+func (h *takenDevices) take(g grant) {
 	if k := (part{g.uuid(), g.replica}); !h.taken[k] {
 		h.taken[k] = true
 		h.users[k.uuid]++
@@ -137,7 +137,7 @@ func (n *Node) allocate(p *pod) *container {
 
 // choose takes free devices of a resource, after those that can be used again; it returns nil if there are too few. Of shared
 // devices it takes the least used.
-func (n *Node) choose(spec *ContainerSpec, h *held, reusable []grant) []grant {
+func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []grant {
 	offers := n.offersOf(spec)
 	var grants []grant
 	if spec.Admin {

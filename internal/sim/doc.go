@@ -5,6 +5,6 @@
 // It speaks its own types and those of the domain; the faces (nvmlface, kubelet) put it behind the interfaces that real
 // clients use. Errors are the sentinel errors of the domain (gpu.Err*) and ErrClosed.
 //
-// The state moves in cells of at most one second, cut also where something happens (a pod comes, an instance is made).
-// Readings hold for a cell; counters grow linearly within it, so that they do not depend on when they are read.
+// The state moves in steps of at most one second, cut also where something happens (a pod comes, an instance is made).
+// Readings hold for a step; counters grow linearly within it, so that they do not depend on when they are read.
 package sim

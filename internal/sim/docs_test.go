@@ -33,7 +33,7 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 			t.Errorf("the fault %s is not in the table", kind)
 		}
 	}
-	for _, b := range boardModels() {
+	for _, b := range gpuModels() {
 		names = append(names, b.key)
 	}
 	for _, object := range regexp.MustCompile(`(?s)p\.object\([^"]*?((?:"\w+"(?:, )?)+)\)`).FindAllStringSubmatch(sources(t), -1) {

@@ -27,8 +27,8 @@ type Subscription struct {
 	// under the node's lock
 	watched map[watched]bool
 	queue   []Event
-	waiting bool          // somebody is in Next and has found the queue empty
-	broken  bool          // the queue has failed and nobody was told yet
+	waiting bool          // a caller is in Next and has found the queue empty
+	broken  bool          // the queue has failed, and Next has not returned that yet
 	mending bool          // its owner has had a failure and does not know yet that the queue works
 	asked   int           // calls of Next while mending
 	arrived chan struct{} // closed and replaced by every event
@@ -39,7 +39,7 @@ type watched struct {
 	kind gpu.EventKind
 }
 
-// maxQueue bounds a queue that nobody reads; the newest events are dropped.
+// maxQueue bounds a queue that is not read; the newest events are dropped.
 const maxQueue = 4096
 
 // Subscribe makes a queue, to be closed by its owner.
@@ -57,7 +57,7 @@ func (n *Node) Subscribe() *Subscription {
 
 // Watch begins to deliver a GPU's events of a kind.
 func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
-	if _, err := s.node.enter(index, gpu.ReadingEvents); err != nil {
+	if _, err := s.node.beginCall(index, gpu.ReadingEvents); err != nil {
 		return err
 	}
 	defer s.node.mu.Unlock()
@@ -70,7 +70,7 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
-	s.ask()
+	s.query()
 	for {
 		if s.failed() {
 			return Event{}, fmt.Errorf("queue of events: %w", gpu.ErrDriver)
@@ -126,7 +126,7 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 	return Event{}, s.arrived, wake, false
 }
 
-// Close ends the subscription and whoever waits in Next. It must be called once.
+// Close ends the subscription and a call of Next. It must be called once.
 func (s *Subscription) Close() {
 	close(s.closed)
 	s.node.mu.Lock()
@@ -135,7 +135,7 @@ func (s *Subscription) Close() {
 	s.node.settled()
 }
 
-// Settle waits, at most until the context ends, until every event has been taken and whoever takes them is back for more:
+// Settle waits, at most until the context ends, until every event has been taken and the reader is in Next again:
 // what a client does with an event before it asks for the next is done then. A client whose queue has failed is waited
 // for until it has found a queue to work; those that have gone away otherwise do not count.
 func (n *Node) Settle(ctx context.Context) {
@@ -167,7 +167,7 @@ func (n *Node) settled() {
 
 // emit delivers an event to those who watch for it.
 func (n *Node) emit(e Event) {
-	n.boards[e.GPU].history.add(e)
+	n.gpus[e.GPU].history.add(e)
 	for _, s := range n.watches {
 		if !s.watched[watched{e.GPU, e.Kind}] || len(s.queue) == maxQueue {
 			continue
@@ -177,7 +177,7 @@ func (n *Node) emit(e Event) {
 	}
 }
 
-// wake makes whoever is in Next look again. The caller holds the lock.
+// wake makes calls of Next look again. The caller holds the lock.
 func (s *Subscription) wake() {
 	s.waiting = false
 	close(s.arrived)

@@ -72,7 +72,7 @@ func TestNextIsWoken(t *testing.T) {
 	}
 }
 
-// On a running clock an event of the scenario arrives when it is due, though nobody calls the node.
+// On a running clock an event of the scenario arrives when it is due, though the node is not called.
 func TestNextWakesForThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := Parse("test.yaml", []byte("version: 1\ngpus: [{model: A30}]\nfaults: [{at: 10m, gpu: 0, kind: xid, xid: 13}]\n"))
@@ -107,7 +107,7 @@ seed: 1
 gpus: [{model: A30, count: 1}]
 faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 79}]
 `)
-	n.Settle(t.Context()) // nobody listens
+	n.Settle(t.Context()) // there is no reader
 	s := n.Subscribe()
 	if err := s.Watch(0, gpu.EventXID); err != nil {
 		t.Fatal(err)

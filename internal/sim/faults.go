@@ -20,14 +20,14 @@ const (
 	FaultSlow            FaultKind = "slow"                     // every call to the GPU takes a time
 	FaultXID             FaultKind = "xid"                      // an XID error is reported
 	FaultVersionMismatch FaultKind = "version-mismatch"         // the driver was upgraded under the library
-	FaultReconfigure     FaultKind = "external-reconfigure"     // somebody else re-cuts the GPU
+	FaultReconfigure     FaultKind = "external-reconfigure"     // another client repartitions the GPU
 	FaultDestroyLies     FaultKind = "destroy-lies"             // destroying an instance succeeds and leaves it there
 	FaultChangeFails     FaultKind = "change-fails"             // a change of the partition is refused
 	FaultElsewhere       FaultKind = "create-elsewhere"         // what is created stands at another place than asked for
 	FaultProcessStarts   FaultKind = "process-starts"           // a process begins on a compute instance as it is to be destroyed
-	FaultReboot          FaultKind = "reboot"                   // the node boots anew
+	FaultReboot          FaultKind = "reboot"                   // the node reboots
 	FaultEventsLost      FaultKind = "events-lost"              // every queue of events fails once, and what was in it is lost
-	FaultKubeletDown     FaultKind = "kubelet-down"             // nobody listens on the kubelet's socket
+	FaultKubeletDown     FaultKind = "kubelet-down"             // no process listens on the kubelet's socket
 	FaultKubeletSlow     FaultKind = "kubelet-slow"             // every answer of the kubelet takes a time
 	FaultKubeletRestart  FaultKind = "kubelet-restart"          // the kubelet is down for a time, or an instant, and is started again
 	FaultAPIServerDown   FaultKind = "api-server-down"          // the API server does not answer
@@ -38,7 +38,7 @@ const (
 	FaultActivityNaN     FaultKind = "activity-nan"             // profiling counters give what is no number
 	FaultActivityAbove   FaultKind = "activity-above-one"       // profiling counters give more than there is, as on mixed profiles of A100
 	FaultDCGMDown        FaultKind = "dcgm-down"                // the host engine does not answer; what it had is gone
-	FaultDCGMRestart     FaultKind = "dcgm-restart"             // the host engine ends and begins anew
+	FaultDCGMRestart     FaultKind = "dcgm-restart"             // the host engine ends and starts again
 	FaultDCGMHang        FaultKind = "dcgm-hang"                // the host engine is stopped: calls do not return until it ends
 	FaultDCGMPaused      FaultKind = "dcgm-paused"              // profiling is paused: values are blank
 	FaultDCGMNonRoot     FaultKind = "dcgm-requires-root"       // the host engine runs without root's rights
@@ -69,7 +69,7 @@ type FaultSpec struct {
 	Layout   []LayoutSpec       // of an external-reconfigure
 }
 
-// active tells whether the fault holds for a GPU after a time; index -1 is the driver as a whole.
+// active reports whether the fault holds for a GPU after a time; index -1 is the driver as a whole.
 func (f *FaultSpec) active(index int, t time.Duration) bool {
 	if which, ok := f.GPU.Get(); ok && which != index {
 		return false
@@ -80,10 +80,10 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 // driverAsWhole stands for no GPU in calls and faults.
 const driverAsWhole = -1
 
-// enter begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the faults of
+// beginCall begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the faults of
 // the moment want it to. Where err is nil it holds the lock, with the state brought up to now.
-func (n *Node) enter(index int, reading gpu.Reading) (now time.Time, err error) {
-	if index < 0 || index >= len(n.boards) {
+func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
+	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
 	}
 	return n.enterAny(index, reading)
@@ -103,14 +103,14 @@ func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err erro
 			n.mu.Unlock()
 			return time.Time{}, err
 		}
-		n.spring(index, reading, now)
+		n.triggerFaults(index, reading, now)
 		until, delay, blocked := n.blocked(index, now)
 		if !blocked && (delay == 0 || slept) {
 			break
 		}
 		n.mu.Unlock()
 		if blocked {
-			n.clock.wait(until, n.closed)
+			n.clock.waitUntil(until, n.closed)
 			continue
 		}
 		slept = true
@@ -143,7 +143,7 @@ func (n *Node) faults(index int, now time.Time, do func(f *FaultSpec)) {
 	}
 }
 
-// blocked tells whether a call hangs now and until when (zero: for good), or else how long it takes.
+// blocked reports whether a call hangs now and until when (zero: for good), or else how long it takes.
 func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Duration, blocked bool) {
 	if index == driverAsWhole {
 		return time.Time{}, 0, false
@@ -194,7 +194,7 @@ func (n *Node) struck(index int, reading gpu.Reading, now time.Time) error {
 	return order[worst]
 }
 
-// privileged tells whether callers have root's rights on a GPU. A no-permission fault without a reading takes them away.
+// privileged reports whether callers have root's rights on a GPU. A no-permission fault without a reading takes them away.
 func (n *Node) privileged(index int, now time.Time) bool {
 	privileged := n.scenario.Node.Privileged
 	n.faults(index, now, func(f *FaultSpec) {
@@ -216,7 +216,7 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	return action
 }
 
-// planFault puts a fault that happens at a moment on the agenda; the others are looked up when a call is made.
+// planFault puts a fault that happens at a moment on the schedule; the others are looked up when a call is made.
 func (n *Node) planFault(f *FaultSpec) {
 	if f.waits() {
 		return
@@ -224,16 +224,16 @@ func (n *Node) planFault(f *FaultSpec) {
 	at := n.start.Add(f.At)
 	switch f.Kind {
 	case FaultXID:
-		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.xid(f) }})
+		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, func() { n.xid(f) }})
 	case FaultReboot:
-		n.agenda = append(n.agenda, appointment{at, rankFault, n.reboot})
+		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, n.reboot})
 	case FaultEventsLost:
-		n.agenda = append(n.agenda, appointment{at, rankFault, n.loseEvents})
+		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, n.loseEvents})
 	case FaultReconfigure:
-		n.agenda = append(n.agenda, appointment{at, rankFault, func() { n.recut(n.boards[f.GPU.Or(0)], f.Layout) }})
+		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, func() { n.repartition(n.gpus[f.GPU.Or(0)], f.Layout) }})
 	case FaultKubeletDown, FaultKubeletRestart:
 		if f.For > 0 || f.Kind == FaultKubeletRestart {
-			n.agenda = append(n.agenda, appointment{at.Add(f.For), rankFault, n.writeCheckpoint})
+			n.schedule = append(n.schedule, scheduledEvent{at.Add(f.For), rankFault, n.writeCheckpoint})
 		}
 	case FaultBadCheckpoint:
 		n.planSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
@@ -242,22 +242,22 @@ func (n *Node) planFault(f *FaultSpec) {
 	}
 }
 
-// planSpan puts the begin and the end of a fault on the agenda.
+// planSpan puts the begin and the end of a fault on the schedule.
 func (n *Node) planSpan(f *FaultSpec, rank int, begin, end func()) {
-	n.agenda = append(n.agenda, appointment{n.start.Add(f.At), rank, begin})
+	n.schedule = append(n.schedule, scheduledEvent{n.start.Add(f.At), rank, begin})
 	if f.For > 0 {
-		n.agenda = append(n.agenda, appointment{n.start.Add(f.At + f.For), rank, end})
+		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(f.At + f.For), rank, end})
 	}
 }
 
 // xid reports an XID error.
 func (n *Node) xid(f *FaultSpec) {
 	index := f.GPU.Or(0)
-	n.boards[index].errors.count(f.XID)
+	n.gpus[index].errors.count(f.XID)
 	n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
 }
 
-// errorCounts are a board's memory errors.
+// errorCounts are a GPU's memory errors.
 type errorCounts struct {
 	ecc      ECC
 	remapped gpu.RemappedRows

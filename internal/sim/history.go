@@ -16,7 +16,7 @@ type history struct {
 func (n *Node) History(index, from int) (events []Event, next int) {
 	n.lock()
 	defer n.mu.Unlock()
-	h := &n.boards[index].history
+	h := &n.gpus[index].history
 	next = h.forgotten + len(h.events)
 	return slices.Clone(h.events[min(max(from-h.forgotten, 0), len(h.events)):]), next
 }

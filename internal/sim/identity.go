@@ -27,8 +27,8 @@ func hash(parts ...any) uint64 {
 }
 
 // noise is a number from -1 to 1 for one moment of one thing (splitmix64).
-func noise(key uint64, cell int64) float64 {
-	x := key + uint64(cell)*0x9e3779b97f4a7c15
+func noise(key uint64, step int64) float64 {
+	x := key + uint64(step)*0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	x ^= x >> 31
@@ -37,7 +37,7 @@ func noise(key uint64, cell int64) float64 {
 
 // migUUID names a MIG device. The modern form depends on the chip and the places of the instances alone, so a device
 // that is made again where one stood has its UUID.
-func (n *Node) migUUID(b *board, i *instance, c *compute) gpu.MIGUUID {
+func (n *Node) migUUID(b *simGPU, i *instance, c *compute) gpu.MIGUUID {
 	if n.scenario.Node.LegacyMIGUUIDs {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", b.uuid, i.id, c.id))
 	}

@@ -30,7 +30,7 @@ func mediaCounts(e gpu.Engines) [mediaEngines]int {
 
 // useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that want more than
 // there are keep all of them busy; engines that the device does not have are not used.
-func (n *Node) useMedia(b *board) {
+func (n *Node) useMedia(b *simGPU) {
 	wanted := make(map[*instance]Media)
 	for _, t := range b.tasks {
 		if t.workload == nil {
@@ -70,7 +70,7 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 }
 
 // engines are those of an instance of all the GPU's slices; none where they are not known.
-func (b *board) engines() gpu.Engines {
+func (b *simGPU) engines() gpu.Engines {
 	for _, f := range b.mig.Profiles {
 		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {
 			return all

@@ -37,7 +37,7 @@ func stateOf(t *testing.T, n *Node, index int) State {
 	return s
 }
 
-// gpmMetric is a metric of a window of one second, of a board or of a GPU instance, in percent.
+// gpmMetric is a metric of a window of one second, of a GPU or of a GPU instance, in percent.
 func gpmMetric(t *testing.T, n *Node, read func() (Counters, error), id uint32) (float64, bool) {
 	t.Helper()
 	before, err := read()

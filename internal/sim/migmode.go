@@ -32,7 +32,7 @@ func (n *Node) SetMIGMode(index int, on bool) error {
 	return nil
 }
 
-func (n *Node) setMIGMode(b *board, on bool) {
+func (n *Node) setMIGMode(b *simGPU, on bool) {
 	b.migPending = on
 	if b.model.arch != Ampere || !n.scenario.Node.PassThrough {
 		n.applyMIGMode(b)
@@ -53,25 +53,25 @@ func (n *Node) Reset(index int) error {
 	return op.commit(Change{Op: opReset})
 }
 
-func (n *Node) reset(b *board) {
+func (n *Node) reset(b *simGPU) {
 	b.instances, b.devices = nil, nil
 	n.applyMIGMode(b)
 }
 
-func (n *Node) applyMIGMode(b *board) {
+func (n *Node) applyMIGMode(b *simGPU) {
 	b.migOn = b.migPending
 	n.treeChanged(b, nil, nil)
 }
 
-// Reboot boots the node anew: all instances and processes are gone. Ampere boards keep MIG mode, and take one that was
+// Reboot reboots the node: all instances and processes are gone. Ampere GPUs keep MIG mode, and take one that was
 // pending; later ones come up without it.
 func (n *Node) Reboot() error {
 	n.lock()
 	defer n.mu.Unlock()
-	if len(n.boards) == 0 {
+	if len(n.gpus) == 0 {
 		return nil
 	}
-	op, err := n.begin(n.boards[0])
+	op, err := n.begin(n.gpus[0])
 	if err != nil {
 		return fmt.Errorf("reboot: %w", err)
 	}
@@ -85,7 +85,7 @@ func (n *Node) Reboot() error {
 
 func (n *Node) reboot() {
 	n.boots++
-	for _, b := range n.boards {
+	for _, b := range n.gpus {
 		for _, t := range slices.Clone(b.tasks) {
 			n.kill(t.proc, "the node was rebooted")
 		}
@@ -101,7 +101,7 @@ func (n *Node) reboot() {
 }
 
 // build gives a GPU a layout. What was there must be gone.
-func (n *Node) build(b *board, layout []LayoutSpec) error {
+func (n *Node) build(b *simGPU, layout []LayoutSpec) error {
 	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
 	byStart := slices.Clone(layout)
 	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start })
@@ -119,8 +119,8 @@ func (n *Node) build(b *board, layout []LayoutSpec) error {
 	return nil
 }
 
-// recut is what somebody else does to a GPU: its processes are killed, its instances replaced.
-func (n *Node) recut(b *board, layout []LayoutSpec) {
+// repartition is a layout change by another client: the GPU's processes are killed, its instances replaced.
+func (n *Node) repartition(b *simGPU, layout []LayoutSpec) {
 	for _, t := range slices.Clone(b.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")
 	}

@@ -24,11 +24,11 @@ type Node struct {
 	shared   *shared // with other nodes; nil for a node of its own
 
 	mu        sync.Mutex
-	at        time.Time // the state is that of this moment: the start of the running cell
-	resample  bool      // something happened at `at` that ends the cell
-	cell      int64     // counts full seconds since the start
-	agenda    []appointment
-	boards    []*board
+	at        time.Time // the state is that of this moment: the start of the running step
+	resample  bool      // something happened at `at` that ends the step
+	step      int64     // counts full seconds since the start
+	schedule  []scheduledEvent
+	gpus      []*simGPU
 	boots     int    // how often it was rebooted
 	beginning string // names this node among those of other processes
 	pods      []*pod // in the order of their admission; those that have left the list are removed
@@ -49,9 +49,9 @@ type Node struct {
 	freezes    int        // how many faults keep it stale
 }
 
-// board is one GPU.
-type board struct {
-	model   boardModel
+// simGPU is one GPU.
+type simGPU struct {
+	model   gpuModel
 	mig     mig.Model
 	index   int
 	minor   int
@@ -68,7 +68,7 @@ type board struct {
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
-	counters          map[CountersOf]*Activity // of instances, by their ids: seconds up to the running cell
+	counters          map[CountersOf]*Activity // of instances, by their ids: seconds up to the running step
 	errors            errorCounts
 	history           history
 }
@@ -103,22 +103,22 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		if spec.Sharing.Kind == gpu.SharingMPS {
 			b.mps = n.newPID("mps", index)
 		}
-		n.boards = append(n.boards, b)
+		n.gpus = append(n.gpus, b)
 		if err := n.build(b, spec.Layout); err != nil {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
 	}
 	n.own = n.newOwnPod()
 	n.writeCheckpoint()
-	n.plan()
+	n.scheduleScenario()
 	n.happen()
 	n.sampleAll(0)
 	return n, nil
 }
 
-func newBoard(s *Scenario, index int, spec GPUSpec) *board {
+func newBoard(s *Scenario, index int, spec GPUSpec) *simGPU {
 	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
-	b := &board{
+	b := &simGPU{
 		model:      spec.board,
 		mig:        spec.board.mig,
 		index:      index,
@@ -135,7 +135,7 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *board {
 	return b
 }
 
-// Close ends the node: calls that hang return, as does whoever waits for events. It can be called more than once.
+// Close ends the node: calls that hang or wait for events return. It can be called more than once.
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		close(n.closed)
@@ -146,7 +146,7 @@ func (n *Node) Close() error {
 
 // Now is what the node's clock shows: its time, unless a fault has put it wrong.
 func (n *Node) Now() time.Time {
-	if n.shared != nil { // whoever shares a stepped clock may have moved it
+	if n.shared != nil { // another process may have moved a shared clock
 		n.lock()
 		n.mu.Unlock()
 	}

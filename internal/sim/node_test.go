@@ -67,7 +67,7 @@ func mustContainer(t *testing.T, n *Node, pod string) Container {
 	return c
 }
 
-// recorded tells whether something like the text is on record.
+// recorded reports whether something like the text is on record.
 func recorded(n *Node, text string) bool {
 	for _, r := range n.Records() {
 		if strings.Contains(r.Pod+": "+r.Message, text) {

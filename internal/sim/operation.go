@@ -11,10 +11,10 @@ import (
 // the file's too. What is not committed leaves no trace on the GPU.
 type operation struct {
 	node      *Node
-	at        time.Time // where the running cell had begun
+	at        time.Time // where the running step had begun
 	totals    []totals
 	counted   []countedBefore
-	board     *board
+	board     *simGPU
 	before    layoutState
 	committed bool
 	hits      []*FaultSpec // that are about this very call
@@ -26,8 +26,8 @@ type countedBefore struct {
 	what Activity
 }
 
-// keepCounted appends the counters of the board's instances.
-func (b *board) keepCounted(list []countedBefore) []countedBefore {
+// keepCounted appends the counters of the GPU's instances.
+func (b *simGPU) keepCounted(list []countedBefore) []countedBefore {
 	for _, i := range b.instances {
 		list = append(list, countedBefore{of: i.counted, what: *i.counted})
 		for _, c := range i.computes {
@@ -37,7 +37,7 @@ func (b *board) keepCounted(list []countedBefore) []countedBefore {
 	return list
 }
 
-// layoutState is what operations change of a board.
+// layoutState is what operations change of a GPU.
 type layoutState struct {
 	migOn, migPending bool
 	instances         []*instance
@@ -47,12 +47,12 @@ type layoutState struct {
 
 // change begins an operation of a client: what is what it does, of is what it does it to. Where err is nil the caller
 // calls end.
-func (n *Node) change(index int, what ChangeOp, of target) (b *board, op *operation, err error) {
+func (n *Node) change(index int, what ChangeOp, of target) (b *simGPU, op *operation, err error) {
 	hits, err := n.called(index, what, of)
 	if err != nil {
 		return nil, nil, err
 	}
-	now, err := n.enter(index, gpu.ReadingMIG)
+	now, err := n.beginCall(index, gpu.ReadingMIG)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -60,7 +60,7 @@ func (n *Node) change(index int, what ChangeOp, of target) (b *board, op *operat
 		n.mu.Unlock()
 		return nil, nil, gpu.ErrNoPermission
 	}
-	if op, err = n.begin(n.boards[index]); err != nil {
+	if op, err = n.begin(n.gpus[index]); err != nil {
 		n.mu.Unlock()
 		return nil, nil, err
 	}
@@ -73,7 +73,7 @@ func (n *Node) change(index int, what ChangeOp, of target) (b *board, op *operat
 }
 
 // begin begins an operation under the node's lock, which its end leaves unlocked.
-func (n *Node) begin(b *board) (*operation, error) {
+func (n *Node) begin(b *simGPU) (*operation, error) {
 	if n.shared != nil {
 		if err := n.shared.lock(); err != nil {
 			return nil, err
@@ -87,15 +87,15 @@ func (n *Node) begin(b *board) (*operation, error) {
 	now := n.clock.Now()
 	n.catchUp(now)
 	op := &operation{node: n, at: n.at, board: b, before: b.layoutState()}
-	for _, b := range n.boards {
+	for _, b := range n.gpus {
 		op.totals = append(op.totals, b.totals)
 		op.counted = b.keepCounted(op.counted)
 	}
-	n.cutCell(now)
+	n.endStep(now)
 	return op, nil
 }
 
-func (b *board) layoutState() layoutState {
+func (b *simGPU) layoutState() layoutState {
 	s := layoutState{
 		migOn: b.migOn, migPending: b.migPending,
 		instances: slices.Clone(b.instances), devices: slices.Clone(b.devices),
@@ -141,7 +141,7 @@ func (op *operation) settle() {
 func (op *operation) undo() {
 	n, b := op.node, op.board
 	n.at, n.resample = op.at, false
-	for i, b := range n.boards {
+	for i, b := range n.gpus {
 		b.totals = op.totals[i]
 	}
 	for _, c := range op.counted {

@@ -50,7 +50,7 @@ func Load(path string) (*Scenario, error) {
 // Parse reads a scenario. The path names it in errors, and its directory is where traces are looked for. The error joins
 // every *ParseError found, in the order of their lines.
 func Parse(path string, data []byte) (*Scenario, error) {
-	p := &parser{file: path, boards: make(map[string]boardModel)}
+	p := &parser{file: path, models: make(map[string]gpuModel)}
 	if len(data) > maxScenarioBytes {
 		return nil, &ParseError{File: path, Line: 1, Message: fmt.Sprintf("is larger than %d bytes", maxScenarioBytes)}
 	}
@@ -77,7 +77,7 @@ func Parse(path string, data []byte) (*Scenario, error) {
 type parser struct {
 	file      string
 	errs      []*ParseError
-	boards    map[string]boardModel
+	models    map[string]gpuModel
 	workloads map[string]*Workload
 }
 

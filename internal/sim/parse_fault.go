@@ -153,7 +153,7 @@ func changesOf(kind FaultKind) []string {
 	return list
 }
 
-// faultLayout reads the layout that somebody else gives to a GPU; it may be empty.
+// faultLayout reads the layout that another client gives to a GPU; it may be empty.
 func (p *parser) faultLayout(n *yaml.Node, key string, f *FaultSpec, s *Scenario) {
 	index, ok := f.GPU.Get()
 	if !ok || index >= len(s.GPUs) {

@@ -59,19 +59,19 @@ func cudaVersion(version string) (int, bool) {
 // maxGPUs bounds a node; it leaves room for far more devices than any node has.
 const maxGPUs = 4096
 
-// maxFans bounds the fans of a board.
+// maxFans bounds the fans of a GPU.
 const maxFans = 8
 
-// gpus reads the list of GPUs, one GPUSpec for each board.
+// gpus reads the list of GPUs, one GPUSpec for each GPU.
 func (p *parser) gpus(top object, s *Scenario) {
 	for _, item := range top.list("gpus") {
 		o := p.object(item.node, item.key, "model", "count", "minor", "fans", "mig", "layout", "sharing")
 		spec := GPUSpec{Model: o.required("model")}
 		count := o.integer("count", 1, 1, maxGPUs)
-		board, ok := p.board(spec.Model)
+		board, ok := p.model(spec.Model)
 		if !ok {
 			if spec.Model != "" {
-				p.fail(o.at("model"), o.sub("model"), "is %q, which cannot be simulated; expected one of %s", spec.Model, boardKeys())
+				p.fail(o.at("model"), o.sub("model"), "is %q, which cannot be simulated; expected one of %s", spec.Model, modelKeys())
 			}
 			continue
 		}
@@ -101,14 +101,14 @@ func (p *parser) gpus(top object, s *Scenario) {
 	}
 }
 
-// board finds a board and keeps it for the next GPU of its kind: the table of models is large.
-func (p *parser) board(name string) (boardModel, bool) {
-	if b, ok := p.boards[name]; ok {
+// model finds a model and keeps it for the next GPU of its kind: the table of models is large.
+func (p *parser) model(name string) (gpuModel, bool) {
+	if b, ok := p.models[name]; ok {
 		return b, true
 	}
-	b, ok := findBoard(name)
+	b, ok := findModel(name)
 	if ok {
-		p.boards[name] = b
+		p.models[name] = b
 	}
 	return b, ok
 }
@@ -148,7 +148,7 @@ func (p *parser) sharing(parent object) SharingSpec {
 
 // layout reads GPU instances: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} where its compute instances are not
 // the one that takes it whole.
-func (p *parser) layout(n *yaml.Node, key string, board boardModel) []LayoutSpec {
+func (p *parser) layout(n *yaml.Node, key string, board gpuModel) []LayoutSpec {
 	var layout []LayoutSpec
 	model := board.mig
 	for _, item := range p.list(n, key) {

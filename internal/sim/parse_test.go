@@ -184,8 +184,8 @@ func TestTrace(t *testing.T) {
 }
 
 func TestEveryBoardHasAGeometry(t *testing.T) {
-	for _, b := range boardModels() {
-		found, ok := findBoard(b.key)
+	for _, b := range gpuModels() {
+		found, ok := findModel(b.key)
 		if !ok {
 			t.Errorf("%s: no geometry %s", b.key, b.geometry)
 			continue

@@ -14,9 +14,9 @@ type instance struct {
 	placement gpu.Placement
 	computes  []*compute // by id
 
-	memoryUsed uint64 // as of the running cell
+	memoryUsed uint64 // as of the running step
 	activity   Activity
-	counted    *Activity // its entry of board.counters
+	counted    *Activity // its entry of simGPU.counters
 }
 
 // compute is a compute instance. Its placement is in compute slices of its GPU instance.
@@ -28,7 +28,7 @@ type compute struct {
 	uuid      gpu.MIGUUID
 
 	activity Activity
-	counted  *Activity // its entry of board.counters
+	counted  *Activity // its entry of simGPU.counters
 }
 
 // profile names the MIG device: as its GPU instance where it takes that whole.
@@ -102,7 +102,7 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	return op.commit(Change{Op: opDestroyGI, GI: id})
 }
 
-func (n *Node) removeInstance(b *board, i *instance) {
+func (n *Node) removeInstance(b *simGPU, i *instance) {
 	b.instances = slices.DeleteFunc(b.instances, func(o *instance) bool { return o == i })
 	n.treeChanged(b, i, nil)
 }
@@ -152,12 +152,12 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	return op.commit(Change{Op: opDestroyCI, GI: id, CI: ci})
 }
 
-func (n *Node) removeCompute(b *board, c *compute) {
+func (n *Node) removeCompute(b *simGPU, c *compute) {
 	c.parent.computes = slices.DeleteFunc(c.parent.computes, func(o *compute) bool { return o == c })
 	n.treeChanged(b, c.parent, c)
 }
 
-func (n *Node) createInstance(b *board, profileID uint32, start gpu.Opt[int]) (*instance, error) {
+func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (*instance, error) {
 	if !b.migOn {
 		return nil, gpu.ErrNotSupported
 	}
@@ -191,7 +191,7 @@ func (n *Node) createInstance(b *board, profileID uint32, start gpu.Opt[int]) (*
 }
 
 // newInstanceID numbers an instance in the range of its size: 0 for the whole axis, 1-2 for its halves, 3-6, 7-14.
-func (b *board) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
+func (b *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
 	first := b.mig.AxisUnits/p.Size - 1
 	if order == GIIDByPlacement {
 		return gpu.InstanceID(first + p.Start/p.Size)
@@ -203,7 +203,7 @@ func (b *board) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
 	return id
 }
 
-func (n *Node) createCompute(b *board, i *instance, size int, start gpu.Opt[int]) (*compute, error) {
+func (n *Node) createCompute(b *simGPU, i *instance, size int, start gpu.Opt[int]) (*compute, error) {
 	candidates := ComputePlacements(i.profile.ComputeSlices, size)
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
@@ -230,9 +230,9 @@ func (n *Node) createCompute(b *board, i *instance, size int, start gpu.Opt[int]
 	return nil, gpu.ErrInsufficientResources
 }
 
-// numberDevices gives the MIG devices their handle indexes anew, by GPU instance and compute instance. Between two
+// numberDevices renumbers the handle indexes of MIG devices, by GPU instance and compute instance. Between two
 // creations the indexes of destroyed ones stay empty: the driver's list is sparse.
-func (b *board) numberDevices() {
+func (b *simGPU) numberDevices() {
 	byID := slices.Clone(b.instances)
 	slices.SortFunc(byID, func(a, c *instance) int { return int(a.id) - int(c.id) })
 	b.devices = nil
@@ -241,8 +241,8 @@ func (b *board) numberDevices() {
 	}
 }
 
-// treeChanged ends the old cell and tells whoever watches.
-func (n *Node) treeChanged(b *board, i *instance, c *compute) {
+// treeChanged ends the old step and notifies watchers.
+func (n *Node) treeChanged(b *simGPU, i *instance, c *compute) {
 	for k, d := range b.devices {
 		if d != nil && d == c && b.compute(i.id, c.id) != c {
 			b.devices[k] = nil
@@ -259,7 +259,7 @@ func (n *Node) treeChanged(b *board, i *instance, c *compute) {
 	n.emit(event)
 }
 
-func (b *board) instance(id gpu.InstanceID) *instance {
+func (b *simGPU) instance(id gpu.InstanceID) *instance {
 	for _, i := range b.instances {
 		if i.id == id {
 			return i
@@ -268,7 +268,7 @@ func (b *board) instance(id gpu.InstanceID) *instance {
 	return nil
 }
 
-func (b *board) compute(id gpu.InstanceID, ci gpu.ComputeID) *compute {
+func (b *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) *compute {
 	i := b.instance(id)
 	if i == nil {
 		return nil

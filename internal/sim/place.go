@@ -40,8 +40,8 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	return placements
 }
 
-// occupied tells whether an instance stands on a unit of the placement.
-func (b *board) occupied(p gpu.Placement) bool {
+// occupied reports whether an instance stands on a unit of the placement.
+func (b *simGPU) occupied(p gpu.Placement) bool {
 	for _, i := range b.instances {
 		for unit := p.Start; unit < p.End(); unit++ {
 			if i.placement.Start <= unit && unit < i.placement.End() {
@@ -54,7 +54,7 @@ func (b *board) occupied(p gpu.Placement) bool {
 
 // admits reports whether the GPU has what an instance of the profile needs besides a free placement: compute slices,
 // engines, and its media extensions.
-func (b *board) admits(f gpu.Profile) bool {
+func (b *simGPU) admits(f gpu.Profile) bool {
 	slicesUsed, same := f.ComputeSlices, 0
 	used := f.Engines.Or(gpu.Engines{})
 	for _, i := range b.instances {
@@ -71,7 +71,7 @@ func (b *board) admits(f gpu.Profile) bool {
 }
 
 // hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
-func (b *board) hasEngines(e gpu.Engines) bool {
+func (b *simGPU) hasEngines(e gpu.Engines) bool {
 	all := b.engines()
 	return all == gpu.Engines{} ||
 		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
@@ -85,7 +85,7 @@ func together(a, b gpu.Engines) gpu.Engines {
 }
 
 // remaining counts the instances of a profile that could be made now, one after the other.
-func (b *board) remaining(f gpu.Profile) int {
+func (b *simGPU) remaining(f gpu.Profile) int {
 	trial := *b
 	trial.instances = slices.Clone(b.instances)
 	count := 0

@@ -47,10 +47,10 @@ func enginesByKind(f gpu.Profile) []int {
 // On every model, whatever was made and destroyed before: an instance is made where it may stand and nowhere else, and
 // the remaining capacity is what can be made then.
 func TestPlacementAgreesWithBruteForce(t *testing.T) {
-	for _, b := range boardModels() {
+	for _, b := range gpuModels() {
 		t.Run(b.key, func(t *testing.T) {
 			n := start(t, "version: 1\ngpus: [{model: \""+b.key+"\", mig: true}]\n")
-			model := n.boards[0].mig
+			model := n.gpus[0].mig
 			random := rand.New(rand.NewPCG(1, 2))
 			for range 300 {
 				s := state(t, n, 0)

@@ -41,7 +41,7 @@ const lingering = 2 * time.Second
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// planPods puts the pods of the scenario on the agenda, each for when the kubelet admits it. Those that had to wait are
+// planPods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to wait are
 // admitted in the order in which they came, as the kubelet does.
 func (n *Node) planPods() {
 	numbers := make([]int, len(n.scenario.Pods))
@@ -52,7 +52,7 @@ func (n *Node) planPods() {
 	for _, i := range numbers {
 		spec := &n.scenario.Pods[i]
 		if at := n.handledFrom(spec.At, spec.Static); at != never {
-			n.agenda = append(n.agenda, appointment{n.start.Add(at), rankStart, func() { n.admit(i, spec) }})
+			n.schedule = append(n.schedule, scheduledEvent{n.start.Add(at), rankStart, func() { n.admit(i, spec) }})
 		}
 	}
 }
@@ -99,8 +99,8 @@ func (n *Node) admit(number int, spec *PodSpec) {
 	n.startContainers(p)
 	if spec.For > 0 {
 		end := n.at.Add(spec.For)
-		n.later(end, func() { n.end(p) })
-		n.later(end.Add(lingering), func() {
+		n.scheduleEnd(end, func() { n.end(p) })
+		n.scheduleEnd(end.Add(lingering), func() {
 			n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 		})
 	}
@@ -138,7 +138,7 @@ func (n *Node) startContainers(p *pod) {
 			continue
 		}
 		n.startContainer(p, c)
-		n.later(n.at.Add(c.spec.For), func() {
+		n.scheduleEnd(n.at.Add(c.spec.For), func() {
 			c.done = true
 			if p.ended {
 				return
@@ -172,7 +172,7 @@ func (n *Node) startContainer(p *pod, c *container) {
 		return
 	}
 	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.title()}
-	n.run(c.process, c.spec.Workload, places)
+	n.startTask(c.process, c.spec.Workload, places)
 }
 
 func (n *Node) stopContainer(c *container) {

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// sample is what holds for a board during a cell.
+// sample is what holds for a GPU during a step.
 type sample struct {
 	activity    Activity
 	memoryUsed  uint64
@@ -19,7 +19,7 @@ type sample struct {
 	nvlink      float64
 }
 
-// totals grow from the start of the node to the start of the running cell.
+// totals grow from the start of the node to the start of the running step.
 type totals struct {
 	joules       float64
 	activity     Activity // seconds
@@ -47,15 +47,15 @@ const (
 	wattsRippleShare                 = 0.01
 )
 
-// sampleAll begins a new cell for every board; passed is how long the one before has held.
+// sampleAll begins a new step for every GPU; passed is how long the one before has held.
 func (n *Node) sampleAll(passed time.Duration) {
 	for again := true; again; again = n.resample {
 		n.resample = false
-		for _, b := range n.boards {
-			n.useMemory(b) // kills what finds none, maybe on other boards too
+		for _, b := range n.gpus {
+			n.useMemory(b) // kills what finds none, maybe on other GPUs too
 		}
 	}
-	for _, b := range n.boards {
+	for _, b := range n.gpus {
 		n.useSMs(b)
 		n.useMedia(b)
 		n.useTraffic(b)
@@ -65,15 +65,15 @@ func (n *Node) sampleAll(passed time.Duration) {
 
 // usePower derives power, temperature and clocks from the activity: idle power, and the rest up to the limit in
 // proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
-func (n *Node) usePower(b *board, passed time.Duration) {
+func (n *Node) usePower(b *simGPU, passed time.Duration) {
 	s, m := &b.sample, &b.model
-	if passed > 0 { // under the power of the cell that has ended
+	if passed > 0 { // under the power of the step that has ended
 		target := b.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
 		s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
 	}
 
 	load := 0.62*s.activity.SM + 0.18*s.activity.Tensor + 0.35*s.activity.DRAM
-	load *= 1 + wattsRippleShare*noise(b.noise, n.cell)
+	load *= 1 + wattsRippleShare*noise(b.noise, n.step)
 	wanted := (m.limitWatts - m.idleWatts) * load
 	dynamic := min(wanted, m.limitWatts-m.idleWatts)
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
@@ -93,11 +93,11 @@ func (n *Node) usePower(b *board, passed time.Duration) {
 	}
 }
 
-// restingTemperature differs a little with the board's place in the air stream.
-func (b *board) restingTemperature() float64 { return 34 + float64(b.noise%5) }
+// restingTemperature differs a little with the GPU's place in the air stream.
+func (b *simGPU) restingTemperature() float64 { return 34 + float64(b.noise%5) }
 
 // useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
-func (n *Node) useTraffic(b *board) {
+func (n *Node) useTraffic(b *simGPU) {
 	b.sample.pcie, b.sample.nvlink = 0, 0
 	for _, t := range b.tasks {
 		if t.workload == nil {

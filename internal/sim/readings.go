@@ -52,7 +52,7 @@ type State struct {
 	Processes                               []Process
 }
 
-// PCI is where a board is plugged in.
+// PCI is where a GPU is plugged in.
 type PCI struct {
 	Domain, Bus, Device uint32
 	DeviceID, Subsystem uint32
@@ -63,7 +63,7 @@ type PCI struct {
 // Utilization is the driver's own, in percent.
 type Utilization struct{ GPU, Memory uint32 }
 
-// ECC counts memory errors, since the driver was loaded and over the board's life.
+// ECC counts memory errors, since the driver was loaded and over the GPU's life.
 type ECC struct {
 	CorrectedVolatile, UncorrectedVolatile   uint64
 	CorrectedAggregate, UncorrectedAggregate uint64

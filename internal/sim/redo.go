@@ -9,7 +9,7 @@ import (
 
 // redo does what another node has done, with what came of it there.
 func (n *Node) redo(c Change) error {
-	b := n.boards[c.GPU]
+	b := n.gpus[c.GPU]
 	switch c.Op {
 	case opMIGMode:
 		if b.migPending = c.On; !c.Pending {
@@ -56,7 +56,7 @@ func (n *Node) redo(c Change) error {
 	return nil
 }
 
-func (n *Node) redoCompute(b *board, c Change) error {
+func (n *Node) redoCompute(b *simGPU, c Change) error {
 	i := b.instance(c.GI)
 	if i == nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, gpu.ErrNotFound)

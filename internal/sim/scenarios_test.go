@@ -119,7 +119,7 @@ func TestShippedScenariosKeepTheirInvariantsForAnHour(t *testing.T) {
 func TestSameRunSameBytes(t *testing.T) {
 	for _, name := range sound(t) {
 		a, b := shipped(t, name), shipped(t, name)
-		// Readings do not depend on how often anybody reads.
+		// Readings do not depend on how often they are read.
 		for range 130 {
 			advance(t, a, time.Second)
 			advance(t, b, time.Second)
@@ -182,7 +182,7 @@ func TestDGXStory(t *testing.T) {
 		t.Error("rerank was not killed for lack of memory, or is not listed any more")
 	}
 	if s := state(t, n, 7); len(s.Instances) != 2 || s.Instances[0].Profile.Name != "4g.20gb" {
-		t.Errorf("GPU 7 was not re-cut: %+v", s.Instances)
+		t.Errorf("GPU 7 was not repartitioned: %+v", s.Instances)
 	}
 }
 
@@ -228,9 +228,9 @@ func TestGKEStory(t *testing.T) {
 	if share := float64(used) / float64(total); share < 0.905 || share > 0.915 {
 		t.Errorf("%.2f of the node's memory in use, want 0.91", share)
 	}
-	// A node with eight H100 under load draws about 8 kW, of which its boards make up at most 5.6.
+	// A node with eight H100 under load draws about 8 kW, of which its GPUs make up at most 5.6.
 	if watts < 4500 || watts > 5600 {
-		t.Errorf("eight boards draw %.0f W", watts)
+		t.Errorf("eight GPUs draw %.0f W", watts)
 	}
 	ids := n.Containers()[0].Devices[0]
 	if ids.Resource != "nvidia.com/gpu" || !strings.HasPrefix(ids.IDs[0], "nvidia") || !strings.Contains(ids.IDs[0], "/gi") {

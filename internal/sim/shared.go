@@ -18,7 +18,7 @@ type shared struct {
 	lockFile *os.File // locked while the state is changed
 	state    *stateFile
 	file     *os.File // the state file as last read or written, open: see readState
-	known    int      // how many changes the node has done, or has on its agenda
+	known    int      // how many changes the node has done, or has on its schedule
 	err      error    // what is wrong with the file as it is now
 	broken   error    // why the node is not as the others are
 	watching sync.WaitGroup
@@ -165,7 +165,7 @@ func (sh *shared) write(next *stateFile) error {
 func (sh *shared) add(c Change) error {
 	next := *sh.state
 	if len(next.Changes) == maxChanges {
-		return sh.wrong(fmt.Errorf("%s: has %d changes; remove it to begin anew", sh.path, maxChanges))
+		return sh.wrong(fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges))
 	}
 	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
 	if err := sh.write(&next); err != nil {
@@ -199,7 +199,7 @@ func (n *Node) advanceShared(by time.Duration) error {
 	return n.clock.Advance(by)
 }
 
-// syncShared learns what others have done since the last call. Where nobody has, that costs one look at the file.
+// syncShared reads what other processes have done since the last call. If nothing, that costs one look at the file.
 func (n *Node) syncShared() {
 	sh := n.shared
 	if sh == nil || n.isClosed() {
@@ -221,7 +221,7 @@ func (n *Node) syncShared() {
 		return
 	case state.ID != sh.state.ID || len(state.Changes) < sh.known:
 		_ = file.Close()
-		sh.err = sh.wrong(fmt.Errorf("%s: was begun anew; so must be every process that uses it", sh.path))
+		sh.err = sh.wrong(fmt.Errorf("%s: was started again; so must be every process that uses it", sh.path))
 		return
 	}
 	_ = sh.file.Close()
@@ -252,7 +252,7 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// takeChanges puts on the agenda what the node does not know yet: at the time at which it was done, or now where the node
+// takeChanges puts on the schedule what the node does not know yet: at the time at which it was done, or now where the node
 // is past that.
 func (n *Node) takeChanges() {
 	sh, now := n.shared, n.clock.Now()
@@ -265,7 +265,7 @@ func (n *Node) takeChanges() {
 			at = n.at
 		}
 		number += sh.known
-		n.agenda = append(n.agenda, appointment{at, rankChange, func() {
+		n.schedule = append(n.schedule, scheduledEvent{at, rankChange, func() {
 			if err := n.redo(c); err != nil {
 				sh.broken = sh.wrong(fmt.Errorf("%s: change %d: %w", sh.path, number, err))
 			}

@@ -81,7 +81,7 @@ func TestSharedNodesAreOne(t *testing.T) {
 
 	late := join(t, path)
 	same(t, a, late)
-	advance(t, late, 180*time.Second) // beyond what somebody else does by the scenario
+	advance(t, late, 180*time.Second) // after the scenario's change by another client
 	same(t, a, b)
 	same(t, a, late)
 	if s := state(t, a, 0); len(s.Instances) != 1 || s.Instances[0].Profile.Name != "7g.40gb" {
@@ -254,7 +254,7 @@ func TestStateFileThatBreaksAndMends(t *testing.T) {
 		t.Errorf("without the file: %v", err)
 	}
 	join(t, path)
-	if err := a.Driver(); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "begun anew") {
+	if err := a.Driver(); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "started again") {
 		t.Errorf("with another beginning: %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Count is how many GPUs the driver knows, those that are lost included.
-func (n *Node) Count() int { return len(n.boards) }
+func (n *Node) Count() int { return len(n.gpus) }
 
 // Driver answers for the driver as a whole: nil, ErrVersionMismatch or ErrClosed.
 func (n *Node) Driver() error {
@@ -24,17 +24,17 @@ func (n *Node) Driver() error {
 // Read is one call to the driver about one GPU. It blocks where a fault makes it hang, and fails as a fault wants it to;
 // reading tells which faults strike it.
 func (n *Node) Read(index int, reading gpu.Reading) (State, error) {
-	now, err := n.enter(index, reading)
+	now, err := n.beginCall(index, reading)
 	if err != nil {
 		return State{}, err
 	}
 	defer n.mu.Unlock()
-	return n.state(n.boards[index], now), nil
+	return n.state(n.gpus[index], now), nil
 }
 
 // Remaining counts the GPU instances of a profile that could be made now, by the driver's id of it.
 func (n *Node) Remaining(index int, profileID uint32) (int, error) {
-	now, err := n.enter(index, gpu.ReadingMIG)
+	now, err := n.beginCall(index, gpu.ReadingMIG)
 	if err != nil {
 		return 0, err
 	}
@@ -42,7 +42,7 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	if !n.privileged(index, now) {
 		return 0, gpu.ErrNoPermission
 	}
-	b := n.boards[index]
+	b := n.gpus[index]
 	for _, f := range b.mig.Profiles {
 		if f.ID == profileID {
 			return b.remaining(f), nil
@@ -52,7 +52,7 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 }
 
 // state is called with the lock held.
-func (n *Node) state(b *board, now time.Time) State {
+func (n *Node) state(b *simGPU, now time.Time) State {
 	t := b.totals.after(b.sample, now.Sub(n.at).Seconds())
 	s := State{
 		Time:             now,
@@ -112,7 +112,7 @@ func (n *Node) state(b *board, now time.Time) State {
 
 func percent(ratio float64) uint32 { return uint32(math.Round(100 * ratio)) }
 
-func (b *board) pci() PCI {
+func (b *simGPU) pci() PCI {
 	domain, bus := pciBus(b.index, b.model.arch)
 	p := PCI{
 		Domain: domain, Bus: bus,
@@ -127,7 +127,7 @@ func (b *board) pci() PCI {
 
 // describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, hence with few
 // allocations.
-func (b *board) describeTree(s *State) {
+func (b *simGPU) describeTree(s *State) {
 	s.Profiles = b.mig.Profiles
 	count := 0
 	for _, i := range b.instances {
@@ -153,8 +153,8 @@ func (b *board) describeTree(s *State) {
 	}
 }
 
-// processes lists what runs on the board: the MPS server first, then by start.
-func (b *board) processes() []Process {
+// processes lists what runs on the GPU: the MPS server first, then by start.
+func (b *simGPU) processes() []Process {
 	list := make([]Process, 0, 1+len(b.tasks))
 	if b.mps != 0 {
 		list = append(list, Process{PID: b.mps, MemoryBytes: mpsServerMemory, Speed: 1})

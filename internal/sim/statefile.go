@@ -36,7 +36,7 @@ type stateClock struct {
 // stateVersion is the version of the file's format.
 const stateVersion = 1
 
-// Change is one thing that was done to a GPU, with what came of it: ids and placements are not chosen anew.
+// Change is one thing that was done to a GPU, with what came of it: ids and placements are not chosen again.
 type Change struct {
 	At      time.Time      `json:"at"`
 	GPU     int            `json:"gpu"`
@@ -92,7 +92,7 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	case f.Clock.Now != nil && (f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
 		return nil, fmt.Errorf("its clock stands at %s, and began at %s", f.Clock.Now, f.Clock.Start)
 	case f.Digest != s.digest:
-		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to begin anew", f.Scenario)
+		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to start again", f.Scenario)
 	case len(f.Changes) > maxChanges:
 		return nil, fmt.Errorf("%d changes; expected at most %d", len(f.Changes), maxChanges)
 	}
@@ -145,7 +145,7 @@ func writeState(path string, f *stateFile) (*os.File, error) {
 		return nil, err
 	}
 	if len(data) >= maxStateBytes {
-		return nil, fmt.Errorf("%s: has grown to %d bytes; remove it to begin anew", path, len(data))
+		return nil, fmt.Errorf("%s: has grown to %d bytes; remove it to start again", path, len(data))
 	}
 	next := path + ".next"
 	file, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)

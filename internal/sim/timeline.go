@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// cellLength is the longest time for which readings hold.
-const cellLength = time.Second
+// stepLength is the longest time for which readings hold.
+const stepLength = time.Second
 
-// appointment is something that happens at a time. Of those at the same time the lower rank comes first: what ends makes
+// scheduledEvent is something that happens at a time. Of those at the same time the lower rank comes first: what ends makes
 // room for what begins.
-type appointment struct {
+type scheduledEvent struct {
 	at   time.Time
 	rank int
 	do   func()
@@ -23,27 +23,27 @@ const (
 	rankChange // an operation finds done what was due
 )
 
-// plan puts everything that the scenario fixes in time on the agenda.
-func (n *Node) plan() {
+// scheduleScenario puts everything that the scenario fixes in time on the schedule.
+func (n *Node) scheduleScenario() {
 	for i := range n.scenario.Faults {
 		n.planFault(&n.scenario.Faults[i])
 	}
 	for i := range n.scenario.Processes {
 		spec := &n.scenario.Processes[i]
-		n.agenda = append(n.agenda, appointment{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
+		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
 	}
 	n.planPods()
 	n.sortAgenda()
 }
 
-// later puts the end of something on the agenda of a running node.
-func (n *Node) later(at time.Time, end func()) {
-	n.agenda = append(n.agenda, appointment{at, rankEnd, end})
+// scheduleEnd puts the end of something on the schedule of a running node.
+func (n *Node) scheduleEnd(at time.Time, end func()) {
+	n.schedule = append(n.schedule, scheduledEvent{at, rankEnd, end})
 	n.sortAgenda()
 }
 
 func (n *Node) sortAgenda() {
-	slices.SortStableFunc(n.agenda, func(a, b appointment) int {
+	slices.SortStableFunc(n.schedule, func(a, b scheduledEvent) int {
 		if c := a.at.Compare(b.at); c != 0 {
 			return c
 		}
@@ -51,19 +51,19 @@ func (n *Node) sortAgenda() {
 	})
 }
 
-// catchUp brings the state to the cell that holds a moment.
+// catchUp brings the state to the step that holds a moment.
 func (n *Node) catchUp(now time.Time) {
 	for {
-		next := n.start.Add(time.Duration(n.cell+1) * cellLength)
-		if len(n.agenda) > 0 && n.agenda[0].at.Before(next) {
-			next = n.agenda[0].at
+		next := n.start.Add(time.Duration(n.step+1) * stepLength)
+		if len(n.schedule) > 0 && n.schedule[0].at.Before(next) {
+			next = n.schedule[0].at
 		}
 		if next.After(now) {
 			return
 		}
 		passed := next.Sub(n.at)
-		n.cutCell(next)
-		n.cell = int64(next.Sub(n.start) / cellLength)
+		n.endStep(next)
+		n.step = int64(next.Sub(n.start) / stepLength)
 		n.happen()
 		n.resample = false
 		n.sampleAll(passed)
@@ -72,24 +72,24 @@ func (n *Node) catchUp(now time.Time) {
 
 // happen does what is due.
 func (n *Node) happen() {
-	for len(n.agenda) > 0 && !n.agenda[0].at.After(n.at) {
-		due := n.agenda[0]
-		n.agenda = n.agenda[1:]
+	for len(n.schedule) > 0 && !n.schedule[0].at.After(n.at) {
+		due := n.schedule[0]
+		n.schedule = n.schedule[1:]
 		due.do()
 	}
 }
 
-// cutCell ends the running cell at a moment within it: counters grow up to there.
-func (n *Node) cutCell(at time.Time) {
+// endStep ends the running step at a moment within it: counters grow up to there.
+func (n *Node) endStep(at time.Time) {
 	passed := at.Sub(n.at).Seconds()
-	for _, b := range n.boards {
+	for _, b := range n.gpus {
 		b.totals = b.totals.after(b.sample, passed)
 		b.count(passed)
 	}
 	n.at = at
 }
 
-// sampleIfChanged begins a new cell where something changed; passed is how long the one before has held.
+// sampleIfChanged begins a new step where something changed; passed is how long the one before has held.
 func (n *Node) sampleIfChanged(passed time.Duration) {
 	if n.resample {
 		n.resample = false
@@ -99,8 +99,8 @@ func (n *Node) sampleIfChanged(passed time.Duration) {
 
 // nextChange is when something next happens by itself; ok is false where nothing is due any more.
 func (n *Node) nextChange() (at time.Time, ok bool) {
-	if len(n.agenda) == 0 {
+	if len(n.schedule) == 0 {
 		return time.Time{}, false
 	}
-	return n.agenda[0].at, true
+	return n.schedule[0].at, true
 }

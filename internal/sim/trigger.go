@@ -8,15 +8,15 @@ import (
 
 // Faults that begin in the middle of what a client does: not at a time but with a call.
 
-// spring begins the faults that have waited for this call. The caller holds the lock.
-func (n *Node) spring(index int, reading gpu.Reading, now time.Time) {
+// triggerFaults begins the faults that have waited for this call. The caller holds the lock.
+func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
 		if f.During == "" || f.During != reading || index == driverAsWhole || n.sprung[f] || !f.active(index, passed) {
 			continue
 		}
-		op, err := n.begin(n.boards[index])
+		op, err := n.begin(n.gpus[index])
 		if err != nil {
 			return // it waits for the next call
 		}
@@ -31,14 +31,14 @@ func (n *Node) springFault(f *FaultSpec, index int) {
 	n.sprung[f] = true
 	switch f.Kind {
 	case FaultReconfigure:
-		n.recut(n.boards[index], f.Layout)
+		n.repartition(n.gpus[index], f.Layout)
 	case FaultXID:
 		n.xid(f)
 	}
 }
 
-// lies tells whether a GPU's driver says that it has destroyed what it leaves there.
-func (n *Node) lies(b *board, now time.Time, op *operation) bool {
+// lies reports whether a GPU's driver says that it has destroyed what it leaves there.
+func (n *Node) lies(b *simGPU, now time.Time, op *operation) bool {
 	lies := op.struck(FaultDestroyLies)
 	n.faults(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
 	return lies
@@ -58,9 +58,9 @@ func (n *Node) loseEvents() {
 	}
 }
 
-// ask notes that the subscription's owner wants an event. One who asks for a second time has got an answer to the
+// query notes that the subscription's owner wants an event. One who asks for a second time has got an answer to the
 // first, and knows that the queue works.
-func (s *Subscription) ask() {
+func (s *Subscription) query() {
 	n := s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,7 +100,7 @@ func (n *Node) AwaitHostEngine() {
 				until = n.start.Add(f.At + f.For)
 			}
 		})
-		if !stopped || !n.clock.wait(until, n.closed) {
+		if !stopped || !n.clock.waitUntil(until, n.closed) {
 			return
 		}
 	}
@@ -120,7 +120,7 @@ type HostEngineState struct {
 // HostEngine tells how the node's DCGM host engine is.
 func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
-	now := n.lock() // whoever shares a stepped clock may have moved it
+	now := n.lock() // another process may have moved a shared clock
 	n.mu.Unlock()
 	n.faults(driverAsWhole, now, func(f *FaultSpec) {
 		switch f.Kind {

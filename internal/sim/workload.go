@@ -17,7 +17,7 @@ type process struct {
 
 // place is a device: a whole GPU, or a compute instance of it.
 type place struct {
-	board    *board
+	board    *simGPU
 	instance *instance // nil for a whole GPU
 	compute  *compute
 }
@@ -31,7 +31,7 @@ type task struct {
 	phase    float64 // of its swings, 0-1
 	share    float64 // of the device's memory that it may use; 1 without MPS
 
-	memory uint64  // as of the running cell
+	memory uint64  // as of the running step
 	sms    float64 // that it keeps busy
 	speed  float64 // of what it could do on a device large enough, 0-1
 }
@@ -39,8 +39,8 @@ type task struct {
 // now is the value of a signal of its workload.
 func (t *task) now(n *Node, s Signal) float64 { return s.At(n.at.Sub(t.started), t.phase) }
 
-// run starts a process on devices.
-func (n *Node) run(p *process, w *Workload, places []place) {
+// startTask starts a process on devices.
+func (n *Node) startTask(p *process, w *Workload, places []place) {
 	for _, on := range places {
 		t := &task{proc: p, on: on, workload: w, started: n.at, share: 1, phase: phaseOf(p.pid)}
 		if on.board.sharing.Kind == gpu.SharingMPS && p.pod != "" {
@@ -79,15 +79,15 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 		return
 	}
 	p := &process{pid: n.newPID("process", number)}
-	n.run(p, spec.Workload, []place{on})
+	n.startTask(p, spec.Workload, []place{on})
 	if spec.For > 0 {
-		n.later(n.at.Add(spec.For), func() { n.stop(p) })
+		n.scheduleEnd(n.at.Add(spec.For), func() { n.stop(p) })
 	}
 }
 
 // find looks up a device by where it is. A GPU with MIG on is no device as a whole.
 func (n *Node) find(pin DevicePin) (place, bool) {
-	b := n.boards[pin.GPU]
+	b := n.gpus[pin.GPU]
 	if pin.Profile == "" {
 		return place{board: b}, !b.migOn
 	}
@@ -100,15 +100,15 @@ func (n *Node) find(pin DevicePin) (place, bool) {
 	return place{}, false
 }
 
-// memoryDomain is memory that tasks share: a GPU instance's, or a whole board's.
+// memoryDomain is memory that tasks share: a GPU instance's, or a whole GPU's.
 type memoryDomain struct {
-	board    *board
+	board    *simGPU
 	instance *instance
 }
 
 // useMemory gives every task the memory that it wants now, in the order of their start. One that finds too little is
 // killed.
-func (n *Node) useMemory(b *board) {
+func (n *Node) useMemory(b *simGPU) {
 	used := make(map[memoryDomain]uint64)
 	for _, t := range slices.Clone(b.tasks) {
 		if len(t.proc.tasks) == 0 {

@@ -102,7 +102,7 @@ processes: [{device: 0/3g.20gb@0/0, workload: old}, {device: 0/3g.20gb@0/1, work
 	}
 }
 
-// Energy is the integral of power, however the clock is moved and however often anybody reads.
+// Energy is the integral of power, however the clock is moved and however often it is read.
 func TestEnergyIsTheIntegralOfPower(t *testing.T) {
 	const text = `
 version: 1

@@ -244,7 +244,7 @@ func environment(t *testing.T, scenario string) []string {
 	}
 }
 
-// The same activity through go-dcgm and the library as from the engine in process: also after a re-cut, and without ever a
+// The same activity through go-dcgm and the library as from the engine in process: also after a layout change, and without ever a
 // value that only one of them has.
 func TestTheSameThroughTheLibrary(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "a30", "gke-h100-3g"} {
@@ -317,7 +317,7 @@ func compare(t *testing.T, own, other map[gpu.UUID]gpu.Profiling) int {
 	return count
 }
 
-// An address that nobody listens on is refused with DCGM's words, a right one is not; and what a fault does to the engine
+// An address without a listener is refused with DCGM's words, a right one is not; and what a fault does to the engine
 // comes through go-dcgm's texts as the same errors.
 func TestConnectionsAndFaults(t *testing.T) {
 	scenario := filepath.Join(t.TempDir(), "scenario.yaml")
@@ -341,7 +341,7 @@ faults:
 		return
 	}
 	if _, err := dcgmsrc.Open(dcgmsrc.ModeRemote, "127.0.0.1:5556").Connect(); !errors.Is(err, gpu.ErrUnavailable) {
-		t.Errorf("an address that nobody listens on: %v", err)
+		t.Errorf("an address without a listener: %v", err)
 	}
 	p := newPictures(t, dcgmsrc.Open(dcgmsrc.ModeRemote, "127.0.0.1:5555"))
 	failures := 0

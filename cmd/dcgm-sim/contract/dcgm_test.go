@@ -199,7 +199,7 @@ func profiling() []uint16 {
 }
 
 // TestSameAsInProcess compares go-dcgm's view through the library with the engine's in process, value by value, over time
-// and over a re-cut.
+// and over a layout change.
 func TestSameAsInProcess(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "gke-h100-3g"} {
 		t.Run(name, func(t *testing.T) {

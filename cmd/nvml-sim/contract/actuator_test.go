@@ -18,7 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
 )
 
-// What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is re-cut, GPU 1 hangs and
+// What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is repartitioned, GPU 1 hangs and
 // GPU 2 is lost in the middle of that, and GPU 3 changes its MIG mode.
 const recutNode = `
 version: 1

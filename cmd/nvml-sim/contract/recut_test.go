@@ -17,7 +17,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// recuts is how often a GPU is cut anew, under the readings of two programs.
+// recuts is how often a GPU is repartitioned, under the readings of two programs.
 const recuts = 6
 
 // A third process cuts a GPU again and again while both programs read it, slowly enough to be in the middle each time. What

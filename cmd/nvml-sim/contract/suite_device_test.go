@@ -122,7 +122,7 @@ func printable(text string) bool {
 	return text != "" && len(text) < 96 && strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) < 0
 }
 
-// migOn tells whether a GPU's MIG mode is on.
+// migOn reports whether a GPU's MIG mode is on.
 func migOn(d nvmlsrc.Device) bool {
 	now, _, ret := d.GetMigMode()
 	return ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE
@@ -201,7 +201,7 @@ func checkMemory(s *subject, d nvmlsrc.Device) {
 	s.want(migOn(d) || ret != nvml.ERROR_NO_PERMISSION, "no right to see the memory of a GPU without MIG")
 }
 
-// fits tells whether the parts of a memory add up to no more than it has.
+// fits reports whether the parts of a memory add up to no more than it has.
 func fits(m nvml.Memory_v2) bool {
 	return m.Used <= m.Total && m.Free <= m.Total && m.Reserved <= m.Total && m.Used+m.Free+m.Reserved <= m.Total
 }

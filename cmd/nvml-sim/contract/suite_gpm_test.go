@@ -31,7 +31,7 @@ func profilingChecks() []checkOf {
 	}
 }
 
-// supports tells whether a GPU has GPM.
+// supports reports whether a GPU has GPM.
 func (s *subject) supports(d nvmlsrc.Device) bool {
 	supported, ret := d.GpmQueryDeviceSupport()
 	return s.has("Device.GpmQueryDeviceSupport", ret) && supported

@@ -85,7 +85,7 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 	}
 }
 
-// identities is what stays while nobody cuts: facts, profiles, ids, places and names. That events are refused is found
+// identities is what stays while no layout changes: facts, profiles, ids, places and names. That events are refused is found
 // out beside the readings, at any time.
 func identities(g gpu.GPU) []any {
 	g.NoXIDs = false

@@ -48,7 +48,7 @@ func known(from string, checks []checkOf) []checkOf {
 // subject is a driver that the checks are held against.
 type subject struct {
 	lib  nvmlsrc.Library
-	open func() nvmlsrc.Library // the same driver anew
+	open func() nvmlsrc.Library // the same driver again
 	raw  nvml.Interface         // go-nvml, for functions that the seam does not have; nil in process
 	pass func()                 // lets a second pass, where that is ours to say
 	// mutable says that its partitions may be changed: it is simulated.
@@ -65,7 +65,7 @@ func (s *subject) errorf(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf("%s: %s (see %s)", s.current, fmt.Sprintf(format, args...), s.seen))
 }
 
-// has takes the return code of a function of the seam, "Type.Method". It tells whether there is an answer. That a
+// has takes the return code of a function of the seam, "Type.Method". It reports whether there is an answer. That a
 // reading is not offered or not allowed is no break of the contract; any other code is.
 func (s *subject) has(function string, ret nvml.Return) bool {
 	switch ret {

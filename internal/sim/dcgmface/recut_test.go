@@ -116,7 +116,7 @@ func (r *rig) meddle() {
 }
 
 // recut destroys an instance that is idle, or makes one. What has just been destroyed is not made again before a Snapshot
-// shows that it is gone: nobody, not NVML either, could tell the one from the other.
+// shows that it is gone: not even NVML could tell the one from the other.
 func (r *rig) recut(index int) {
 	state, err := r.node.Read(index, gpu.ReadingMIG)
 	if err != nil {
@@ -243,7 +243,7 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 	}
 }
 
-// TestRecutUnderLoad: whatever is re-cut when, also between two calls of the engine: each value is of the instance that it
+// TestRecutUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of the instance that it
 // is shown for.
 func TestRecutUnderLoad(t *testing.T) {
 	seconds := 4000

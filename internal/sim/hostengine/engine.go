@@ -1,5 +1,5 @@
 // Package hostengine is a DCGM host engine over the simulated node, with DCGM's habits: entity ids of its own that are
-// handed out anew, a hierarchy that lags behind the driver, watches that must exist before there are values, blanks with a
+// assigned again, a hierarchy that lags behind the driver, watches that must exist before there are values, blanks with a
 // good status. What a comment calls unverified follows DCGM's headers and reports, not a measurement.
 package hostengine
 
@@ -63,7 +63,7 @@ const (
 	ComputeInstance Level = 5
 )
 
-// Entity is what has values. Its id is DCGM's: of a GPU its index, of an instance handed out anew after every re-cut.
+// Entity is what has values. Its id is DCGM's: of a GPU its index, of an instance assigned again after every layout change.
 type Entity struct {
 	Level Level
 	ID    uint32
@@ -168,7 +168,7 @@ func (e *Engine) Open() (*Session, error) {
 	return &Session{engine: e, number: e.sessions, life: e.life}, nil
 }
 
-// alive lets the faults of the moment have their way, and begins anew after a restart.
+// alive lets the faults of the moment have their way, and starts again after a restart.
 func (e *Engine) alive() error {
 	e.node.AwaitHostEngine()
 	state := e.node.HostEngine()

@@ -95,7 +95,7 @@ func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
 	return now
 }
 
-// sameTree compares identities and places: an instance that was made anew in the place of its like is none the wiser.
+// sameTree compares identities and places: an instance that was created again in the place of an equal one is equal.
 func sameTree(members []Member, s *sim.State) bool {
 	var now []Member
 	for i := range s.Instances {

@@ -130,7 +130,7 @@ func (s *Session) Update() error {
 }
 
 // update samples every watched entity whose interval has passed. A real engine does so by itself; time moves here only
-// when somebody looks, so that a stepped run gives the same values each time.
+// when they are read, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
 		profiling, links := slices.ContainsFunc(w.fields, isProfiling), slices.Contains(w.fields, fieldLinkTraffic)
@@ -297,7 +297,7 @@ func (e *Engine) value(of Entity, field uint16) Value {
 	return v
 }
 
-// empty tells whether an entity is a GPU instance that nothing can run on: it gives no data.
+// empty reports whether an entity is a GPU instance that nothing can run on: it gives no data.
 func (e *Engine) empty(of Entity) bool {
 	if of.Level != GPUInstance {
 		return false

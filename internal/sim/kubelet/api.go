@@ -54,7 +54,7 @@ func (a *api) sync() {
 	}
 }
 
-// pause takes its time, unless nobody waits for it any more.
+// pause waits, unless the caller has gone.
 func pause(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return nil

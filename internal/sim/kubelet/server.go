@@ -98,7 +98,7 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file stays, and whoever
+// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file stays, and a client that
 // dials it is refused.
 func (s *Server) Stop() {
 	s.mu.Lock()
@@ -111,7 +111,7 @@ func (s *Server) Stop() {
 	s.serving = nil
 }
 
-// Follow brings the server into the state that the node's faults want, and its files up to date; whoever asks it calls this
+// Follow brings the server into the state that the node's faults want, and its files up to date; a client calls this
 // before.
 func (s *Server) Follow(state sim.KubeletState) error {
 	s.api.sync()
@@ -154,7 +154,7 @@ func (f *files) remove() error {
 	return errors.Join(f.tree.remove(), removed(os.Remove(f.checkpoint.path)))
 }
 
-// listen binds beside the path and moves the socket there once it accepts, so that nobody finds a socket that does not
+// listen binds beside the path and moves the socket there once it accepts, so that no client finds a socket that does not
 // listen yet, and tests need not wait for it.
 func listen(path string) (net.Listener, error) {
 	fresh := path + ".new"

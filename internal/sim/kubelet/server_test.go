@@ -336,7 +336,7 @@ func TestClientWaitsForADirectoryAndASocket(t *testing.T) {
 			t.Errorf("without a socket: %v, want %v that names the path", err, gpu.ErrUnavailable)
 		}
 	}
-	for range 2 { // the second time in a directory that was made anew
+	for range 2 { // the second time in a directory that was created again
 		s, err := kubelet.New(&fakeNode{}, dir, log.NewNopLogger())
 		if err != nil {
 			t.Fatal(err)

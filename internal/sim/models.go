@@ -16,8 +16,8 @@ const (
 	Blackwell Architecture = "Blackwell"
 )
 
-// boardModel is what a kind of board is, apart from its MIG geometry: published data sheets and what nvidia-smi prints.
-type boardModel struct {
+// gpuModel has the properties of a model, apart from its MIG geometry: published data sheets and what nvidia-smi prints.
+type gpuModel struct {
 	key      string   // how scenarios call it
 	aliases  []string // other ways to call it
 	geometry string   // its name in the table of MIG models
@@ -26,7 +26,7 @@ type boardModel struct {
 
 	memoryMiB   uint64 // nvmlMemory_v2 total
 	reservedMiB uint64 // of it the driver's own; drivers before R510 leave it out of the total (40536 of 40960 MiB)
-	sms         int    // of the board; the largest MIG profile may have fewer
+	sms         int    // of the GPU; the largest MIG profile may have fewer
 	coresPerSM  int
 	capability  [2]int // CUDA compute capability
 	pciDevice   uint32 // device and vendor id
@@ -40,14 +40,14 @@ type boardModel struct {
 	pcieGen     int
 	nvlinks     int
 	memoryTemp  bool // tells its memory's temperature
-	idleState   int  // performance state without work: only boards with several memory clocks leave P0
+	idleState   int  // performance state without work: only GPUs with several memory clocks leave P0
 
 	mig mig.Model // its geometry, out of the table of known models; filled in by findBoard
 }
 
-// boardModels lists the boards that can be simulated.
-func boardModels() []boardModel {
-	return []boardModel{
+// gpuModels lists the models that can be simulated.
+func gpuModels() []gpuModel {
+	return []gpuModel{
 		{
 			key: "A30-24GB", aliases: []string{"A30"}, geometry: "A30-24GB", name: "NVIDIA A30", arch: Ampere,
 			memoryMiB: 24576, reservedMiB: 318, sms: 56, coresPerSM: 64, capability: [2]int{8, 0},
@@ -100,9 +100,9 @@ func boardModels() []boardModel {
 	}
 }
 
-// findBoard finds a board by the name that a scenario gives it; case does not matter.
-func findBoard(name string) (boardModel, bool) {
-	for _, m := range boardModels() {
+// findModel finds a model by its name in scenarios; case does not matter.
+func findModel(name string) (gpuModel, bool) {
+	for _, m := range gpuModels() {
 		for _, known := range append([]string{m.key}, m.aliases...) {
 			if strings.EqualFold(known, name) {
 				var ok bool
@@ -111,13 +111,13 @@ func findBoard(name string) (boardModel, bool) {
 			}
 		}
 	}
-	return boardModel{}, false
+	return gpuModel{}, false
 }
 
-// boardKeys lists the names of the boards that can be simulated.
-func boardKeys() string {
+// modelKeys lists the names of the models that can be simulated.
+func modelKeys() string {
 	var keys []string
-	for _, m := range boardModels() {
+	for _, m := range gpuModels() {
 		keys = append(keys, m.key)
 	}
 	return strings.Join(keys, ", ")
