@@ -31,7 +31,7 @@ func (n *node) openProfiler(cfg *Config) {
 		Now:        n.now,
 		Logger:     n.logger,
 	})
-	n.profiler, n.profilerCalls, n.releaser = source, source.Calls, source
+	n.profiler, n.profilerCalls, n.retryProfiler, n.releaser = source, source.Calls, source.Retry, source
 	n.closers = append(n.closers, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
