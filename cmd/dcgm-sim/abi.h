@@ -116,6 +116,11 @@ typedef struct {
 } sim_dcgmProfGetMetricGroups_v3;
 
 typedef struct {
+	unsigned int version;
+	char rawBuildInfoString[512];
+} sim_dcgmVersionInfo_v2;
+
+typedef struct {
 	unsigned short fieldId;
 	char fieldType;
 	unsigned char size;
@@ -130,6 +135,7 @@ typedef struct {
 #define SIM_dcgmFieldValue_version1 SIM_VERSION(sim_dcgmFieldValue_v1, 1)
 #define SIM_dcgmFieldValue_version2 SIM_VERSION(sim_dcgmFieldValue_v2, 2)
 #define SIM_dcgmDeviceAttributes_version3 SIM_VERSION(sim_dcgmDeviceAttributes_v3, 3)
+#define SIM_dcgmVersionInfo_version2 SIM_VERSION(sim_dcgmVersionInfo_v2, 2)
 #define SIM_dcgmProfGetMetricGroups_version3 SIM_VERSION(sim_dcgmProfGetMetricGroups_v3, 3)
 
 #endif

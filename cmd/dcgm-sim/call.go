@@ -13,10 +13,9 @@ import (
 
 // The codes (dcgmReturn_t) that the host engine does not give by itself.
 const (
-	genericError    hostengine.Code = -3
-	uninitialized   hostengine.Code = -10
-	versionMismatch hostengine.Code = -12
-	tooSmall        hostengine.Code = -31
+	genericError  hostengine.Code = -3
+	uninitialized hostengine.Code = -10
+	tooSmall      hostengine.Code = -31
 )
 
 // codeOf is DCGM's code for an error of the engine.

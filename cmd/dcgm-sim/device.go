@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
 // deviceCalls are those about GPUs and their instances.
 func deviceCalls() map[string]call {
 	return map[string]call{
+		"dcgmHostengineVersionInfo":        connected(engineVersion, 1),
 		"dcgmGetAllDevices":                connected(devices, 1, 2),
 		"dcgmGetAllSupportedDevices":       connected(devices, 1, 2),
 		"dcgmGetEntityGroupEntities":       connected(entityGroup, 2, 3),
@@ -23,6 +22,27 @@ func deviceCalls() map[string]call {
 		"dcgmGetGpuInstanceHierarchy":      connected(hierarchy, 1),
 		"dcgmProfGetSupportedMetricGroups": connected(metricGroups, 1),
 	}
+}
+
+// versionInfo fills in what DCGM says of a build.
+func versionInfo(to *C.sim_dcgmVersionInfo_v2, version string) hostengine.Code {
+	if to.version != C.SIM_dcgmVersionInfo_version2 {
+		return hostengine.VersionMismatch
+	}
+	cString(to.rawBuildInfoString[:], "version:"+version+";arch:x86_64;buildtype:Simulated")
+	return hostengine.OK
+}
+
+func libraryVersion(_ *library, a args) hostengine.Code {
+	return versionInfo(at[C.sim_dcgmVersionInfo_v2](a, 0), hostengine.Version)
+}
+
+func engineVersion(_ *library, s *hostengine.Session, a args) hostengine.Code {
+	version, err := s.Version()
+	if err != nil {
+		return codeOf(err)
+	}
+	return versionInfo(at[C.sim_dcgmVersionInfo_v2](a, 1), version)
 }
 
 // versionOfConnect tells whether the parameters of a connection have the version that this library knows.
@@ -65,24 +85,10 @@ func entityGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	return hostengine.OK
 }
 
-// readGPU asks the driver about the GPU of the second argument, for a connection that is still valid.
-func readGPU(l *library, s *hostengine.Session, index int) (sim.State, hostengine.Code) {
-	if ids, err := s.GPUs(); err != nil {
-		return sim.State{}, codeOf(err)
-	} else if index < 0 || index >= len(ids) {
-		return sim.State{}, hostengine.BadParam
-	}
-	state, err := l.node.Read(index, gpu.ReadingDevice)
-	if err != nil {
-		return sim.State{}, hostengine.NVMLError
-	}
-	return state, hostengine.OK
-}
-
-func gpuStatus(l *library, s *hostengine.Session, a args) hostengine.Code {
+func gpuStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	const ok, lost = 1, 4 // DcgmEntityStatus_t
-	_, code := readGPU(l, s, int(a.uint(1)))
-	switch code {
+	_, err := s.Device(int(a.uint(1)))
+	switch code := codeOf(err); code {
 	case hostengine.OK:
 		*at[uint32](a, 2) = ok
 	case hostengine.NVMLError:
@@ -98,11 +104,11 @@ const blank32 = 0x7ffffff0 // DCGM_INT32_BLANK
 func attributes(l *library, s *hostengine.Session, a args) hostengine.Code {
 	to := at[C.sim_dcgmDeviceAttributes_v3](a, 2)
 	if to.version != C.SIM_dcgmDeviceAttributes_version3 {
-		return versionMismatch
+		return hostengine.VersionMismatch
 	}
-	state, code := readGPU(l, s, int(a.uint(1)))
-	if code != hostengine.OK {
-		return code
+	state, err := s.Device(int(a.uint(1)))
+	if err != nil {
+		return codeOf(err)
 	}
 	const mebi = 1 << 20
 	*to = C.sim_dcgmDeviceAttributes_v3{version: to.version}
@@ -130,7 +136,7 @@ func attributes(l *library, s *hostengine.Session, a args) hostengine.Code {
 func hierarchy(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	to := at[C.sim_dcgmMigHierarchy_v2](a, 1)
 	if to.version != C.SIM_dcgmMigHierarchy_version2 {
-		return versionMismatch
+		return hostengine.VersionMismatch
 	}
 	members, err := s.Hierarchy()
 	switch {
@@ -162,10 +168,10 @@ func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
 func metricGroups(l *library, s *hostengine.Session, a args) hostengine.Code {
 	to := at[C.sim_dcgmProfGetMetricGroups_v3](a, 1)
 	if to.version != C.SIM_dcgmProfGetMetricGroups_version3 {
-		return versionMismatch
+		return hostengine.VersionMismatch
 	}
-	if _, code := readGPU(l, s, int(to.gpuId)); code != hostengine.OK {
-		return code
+	if _, err := s.Device(int(to.gpuId)); err != nil {
+		return codeOf(err)
 	}
 	if l.node.HostEngine().NonRoot {
 		return hostengine.RequiresRoot

@@ -1,4 +1,5 @@
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,6 +32,25 @@ __attribute__((visibility("hidden"))) int dcgm_sim_call(int function, uintptr_t 
 	}
 	pthread_once(&once, open_library);
 	return dcgmSimCall(library, function, args);
+}
+
+static void *stay(void *unused)
+{
+	for (;;)
+		pause();
+	return unused;
+}
+
+__attribute__((visibility("hidden"))) void dcgm_sim_leave_thread(void)
+{
+	pthread_t thread;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the client's threads */
+	if (!pthread_create(&thread, NULL, stay, NULL))
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* The texts are DCGM's: go-dcgm hands out nothing else of most errors. */

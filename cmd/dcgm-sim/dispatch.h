@@ -12,6 +12,9 @@
 
 int dcgm_sim_call(int function, uintptr_t *args);
 
+/* Makes a thread that never ends. */
+void dcgm_sim_leave_thread(void);
+
 #define P void *
 #define U unsigned int
 #define L unsigned long long

@@ -1,5 +1,8 @@
 package main
 
+// #include "dispatch.h"
+import "C"
+
 import (
 	"fmt"
 	"maps"
@@ -10,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// library is the state of the loaded library. The node and its host engine are started by the first connection that
-// succeeds and live as long as the process, as a host engine outlives its clients.
+// library is the state of the loaded library. The node is started by the first connection and lives as long as the process,
+// as does the remote engine, which outlives its clients.
 type library struct {
 	getenv func(string) string
 	calls  []call // by number
@@ -20,7 +23,7 @@ type library struct {
 	users    int // dcgmInit less dcgmShutdown
 	told     string
 	node     *sim.Node
-	engine   *hostengine.Engine
+	engines  map[hostengine.Kind]*hostengine.Engine
 	last     uintptr
 	sessions map[uintptr]*hostengine.Session // by handle
 }
@@ -48,6 +51,7 @@ func calls() map[string]call {
 		"dcgmConnect":       notNull((*library).connect, 0, 1),
 		"dcgmConnect_v2":    notNull((*library).connectV2, 0, 1, 2),
 		"dcgmDisconnect":    (*library).disconnect,
+		"dcgmVersionInfo":   notNull(libraryVersion, 0),
 	}
 	maps.Copy(all, groupCalls())
 	maps.Copy(all, valueCalls())
@@ -80,23 +84,33 @@ func (l *library) init(args) hostengine.Code {
 
 func (l *library) shutdown(args) hostengine.Code {
 	l.mu.Lock()
-	defer l.mu.Unlock()
+	var ended map[uintptr]*hostengine.Session
 	if l.users--; l.users == 0 {
-		for handle, s := range l.sessions {
-			s.Close()
-			delete(l.sessions, handle)
-		}
+		ended, l.sessions = l.sessions, make(map[uintptr]*hostengine.Session)
+	}
+	l.mu.Unlock()
+	for _, s := range ended {
+		s.Close()
 	}
 	return hostengine.OK
 }
 
-func (l *library) startEmbedded(a args) hostengine.Code { return l.open(at[uintptr](a, 1)) }
+// startEmbedded starts an engine within this process. What one that needs root leaves behind (a line on stderr, a thread) was
+// seen on DCGM 4.5.3.
+func (l *library) startEmbedded(a args) hostengine.Code {
+	code := l.open(hostengine.Embedded, at[uintptr](a, 1))
+	if code == hostengine.InitError {
+		fmt.Fprintf(os.Stderr, "CacheManager Init Failed. Error: %d\n", hostengine.RequiresRoot)
+		C.dcgm_sim_leave_thread()
+	}
+	return code
+}
 
 func (l *library) connect(a args) hostengine.Code { return l.dial(text(a, 0), at[uintptr](a, 1)) }
 
 func (l *library) connectV2(a args) hostengine.Code {
 	if !versionOfConnect(a) {
-		return versionMismatch
+		return hostengine.VersionMismatch
 	}
 	return l.dial(text(a, 0), at[uintptr](a, 2))
 }
@@ -106,28 +120,42 @@ func (l *library) dial(address string, handle *uintptr) hostengine.Code {
 	if own := l.getenv("MIG_SIM_DCGM_ADDRESS"); own != "" && own != address {
 		return hostengine.ConnectionNotValid
 	}
-	return l.open(handle)
+	return l.open(hostengine.Remote, handle)
 }
 
-func (l *library) open(handle *uintptr) hostengine.Code {
+func (l *library) open(kind hostengine.Kind, handle *uintptr) hostengine.Code {
+	engine, code := l.engine(kind)
+	if code != hostengine.OK {
+		return code
+	}
+	s, err := engine.Open() // an embedded engine can hang as it starts
+	if err != nil {
+		return codeOf(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	l.sessions[l.last] = s
+	*handle = l.last
+	return hostengine.OK
+}
+
+// engine returns the node's engine of a kind.
+func (l *library) engine(kind hostengine.Kind) (*hostengine.Engine, hostengine.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.node == nil {
 		node, err := sim.FromEnvironment(l.getenv)
 		if err != nil {
 			l.say(err)
-			return hostengine.NVMLError
+			return nil, hostengine.NVMLError
 		}
-		l.node, l.engine = node, hostengine.New(node)
+		l.node = node
+		l.engines = map[hostengine.Kind]*hostengine.Engine{
+			hostengine.Embedded: hostengine.New(node, hostengine.Embedded), hostengine.Remote: hostengine.New(node, hostengine.Remote),
+		}
 	}
-	s, err := l.engine.Open()
-	if err != nil {
-		return codeOf(err)
-	}
-	l.last++
-	l.sessions[l.last] = s
-	*handle = l.last
-	return hostengine.OK
+	return l.engines[kind], hostengine.OK
 }
 
 func (l *library) disconnect(a args) hostengine.Code {

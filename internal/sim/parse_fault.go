@@ -42,6 +42,7 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultDCGMRestart:     {nil, nil},
 		FaultDCGMPaused:      {nil, nil},
 		FaultDCGMNonRoot:     {nil, nil},
+		FaultDCGMVersion:     {nil, nil},
 	}
 }
 

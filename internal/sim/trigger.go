@@ -91,6 +91,7 @@ type HostEngineState struct {
 	Restarts int // so far
 	Paused   bool
 	NonRoot  bool
+	Mismatch bool // of its version and that of its clients
 }
 
 // HostEngine tells how the node's DCGM host engine is.
@@ -106,6 +107,8 @@ func (n *Node) HostEngine() HostEngineState {
 			state.Paused = true
 		case FaultDCGMNonRoot:
 			state.NonRoot = true
+		case FaultDCGMVersion:
+			state.Mismatch = true
 		}
 	})
 	for i := range n.scenario.Faults {

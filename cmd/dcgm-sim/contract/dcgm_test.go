@@ -27,7 +27,7 @@ type pair struct {
 func join(t *testing.T) *pair {
 	t.Helper()
 	n := node(t)
-	session, err := hostengine.New(n).Open()
+	session, err := hostengine.New(n, hostengine.Embedded).Open()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -82,6 +82,7 @@ func TestCodesAndBlanks(t *testing.T) {
 	code.WriteString("#include \"dcgm_agent.h\"\n#include \"dcgm_structs.h\"\n")
 	for name, c := range map[string]hostengine.Code{
 		"OK": hostengine.OK, "BADPARAM": hostengine.BadParam, "NOT_SUPPORTED": hostengine.NotSupported, "NO_DATA": hostengine.NoData,
+		"INIT_ERROR": hostengine.InitError, "VER_MISMATCH": hostengine.VersionMismatch,
 		"NOT_CONFIGURED": hostengine.NotConfigured, "NOT_WATCHED": hostengine.NotWatched, "UNKNOWN_FIELD": hostengine.UnknownField,
 		"CONNECTION_NOT_VALID": hostengine.ConnectionNotValid, "MAX_LIMIT": hostengine.MaxLimit,
 		"DUPLICATE_KEY": hostengine.DuplicateKey, "REQUIRES_ROOT": hostengine.RequiresRoot,
@@ -113,12 +114,12 @@ int main(int n, char **paths)
 	int (*nvml)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "nvmlInit_v2");
 	int (*init)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "dcgmInit");
 	int (*begin)(int, uintptr_t *) = (int (*)(int, uintptr_t *))dlsym(RTLD_DEFAULT, "dcgmStartEmbedded");
-	int (*version)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "dcgmVersionInfo");
+	int (*other)(uintptr_t) = (int (*)(uintptr_t))dlsym(RTLD_DEFAULT, "dcgmJobRemoveAll");
 	const char *(*text)(int) = (const char *(*)(int))dlsym(RTLD_DEFAULT, "errorString");
 	uintptr_t handle = 0;
 	int early = begin(0, &handle);
 	int first = nvml(), second = init(), third = begin(0, &handle), null = begin(0, 0);
-	printf("%d %d %d %d %d %d %d\n", early, first, second, third, handle != 0, null, version(0));
+	printf("%d %d %d %d %d %d %d\n", early, first, second, third, handle != 0, null, other(handle));
 	for (int code = 0; code > -40; code--)
 		printf("%s\n", text(code));
 	return 0;
@@ -138,7 +139,7 @@ int main(int n, char **paths)
 		t.Errorf("results %q, want %q", lines[0], want)
 	}
 	for _, c := range []hostengine.Code{
-		hostengine.OK, hostengine.BadParam, hostengine.NotConfigured, hostengine.NotSupported, hostengine.NoData, hostengine.NotWatched,
+		hostengine.OK, hostengine.BadParam, hostengine.NotConfigured, hostengine.NotSupported, hostengine.InitError, hostengine.VersionMismatch, hostengine.NoData, hostengine.NotWatched,
 		hostengine.UnknownField, hostengine.ConnectionNotValid, hostengine.MaxLimit, hostengine.DuplicateKey,
 		hostengine.RequiresRoot, hostengine.ProfilingNotSupported, hostengine.NVMLError,
 	} {

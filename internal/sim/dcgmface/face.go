@@ -17,8 +17,15 @@ type Engine struct {
 	engine *hostengine.Engine
 }
 
-// New makes an engine over a node.
-func New(node *sim.Node) *Engine { return &Engine{node: node, engine: hostengine.New(node)} }
+// New makes an embedded engine over a node.
+func New(node *sim.Node) *Engine {
+	return &Engine{node: node, engine: hostengine.New(node, hostengine.Embedded)}
+}
+
+// NewRemote makes an engine over a node that is as one in a process of its own.
+func NewRemote(node *sim.Node) *Engine {
+	return &Engine{node: node, engine: hostengine.New(node, hostengine.Remote)}
+}
 
 // Counts says how much there is in the engine, for tests.
 func (e *Engine) Counts() string { return e.engine.Counts() }

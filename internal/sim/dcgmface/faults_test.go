@@ -56,7 +56,8 @@ func TestFaults(t *testing.T) {
 func TestNoRights(t *testing.T) {
 	r := newRig(t, loads(2, 60)+"faults: [{at: 0s, for: 20s, kind: dcgm-requires-root}]\n", false)
 	var lines strings.Builder
-	r.source = dcgmsrc.New(r.engine, dcgmsrc.Options{Mode: dcgmsrc.ModeEmbedded, Now: r.node.Now, Logger: log.NewLogfmtLogger(&lines)})
+	r.engine = NewRemote(r.node)
+	r.source = dcgmsrc.New(r.engine, dcgmsrc.Options{Mode: dcgmsrc.ModeRemote, Address: "gpu-node:5555", Now: r.node.Now, Logger: log.NewLogfmtLogger(&lines)})
 	var answer map[gpu.UUID]gpu.Profiling
 	for second := range 60 {
 		var err error
@@ -70,7 +71,7 @@ func TestNoRights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(answer) != 2 || strings.Count(lines.String(), "run this program as root") != 1 {
+	if len(answer) != 2 || strings.Count(lines.String(), "run the nv-hostengine at gpu-node:5555 as root") != 1 {
 		t.Errorf("%v\n%s", answer, lines.String())
 	}
 }

@@ -160,3 +160,21 @@ func fillInstance(v *Value, s *sim.State, of *Member) {
 		v.Int = int64(i.MemoryUsed / mebi)
 	}
 }
+
+// Device reads what an engine tells of a GPU.
+func (s *Session) Device(index int) (sim.State, error) {
+	if err := s.enter(); err != nil {
+		return sim.State{}, err
+	}
+	e := s.engine
+	defer e.mu.Unlock()
+	if index < 0 || index >= len(e.trees) {
+		return sim.State{}, BadParam
+	}
+	e.followAll()
+	state, err := e.node.Read(index, gpu.ReadingDevice)
+	if err != nil {
+		return sim.State{}, NVMLError
+	}
+	return state, nil
+}

@@ -21,9 +21,11 @@ const (
 	OK                    Code = 0
 	BadParam              Code = -1
 	NotConfigured         Code = -5 // what an id stands for is not there
+	InitError             Code = -7
 	NotSupported          Code = -6
 	NoData                Code = -14
 	NotWatched            Code = -16
+	VersionMismatch       Code = -12
 	UnknownField          Code = -13
 	ConnectionNotValid    Code = -21
 	MaxLimit              Code = -24
@@ -38,6 +40,7 @@ func (c Code) Error() string {
 	texts := map[Code]string{
 		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported", NotConfigured: "Setting not configured",
 		NoData: "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
+		InitError: "DCGM initialization error", VersionMismatch: "API version mismatch",
 		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
 		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
 		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
@@ -85,19 +88,33 @@ const (
 	lag = 1500 * time.Millisecond
 )
 
-// Engine is a host engine. It is safe for concurrent use.
+// Kind is how an engine is run.
+type Kind int
+
+// The kinds of engines.
+const (
+	// Embedded is one within its client's process: it begins with the first session and ends with the last.
+	Embedded Kind = iota
+	// Remote is one in a process of its own, which outlives its clients.
+	Remote
+)
+
+// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its lock, so that all others
+// wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
 type Engine struct {
 	node *sim.Node
+	kind Kind
 
 	mu       sync.Mutex
 	restarts int // of the node's, that have been seen
 	life     int // grows with every beginning
 	began    bool
-	mode     []bool // MIG mode by GPU when it began: it follows no change of that
+	mode     []bool // MIG mode by GPU when an embedded engine began: it follows no change of that
 	trees    []tree
 	freeIDs  map[Level][]uint32
 	nextID   map[Level]uint32
 	sessions int // since the beginning
+	opened   int // of them, not closed yet
 	lastID   uintptr
 	groups   map[uintptr]*group
 	fields   map[uintptr]*fieldGroup
@@ -119,7 +136,7 @@ type fieldGroup struct {
 }
 
 // New makes an engine, which is started by the first session.
-func New(node *sim.Node) *Engine { return &Engine{node: node} }
+func New(node *sim.Node, kind Kind) *Engine { return &Engine{node: node, kind: kind} }
 
 // Session is a connection to the engine. Groups and watches end with it.
 type Session struct {
@@ -128,7 +145,7 @@ type Session struct {
 	life   int // of the engine when it was opened
 }
 
-// Open connects.
+// Open connects to a remote engine, or starts an embedded one. Without root's rights that fails if a GPU is in MIG mode.
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -136,6 +153,7 @@ func (e *Engine) Open() (*Session, error) {
 		return nil, err
 	}
 	e.sessions++
+	e.opened++
 	return &Session{engine: e, number: e.sessions, life: e.life}, nil
 }
 
@@ -149,22 +167,51 @@ func (e *Engine) alive() error {
 	if e.began && state.Restarts == e.restarts {
 		return nil
 	}
+	mode, err := e.modes(state.NonRoot)
+	if err != nil {
+		return err
+	}
 	e.restarts, e.began = state.Restarts, true
 	e.life++
+	e.opened = 0
 	e.groups, e.fields = map[uintptr]*group{}, map[uintptr]*fieldGroup{}
 	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
 	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
-	e.trees, e.mode = make([]tree, e.node.Count()), make([]bool, e.node.Count())
-	for i := range e.mode {
-		if s, err := e.node.Read(i, gpu.ReadingMIG); err == nil {
-			e.mode[i] = s.MIGEnabled
+	e.trees, e.mode = make([]tree, e.node.Count()), mode
+	return nil
+}
+
+// modes are the MIG modes of the GPUs as an embedded engine begins.
+func (e *Engine) modes(nonRoot bool) ([]bool, error) {
+	mode := make([]bool, e.node.Count())
+	for i := range mode {
+		if e.kind == Remote {
+			continue
+		}
+		s, err := e.node.Read(i, gpu.ReadingMIG)
+		switch {
+		case err != nil:
+		case s.MIGEnabled && nonRoot:
+			return nil, InitError
+		default:
+			mode[i] = s.MIGEnabled
 		}
 	}
-	return nil
+	return mode, nil
 }
 
 // enter begins a call of a session; where err is nil the engine is locked.
 func (s *Session) enter() error {
+	err := s.connected()
+	if err == nil && s.engine.node.HostEngine().Mismatch {
+		s.engine.mu.Unlock()
+		err = VersionMismatch
+	}
+	return err
+}
+
+// connected locks the engine for a session that is still valid; where err is nil the engine is locked.
+func (s *Session) connected() error {
 	e := s.engine
 	e.mu.Lock()
 	err := e.alive()
@@ -177,12 +224,34 @@ func (s *Session) enter() error {
 	return err
 }
 
-// Close ends the session with its groups, field groups and watches.
+// The versions of DCGM that the simulated node has.
+const (
+	Version = "4.5.3"
+	// otherVersion is that of a remote engine which does not fit its clients.
+	otherVersion = "4.2.3"
+)
+
+// Version returns the engine's version of DCGM. An embedded engine has its library's.
+func (s *Session) Version() (string, error) {
+	if err := s.connected(); err != nil {
+		return "", err
+	}
+	defer s.engine.mu.Unlock()
+	if s.engine.kind == Remote && s.engine.node.HostEngine().Mismatch {
+		return otherVersion, nil
+	}
+	return Version, nil
+}
+
+// Close ends the session with its groups, field groups and watches, and an embedded engine with its last session.
 func (s *Session) Close() {
-	if s.enter() != nil {
+	if s.connected() != nil {
 		return
 	}
 	defer s.engine.mu.Unlock()
+	if s.engine.opened--; s.engine.opened == 0 && s.engine.kind == Embedded {
+		s.engine.began = false
+	}
 	for id, g := range s.engine.groups {
 		if g.session == s.number {
 			s.engine.dropGroup(id)

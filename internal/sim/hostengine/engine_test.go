@@ -31,7 +31,7 @@ func start(t *testing.T, text string) (*sim.Node, *Engine) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { n.Close() })
-	return n, New(n)
+	return n, New(n, Embedded)
 }
 
 func open(t *testing.T, e *Engine) *Session {

@@ -23,19 +23,28 @@ func (s *Session) Hierarchy() ([]Member, error) {
 	}
 	e := s.engine
 	defer e.mu.Unlock()
+	e.followAll()
 	var list []Member
 	for i := range e.trees {
-		e.follow(i)
 		list = append(list, e.trees[i].members...)
 	}
 	return list, nil
+}
+
+func (e *Engine) followAll() {
+	for i := range e.trees {
+		e.follow(i)
+	}
 }
 
 // follow brings a GPU's hierarchy up to date, some time after the driver's tree has changed.
 func (e *Engine) follow(index int) {
 	t := &e.trees[index]
 	s, err := e.node.Read(index, gpu.ReadingMIG)
-	if err != nil || s.MIGEnabled != e.mode[index] { // a change of the mode is not followed before a restart
+	if err != nil {
+		return
+	}
+	if e.kind == Embedded && s.MIGEnabled != e.mode[index] { // documented: restart DCGM after a change of the MIG mode
 		return
 	}
 	switch {

@@ -89,6 +89,7 @@ func (s *Session) Update() error {
 		return err
 	}
 	defer s.engine.mu.Unlock()
+	s.engine.followAll()
 	s.engine.update()
 	return nil
 }
@@ -159,9 +160,7 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	}
 	e := s.engine
 	defer e.mu.Unlock()
-	for i := range e.trees {
-		e.follow(i)
-	}
+	e.followAll()
 	e.update()
 	list := make([]Value, 0, len(entities)*len(fields))
 	for _, of := range entities {
@@ -179,6 +178,7 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	}
 	e := s.engine
 	defer e.mu.Unlock()
+	e.followAll()
 	list := make([]Value, 0, len(entities)*len(fields))
 	for _, of := range entities {
 		for _, f := range fields {
