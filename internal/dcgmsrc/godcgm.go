@@ -17,10 +17,9 @@ type library struct {
 	mode    Mode
 	address string
 
-	mu      sync.Mutex
-	loaded  bool
-	version string // of the library
-	open    bool
+	mu     sync.Mutex
+	loaded *loaded // nil: not yet
+	open   bool
 }
 
 // Open makes an Engine that connects to a host engine at an address (see ParseAddress), or starts one within this
@@ -34,12 +33,12 @@ func (l *library) Connect() (Session, error) {
 	if l.open {
 		return nil, fmt.Errorf("connect to DCGM: %w: the last connection has not been closed", gpu.ErrUnavailable)
 	}
-	if !l.loaded {
-		version, err := loadLibrary()
+	if l.loaded == nil {
+		loaded, err := loadLibrary()
 		if err != nil {
 			return nil, err
 		}
-		l.loaded, l.version = true, version
+		l.loaded = loaded
 	}
 	if err := l.begin(); err != nil {
 		return nil, err
@@ -78,7 +77,7 @@ func (l *library) translate(op string, err error) error {
 	}
 	err = Translate(op, code, err.Error())
 	if errors.Is(err, ErrVersion) {
-		return versionError(err, l.version, l.mode)
+		return l.explainVersion(err)
 	}
 	return err
 }

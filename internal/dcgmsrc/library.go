@@ -2,7 +2,10 @@ package dcgmsrc
 
 /*
 #cgo LDFLAGS: -ldl
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,6 +15,12 @@ static void *openLibrary(const char *name, char *text, size_t size) {
 	if (!library)
 		snprintf(text, size, "%s", dlerror());
 	return library;
+}
+
+// fileOf is the file that a library was loaded from.
+static const char *fileOf(void *library) {
+	struct link_map *map = NULL;
+	return dlinfo(library, RTLD_DI_LINKMAP, &map) || !map ? "" : map->l_name;
 }
 
 // dcgmVersionInfo_v2 of dcgm_structs.h.
@@ -24,11 +33,31 @@ static int libraryVersion(void *function, versionInfo *info) {
 	info->version = sizeof(*info) | 2u << 24;
 	return ((int (*)(versionInfo *))function)(info);
 }
+
+// dcgmConnectV2Params_v2 of dcgm_structs.h.
+typedef struct {
+	unsigned int version, persistAfterDisconnect, timeoutMs, addressIsUnixSocket;
+} connectParams;
+
+// engineVersion asks a running engine for its version over a connection of its own: go-dcgm does not tell its handle.
+static int engineVersion(void *connect, void *ask, void *disconnect, const char *address, unsigned int isSocket, versionInfo *info) {
+	connectParams params = { sizeof(params) | 2u << 24, 0, 2000, isSocket };
+	uintptr_t handle;
+	int result = ((int (*)(const char *, connectParams *, uintptr_t *))connect)(address, &params, &handle);
+	if (result)
+		return result;
+	info->version = sizeof(*info) | 2u << 24;
+	result = ((int (*)(uintptr_t, versionInfo *))ask)(handle, info);
+	((int (*)(uintptr_t))disconnect)(handle);
+	return result;
+}
 */
 import "C"
 
 import (
+	"cmp"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"unsafe"
 
@@ -51,58 +80,83 @@ func functions() []string {
 	}
 }
 
-// loadLibrary loads the library and looks up what is called of it. It stays loaded where that is all there: go-dcgm unloads it with
-// every shutdown, also where disconnecting failed and the library's threads still run its code. The result is its version, empty
-// where it does not tell.
-func loadLibrary() (version string, err error) {
+// loaded is the library once it can be used. It stays loaded: go-dcgm unloads it with every shutdown, also where disconnecting failed
+// and the library's threads still run its code.
+type loaded struct{ handle unsafe.Pointer }
+
+// loadLibrary loads the library and looks up what is called of it.
+func loadLibrary() (*loaded, error) {
 	name := C.CString(libraryName)
 	defer C.free(unsafe.Pointer(name))
 	var text [1024]C.char
-	library := C.openLibrary(name, &text[0], C.size_t(len(text)))
-	if library == nil {
-		return "", loadError(C.GoString(&text[0]))
+	l := &loaded{handle: C.openLibrary(name, &text[0], C.size_t(len(text)))}
+	if l.handle == nil {
+		return nil, loadError(C.GoString(&text[0]))
 	}
 	var missing []string
 	for _, f := range functions() {
-		if symbol(library, f) == nil {
+		if l.symbol(f) == nil {
 			missing = append(missing, f)
 		}
 	}
-	version = versionOf(library)
 	if len(missing) > 0 {
-		C.dlclose(library) // another one may be installed meanwhile
-		return "", fmt.Errorf("load DCGM: %w: %w: %s lacks %s%s: install DCGM %s or later, or set --dcgm.mode=off",
-			ErrLibrary, gpu.ErrUnavailable, libraryName, strings.Join(missing, ", "), ofVersion(version), builtFor)
+		file := C.GoString(C.fileOf(l.handle))
+		if target, err := filepath.EvalSymlinks(file); err == nil {
+			file = target // its name has the version
+		}
+		C.dlclose(l.handle) // another one may be installed meanwhile
+		return nil, fmt.Errorf("load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
+			ErrLibrary, gpu.ErrUnavailable, file, strings.Join(missing, ", "), builtFor)
 	}
-	return version, nil
+	return l, nil
 }
 
-func symbol(library unsafe.Pointer, name string) unsafe.Pointer {
+func (l *loaded) symbol(name string) unsafe.Pointer {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))
-	return C.dlsym(library, text)
+	return C.dlsym(l.handle, text)
 }
 
 // loadError makes an error of what the dynamic linker says: there is no library, or there is one that cannot be used. The name of
-// another library that it needs stands first where that one is missing (dlerror of glibc and musl: "NAME: cannot open ...").
+// another library that it needs stands first where that one is missing.
 func loadError(text string) error {
-	notThere := strings.HasPrefix(text, libraryName+":") || strings.HasPrefix(text, "Error loading shared library "+libraryName+":")
-	if notThere && strings.Contains(text, "No such file or directory") {
+	if strings.HasPrefix(text, libraryName+":") && strings.Contains(text, "No such file or directory") {
 		return fmt.Errorf("load DCGM: %w: %w", ErrNoLibrary, gpu.ErrUnavailable)
 	}
 	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off", ErrLibrary, gpu.ErrUnavailable, text, builtFor)
 }
 
-// versionOf asks the library for its version, as "4.5.3": "version:4.5.3;arch:x86_64;..." is what it says.
-func versionOf(library unsafe.Pointer) string {
-	function := symbol(library, "dcgmVersionInfo")
-	if function == nil {
+// ownVersion asks the library for its version. It must have been initialized.
+func (l *loaded) ownVersion() string {
+	function := l.symbol("dcgmVersionInfo")
+	var info C.versionInfo
+	if function == nil || C.libraryVersion(function, &info) != 0 {
 		return ""
+	}
+	return versionIn(&info)
+}
+
+// engineVersion asks a running engine for its version.
+func (l *loaded) engineVersion(address Address) string {
+	ask := l.symbol("dcgmHostengineVersionInfo")
+	if ask == nil {
+		return ""
+	}
+	target := C.CString(address.Target)
+	defer C.free(unsafe.Pointer(target))
+	isSocket := C.uint(0)
+	if address.Unix {
+		isSocket = 1
 	}
 	var info C.versionInfo
-	if C.libraryVersion(function, &info) != 0 {
+	if C.engineVersion(l.symbol("dcgmConnect_v2"), ask, l.symbol("dcgmDisconnect"), target, isSocket, &info) != 0 {
 		return ""
 	}
+	return versionIn(&info)
+}
+
+// versionIn finds the version in what DCGM says of a build: "version:4.5.3;arch:x86_64;...".
+func versionIn(info *C.versionInfo) string {
 	info.build[len(info.build)-1] = 0
 	for part := range strings.SplitSeq(C.GoString(&info.build[0]), ";") {
 		if version, ok := strings.CutPrefix(part, "version:"); ok {
@@ -112,21 +166,15 @@ func versionOf(library unsafe.Pointer) string {
 	return ""
 }
 
-func ofVersion(version string) string {
-	if version == "" {
-		return ""
-	}
-	return " (it is DCGM " + version + ")"
-}
+func orUnknown(version string) string { return cmp.Or(version, "of an unknown version") }
 
-// versionError adds to an error about the version of the API what is known of both sides, and what to do.
-func versionError(err error, version string, mode Mode) error {
-	if version == "" {
-		version = "of unknown version"
+// explainVersion adds to an error about the version of the API what the versions are, and what to do.
+func (l *library) explainVersion(err error) error {
+	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName, orUnknown(l.loaded.ownVersion()), builtFor)
+	address, invalid := ParseAddress(l.address)
+	if l.mode == ModeEmbedded || invalid != nil {
+		return fmt.Errorf("%w; %s: install DCGM %s or later", err, here, builtFor)
 	}
-	remedy := "install DCGM " + builtFor + " or later"
-	if mode == ModeRemote {
-		remedy = "install DCGM " + builtFor + " or later here and the same one where the host engine runs"
-	}
-	return fmt.Errorf("%w; %s here is DCGM %s, this program is made for DCGM %s: %s", err, libraryName, version, builtFor, remedy)
+	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places",
+		err, address, orUnknown(l.loaded.engineVersion(address)), here, builtFor)
 }

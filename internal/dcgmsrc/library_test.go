@@ -96,7 +96,7 @@ func TestIncompleteLibrary(t *testing.T) {
 	refuses("needy", ErrLibrary, "cannot be loaded", "libabsent.so.1")
 	for _, f := range lacked {
 		put(f)
-		refuses("without "+f, ErrLibrary, "libdcgm.so.4 lacks "+f+" (it is DCGM 4.2.3)", "DCGM 4.5")
+		refuses("without "+f, ErrLibrary, filepath.Join(folder, libraryName)+" lacks "+f, "DCGM 4.5")
 	}
 	put("whole")
 	session, err := engine.Connect()
@@ -172,7 +172,8 @@ func TestVersionMismatch(t *testing.T) {
 		return
 	}
 	for mode, remedy := range map[Mode]string{
-		ModeEmbedded: "install DCGM 4.5 or later", ModeRemote: "install DCGM 4.5 or later here and the same one where the host engine runs",
+		ModeEmbedded: "install DCGM 4.5 or later",
+		ModeRemote:   "the host engine at 127.0.0.1:5555 is DCGM of an unknown version",
 	} {
 		_, err := Open(mode, "127.0.0.1:5555").Connect()
 		if !errors.Is(err, ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {
