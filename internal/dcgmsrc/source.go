@@ -135,7 +135,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		s.disconnect()
 		return nil, s.failed(err, now)
 	}
-	s.retry, s.starts.failed = backoff{}, 0
+	s.retry = backoff{}
 	s.startOver(now)
 	return answer, nil
 }
@@ -181,12 +181,13 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	}
 	s.calls.Add(1)
 	session, err := s.engine.Connect()
-	if s.opts.Mode == ModeEmbedded && !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) {
-		s.starts.failed++ // until a cycle has succeeded
-	}
 	if err != nil {
+		if s.opts.Mode == ModeEmbedded && leavesThread(err) {
+			s.starts.failed++
+		}
 		return s.failed(s.explainStart(err, snapshot), now)
 	}
+	s.starts.failed = 0
 	s.session = session
 	level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	return nil

@@ -19,6 +19,11 @@ type startLimit struct {
 	next   []gpuLayout
 }
 
+// leavesThread reports whether a start failed in the library.
+func leavesThread(err error) bool {
+	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) && !errors.Is(err, ErrConnection)
+}
+
 // gpuLayout is what a start of an engine may depend on.
 type gpuLayout struct {
 	id         gpu.UUID

@@ -24,6 +24,7 @@ const minWindow = 100 * time.Millisecond
 
 // gpmState is what a board knows of GPM. It belongs to the Read under way, as the board does.
 type gpmState struct {
+	wanted           bool // in this round
 	asked, supported bool
 	own              window
 	instances        map[instanceRef]*window
@@ -127,7 +128,13 @@ func (s *Source) emptyWindows(b *board) {
 func (r *round) sample() {
 	g := &r.board.gpm
 	g.sampled, g.garbled = false, 0
-	if !r.source.opts.GPM || r.fatal != nil || !r.gpmSupported() {
+	was := g.wanted
+	g.wanted = r.source.wantsGPM(r.board.uuid)
+	if was && !g.wanted {
+		r.source.emptyWindows(r.board) // a later window must not reach over the time in between
+		g.lastAt = time.Time{}
+	}
+	if !g.wanted || r.fatal != nil || !r.gpmSupported() {
 		return
 	}
 	since := r.source.opts.Now().Sub(g.lastAt)
@@ -137,6 +144,11 @@ func (r *round) sample() {
 	if !g.recut {
 		r.sampleAll()
 	}
+}
+
+// wantsGPM reports whether a GPU is to be asked for activity.
+func (s *Source) wantsGPM(id gpu.UUID) bool {
+	return s.opts.GPM || s.opts.GPMFor != nil && s.opts.GPMFor(id)
 }
 
 // gpmSupported asks once for each MIG mode whether the GPU has GPM.
@@ -230,7 +242,7 @@ func (w *window) forget(errs []gpu.ReadError) {
 // readActivity makes the metrics of the windows whose samples the scan of the tree has vouched for.
 func (r *round) readActivity() {
 	g := &r.board.gpm
-	if !g.supported || !r.source.opts.GPM {
+	if !g.supported || !g.wanted {
 		return
 	}
 	r.out.ActivitySource = gpu.ActivityGPM

@@ -22,6 +22,9 @@ type Options struct {
 	SlowEvery time.Duration
 	// GPM asks for activity where the GPU has GPM.
 	GPM bool
+	// GPMFor reports whether a GPU is asked for activity all the same where GPM is false; nil means never. Every Read calls it,
+	// concurrently with others.
+	GPMFor func(id gpu.UUID) bool
 	// ProcessUtilization asks how busy each process keeps the SMs, where the driver tells.
 	ProcessUtilization bool
 	// Media reports whether media engines are asked for; nil means never. Every Read calls it, concurrently with others.
