@@ -151,13 +151,39 @@ func (q *eventQueue) run() {
 func (q *eventQueue) current() *queueSet {
 	q.mu.Lock()
 	set := q.set
-	spoilt := set != nil && set.spoilt
+	spoilt, released := set != nil && set.spoilt, set != nil && set.released
 	q.mu.Unlock()
-	if spoilt {
+	switch {
+	case spoilt:
 		q.drop()
 		return nil
+	case released:
+		return q.replace(set)
 	}
 	return set
+}
+
+// briefly is for how long the other GPUs may be in no set without being told that events were lost.
+const briefly = time.Second
+
+// replace gives a set up that was released, with no event of it lost, and makes another one at once; nil where that fails.
+func (q *eventQueue) replace(set *queueSet) *queueSet {
+	for range eventBuffer {
+		e, ret := set.Wait(0)
+		if ret != nvml.SUCCESS {
+			break
+		}
+		q.deliver(e, true)
+	}
+	began := time.Now()
+	q.drop()
+	q.restore()
+	if time.Since(began) >= briefly { // a GPU has hung while it was registered
+		q.overflow = true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.set
 }
 
 // restore tries to set the queue up anew; where that fails, it is tried again. It is false where there is no GPU to hear:

@@ -17,6 +17,9 @@ type queueSet struct {
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
 	spoilt  bool // it must not be waited on again; it may be, at the moment
+	// released: a GPU is to be taken out of it, which NVML cannot do. It is given up for another one without that GPU, after what
+	// it holds has been read.
+	released bool
 	freed   chan struct{}
 }
 
@@ -101,8 +104,8 @@ func (s *queueSet) free() {
 	close(s.freed)
 }
 
-// withhold takes a GPU out of the queue until restore is called: a set that it is in is given up, for NVML cannot take a
-// GPU out of one. It waits a while for that to be done.
+// withhold takes a GPU out of the queue until restore is called: a set that it is in is replaced by another one, for NVML cannot
+// take a GPU out of one. It waits a while for that to be done.
 func (q *eventQueue) withhold(d Device) (restore func()) {
 	q.mu.Lock()
 	q.withheld[d]++
@@ -110,7 +113,7 @@ func (q *eventQueue) withhold(d Device) (restore func()) {
 	r := q.registrations[d]
 	holds := set != nil && r != nil && (r.busy || r.kinds != 0)
 	if holds {
-		set.spoilt = true
+		set.released = true
 	}
 	q.mu.Unlock()
 	if holds {
@@ -169,7 +172,7 @@ func (q *eventQueue) register(boards []*board) {
 func (q *eventQueue) nextToRegister(boards []*board) (attempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.set == nil || q.set.spoilt || q.stopped {
+	if q.set == nil || q.set.spoilt || q.set.released || q.stopped {
 		return attempt{}, false
 	}
 	now := q.opts.Now()
