@@ -65,9 +65,9 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
 	}
+	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
 	if cfg.Driver == driverNVML {
-		nodeName, _ := lookup(nodeNameVariable)
-		cfg.Hostname = cmp.Or(cfg.NodeName, nodeName)
+		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
 	}
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on

@@ -144,6 +144,7 @@ func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profil
 		Counters:        counters,
 		RepeatGPUFields: cfg.RepeatGPUFields,
 		HostnameLabel:   cfg.HostnameLabel,
+		NodeName:        cfg.DCGMNodeName,
 		XIDWindow:       cfg.XIDWindow, ClockEventsWindow: cfg.ClockEventsWindow,
 	})
 }
