@@ -86,13 +86,11 @@ type loaded struct{ handle unsafe.Pointer }
 
 // loadLibrary loads the library and looks up what is called of it.
 func loadLibrary() (*loaded, error) {
-	name := C.CString(libraryName)
-	defer C.free(unsafe.Pointer(name))
-	var text [1024]C.char
-	l := &loaded{handle: C.openLibrary(name, &text[0], C.size_t(len(text)))}
-	if l.handle == nil {
-		return nil, loadError(C.GoString(&text[0]))
+	handle, text := open(libraryName)
+	if handle == nil {
+		return nil, loadError(text)
 	}
+	l := &loaded{handle: handle}
 	var missing []string
 	for _, f := range functions() {
 		if l.symbol(f) == nil {
@@ -109,6 +107,15 @@ func loadLibrary() (*loaded, error) {
 			ErrLibrary, gpu.ErrUnavailable, file, strings.Join(missing, ", "), builtFor)
 	}
 	return l, nil
+}
+
+// open opens a library; where it is not opened, the text says why.
+func open(name string) (handle unsafe.Pointer, text string) {
+	named := C.CString(name)
+	defer C.free(unsafe.Pointer(named))
+	var buffer [1024]C.char
+	handle = C.openLibrary(named, &buffer[0], C.size_t(len(buffer)))
+	return handle, C.GoString(&buffer[0])
 }
 
 func (l *loaded) symbol(name string) unsafe.Pointer {

@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -28,7 +29,7 @@ func (p *Poller) profile(ctx context.Context, now time.Time) {
 	p.takeProfile(nil) // one that ended after its cycle
 	if !s.ask.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
 		if s.ask.hung(p.opts.Now(), p.opts.Timeout) {
-			s.err = gpu.ErrTimeout
+			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host engine for all GPUs", gpu.ErrTimeout)
 		}
 		return
 	}
