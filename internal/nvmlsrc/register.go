@@ -20,7 +20,7 @@ type queueSet struct {
 	// released: a GPU is to be taken out of it, which NVML cannot do. It is given up for another one without that GPU, after what
 	// it holds has been read.
 	released bool
-	freed   chan struct{}
+	freed    chan struct{}
 }
 
 // eventKinds are registered one by one: where one is not supported, none of a mask is.
