@@ -121,13 +121,33 @@ typedef struct {
 } sim_dcgmVersionInfo_v2;
 
 typedef struct {
+	unsigned int entityId, linkState[18];
+} sim_dcgmNvLinkGpuLinkStatus_v3;
+
+typedef struct {
+	unsigned int entityId, linkState[256];
+} sim_dcgmNvLinkNvSwitchLinkStatus_t;
+
+typedef struct {
+	unsigned int version, numGpus;
+	sim_dcgmNvLinkGpuLinkStatus_v3 gpus[SIM_MAX_DEVICES];
+	unsigned int numNvSwitches;
+	sim_dcgmNvLinkNvSwitchLinkStatus_t nvSwitches[12];
+} sim_dcgmNvLinkStatus_v4;
+
+typedef struct {
+	char shortName[10], unit[4];
+	short width;
+} sim_dcgm_field_output_format_t;
+
+typedef struct {
 	unsigned short fieldId;
 	char fieldType;
 	unsigned char size;
 	char tag[48];
 	int scope, nvmlFieldId;
 	unsigned int entityLevel;
-	void *valueFormat;
+	sim_dcgm_field_output_format_t *valueFormat;
 } sim_dcgm_field_meta_t;
 
 #define SIM_dcgmConnectV2Params_version2 SIM_VERSION(sim_dcgmConnectV2Params_v2, 2)
@@ -135,6 +155,7 @@ typedef struct {
 #define SIM_dcgmFieldValue_version1 SIM_VERSION(sim_dcgmFieldValue_v1, 1)
 #define SIM_dcgmFieldValue_version2 SIM_VERSION(sim_dcgmFieldValue_v2, 2)
 #define SIM_dcgmDeviceAttributes_version3 SIM_VERSION(sim_dcgmDeviceAttributes_v3, 3)
+#define SIM_dcgmNvLinkStatus_version4 SIM_VERSION(sim_dcgmNvLinkStatus_v4, 4)
 #define SIM_dcgmVersionInfo_version2 SIM_VERSION(sim_dcgmVersionInfo_v2, 2)
 #define SIM_dcgmProfGetMetricGroups_version3 SIM_VERSION(sim_dcgmProfGetMetricGroups_v3, 3)
 

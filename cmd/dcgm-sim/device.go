@@ -4,7 +4,6 @@ package main
 import "C"
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
@@ -20,6 +19,7 @@ func deviceCalls() map[string]call {
 		"dcgmGetDeviceAttributes":          connected(attributes, 2),
 		"dcgmGetGpuStatus":                 connected(gpuStatus, 2),
 		"dcgmGetGpuInstanceHierarchy":      connected(hierarchy, 1),
+		"dcgmGetNvLinkLinkStatus":          connected(linkStatus, 1),
 		"dcgmProfGetSupportedMetricGroups": connected(metricGroups, 1),
 	}
 }
@@ -117,13 +117,13 @@ func attributes(l *library, s *hostengine.Session, a args) hostengine.Code {
 	p := &to.powerLimits
 	p.curPowerLimit, p.defaultPowerLimit, p.enforcedPowerLimit, p.minPowerLimit, p.maxPowerLimit = limit, limit, limit, blank32, limit
 	id := &to.identifiers
-	cString(id.brandName[:], "Tesla")
+	cString(id.brandName[:], hostengine.Brand)
 	cString(id.deviceName[:], state.Name)
-	cString(id.pciBusId[:], fmt.Sprintf("%08X:%02X:%02X.0", state.PCI.Domain, state.PCI.Bus, 0))
+	cString(id.pciBusId[:], hostengine.BusID(state.PCI))
 	cString(id.serial[:], state.Serial)
 	cString(id.uuid[:], string(state.UUID))
 	cString(id.vbios[:], state.VBIOS)
-	cString(id.inforomImageVersion[:], "<<<NOT_SUPPORTED>>>")
+	cString(id.inforomImageVersion[:], hostengine.TextNotSupported)
 	cString(id.driverVersion[:], l.node.Scenario().Node.Driver)
 	id.pciDeviceId, id.pciSubSystemId = C.uint(state.PCI.DeviceID), C.uint(state.PCI.Subsystem)
 	m := &to.memoryUsage
@@ -164,17 +164,39 @@ func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
 	return C.sim_dcgmGroupEntityPair_t{entityGroupId: C.uint(e.Level), entityId: C.uint(e.ID)}
 }
 
+// linkStatus tells that all links of all GPUs are up; there are no switches.
+func linkStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
+	const up = 3 // DcgmNvLinkLinkStateUp; 0: not supported
+	to := at[C.sim_dcgmNvLinkStatus_v4](a, 1)
+	if to.version != C.SIM_dcgmNvLinkStatus_version4 {
+		return hostengine.VersionMismatch
+	}
+	ids, err := s.GPUs()
+	if err != nil {
+		return codeOf(err)
+	}
+	*to = C.sim_dcgmNvLinkStatus_v4{version: to.version, numGpus: C.uint(len(ids))}
+	for i, id := range ids {
+		state, err := s.Device(int(id))
+		if err != nil {
+			return codeOf(err)
+		}
+		to.gpus[i].entityId = C.uint(id)
+		for link := range min(state.NVLinks, len(to.gpus[i].linkState)) {
+			to.gpus[i].linkState[link] = up
+		}
+	}
+	return hostengine.OK
+}
+
 // metricGroups tells one group with all fields: nothing is multiplexed here.
-func metricGroups(l *library, s *hostengine.Session, a args) hostengine.Code {
+func metricGroups(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	to := at[C.sim_dcgmProfGetMetricGroups_v3](a, 1)
 	if to.version != C.SIM_dcgmProfGetMetricGroups_version3 {
 		return hostengine.VersionMismatch
 	}
-	if _, err := s.Device(int(to.gpuId)); err != nil {
+	if err := s.MetricGroups(int(to.gpuId)); err != nil {
 		return codeOf(err)
-	}
-	if l.node.HostEngine().NonRoot {
-		return hostengine.RequiresRoot
 	}
 	g := &to.metricGroups[0]
 	*g = C.sim_dcgmProfMetricGroupInfo_v2{majorId: 1, minorId: 1}

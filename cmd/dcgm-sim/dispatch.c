@@ -1,6 +1,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -32,6 +33,15 @@ __attribute__((visibility("hidden"))) int dcgm_sim_call(int function, uintptr_t 
 	}
 	pthread_once(&once, open_library);
 	return dcgmSimCall(library, function, args);
+}
+
+__attribute__((visibility("hidden"))) int dcgm_sim_enumerate(
+	void *callback, unsigned int group, unsigned int entity, void *values, int count, void *user)
+{
+	int (*call)(unsigned int, unsigned int, void *, int, void *);
+
+	*(void **)&call = callback;
+	return call(group, entity, values, count, user);
 }
 
 static void *stay(void *unused)
@@ -86,6 +96,7 @@ const char *errorString(int result)
 		[29] = "Host engine is running as non-root",
 		[31] = "Insufficient buffer size",
 		[32] = "Field is not supported by API",
+		[33] = "This request is serviced by a module of DCGM that is not currently loaded",
 		[34] = "The requested operation could not be completed because the affected resource is in use",
 		[36] = "Profiling is not supported for this group of GPUs or GPU",
 		[45] = "The specified GPU instance does not exist",
@@ -100,47 +111,36 @@ const char *errorString(int result)
 	return "Unknown error";
 }
 
-/* Of a field that this library does not know nothing is told: NULL, as DCGM does for one that there is not. */
-static const sim_dcgm_field_meta_t fields[] = {
-	{1, 's', 0, "driver_version", 1, 0, 0, NULL},
-	{54, 's', 0, "uuid", 2, 0, 1, NULL},
-	{70, 'i', 8, "cpu_affinity_0", 2, 0, 1, NULL},
-	{71, 'i', 8, "cpu_affinity_1", 2, 0, 1, NULL},
-	{72, 'i', 8, "cpu_affinity_2", 2, 0, 1, NULL},
-	{73, 'i', 8, "cpu_affinity_3", 2, 0, 1, NULL},
-	{100, 'i', 8, "sm_clock", 2, 0, 1, NULL},
-	{101, 'i', 8, "memory_clock", 2, 0, 1, NULL},
-	{140, 'i', 8, "memory_temp", 2, 0, 1, NULL},
-	{150, 'i', 8, "gpu_temp", 2, 0, 1, NULL},
-	{155, 'd', 8, "power_usage", 2, 0, 1, NULL},
-	{156, 'i', 8, "total_energy_consumption", 2, 0, 1, NULL},
-	{203, 'i', 8, "gpu_utilization", 2, 0, 1, NULL},
-	{204, 'i', 8, "mem_copy_utilization", 2, 0, 1, NULL},
-	{250, 'i', 8, "fb_total", 2, 0, 1, NULL},
-	{251, 'i', 8, "fb_free", 2, 0, 1, NULL},
-	{252, 'i', 8, "fb_used", 2, 0, 1, NULL},
-	{253, 'i', 8, "fb_resv", 2, 0, 1, NULL},
-	{1001, 'd', 8, "gr_engine_active", 2, 0, 5, NULL},
-	{1002, 'd', 8, "sm_active", 2, 0, 5, NULL},
-	{1003, 'd', 8, "sm_occupancy", 2, 0, 5, NULL},
-	{1004, 'd', 8, "tensor_active", 2, 0, 5, NULL},
-	{1005, 'd', 8, "dram_active", 2, 0, 4, NULL},
-	{1006, 'd', 8, "fp64_active", 2, 0, 5, NULL},
-	{1007, 'd', 8, "fp32_active", 2, 0, 5, NULL},
-	{1008, 'd', 8, "fp16_active", 2, 0, 5, NULL},
-	{1009, 'i', 8, "pcie_tx_bytes", 2, 0, 1, NULL},
-	{1010, 'i', 8, "pcie_rx_bytes", 2, 0, 1, NULL},
-	{1011, 'i', 8, "nvlink_tx_bytes", 2, 0, 1, NULL},
-	{1012, 'i', 8, "nvlink_rx_bytes", 2, 0, 1, NULL},
-};
+/* The fields are Go's; C keeps a copy for good, since clients keep pointers into it. */
+static sim_dcgm_field_meta_t *fields;
+static int field_count;
+static pthread_once_t fields_once = PTHREAD_ONCE_INIT;
+
+static void copy_fields(void)
+{
+	int n = dcgmSimFields(NULL, NULL, 0);
+	sim_dcgm_field_meta_t *all = calloc((size_t)n, sizeof *all);
+	sim_dcgm_field_output_format_t *formats = calloc((size_t)n, sizeof *formats);
+
+	if (!all || !formats) {
+		free(all);
+		free(formats);
+		return;
+	}
+	fields = all;
+	field_count = dcgmSimFields(all, formats, n);
+}
 
 int DcgmFieldsInit(void) { return 0; }
 
 int DcgmFieldsTerm(void) { return 0; }
 
+/* Of a field that this library does not know nothing is told: NULL, as DCGM does for one that there is not. */
 const sim_dcgm_field_meta_t *DcgmFieldGetById(unsigned short id)
 {
-	for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+	if (!forked)
+		pthread_once(&fields_once, copy_fields);
+	for (int i = 0; i < field_count; i++)
 		if (fields[i].fieldId == id)
 			return &fields[i];
 	return NULL;
@@ -148,7 +148,9 @@ const sim_dcgm_field_meta_t *DcgmFieldGetById(unsigned short id)
 
 const sim_dcgm_field_meta_t *DcgmFieldGetByTag(const char *tag)
 {
-	for (size_t i = 0; tag && i < sizeof fields / sizeof fields[0]; i++)
+	if (!forked)
+		pthread_once(&fields_once, copy_fields);
+	for (int i = 0; tag && i < field_count; i++)
 		if (!strcmp(fields[i].tag, tag))
 			return &fields[i];
 	return NULL;

@@ -12,6 +12,9 @@
 
 int dcgm_sim_call(int function, uintptr_t *args);
 
+/* Calls a dcgmFieldValueEntityEnumeration_f. */
+int dcgm_sim_enumerate(void *callback, unsigned int group, unsigned int entity, void *values, int count, void *user);
+
 /* Makes a thread that never ends. */
 void dcgm_sim_leave_thread(void);
 

@@ -17,6 +17,8 @@ import (
 	"os"
 	"runtime/cgo"
 	"unsafe"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
 func main() {
@@ -36,6 +38,25 @@ func getenv(name string) string {
 	key := C.CString(name)
 	defer C.free(unsafe.Pointer(key))
 	return C.GoString(C.getenv(key))
+}
+
+// dcgmSimFields describes at most n fields, in memory that is zero, and returns how many there are.
+//
+//export dcgmSimFields
+func dcgmSimFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
+	all := hostengine.Fields()
+	metas, texts := unsafe.Slice(to, n), unsafe.Slice(formats, n)
+	for i, f := range all[:min(len(all), int(n))] {
+		m := &metas[i]
+		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)
+		m.scope, m.nvmlFieldId, m.entityLevel = C.int(flag(f.Level != hostengine.NoEntity)), C.int(f.NVML), C.uint(f.Level)
+		m.valueFormat = &texts[i]
+		cString(m.tag[:], f.Tag)
+		cString(texts[i].shortName[:], f.Short)
+		cString(texts[i].unit[:], f.Unit)
+		texts[i].width = C.short(f.Width)
+	}
+	return C.int(len(all))
 }
 
 // dcgmSimCall answers the function with a number. What its arguments point to is the caller's.

@@ -1,6 +1,8 @@
 package main
 
+// #include <stdlib.h>
 // #include "abi.h"
+// #include "dispatch.h"
 import "C"
 
 import (
@@ -16,6 +18,7 @@ func valueCalls() map[string]call {
 		"dcgmUpdateAllFields":          connected(update),
 		"dcgmEntitiesGetLatestValues":  connected(entitiesLatest, 1, 3, 6),
 		"dcgmEntityGetLatestValues":    connected(entityLatest, 3, 5),
+		"dcgmGetValuesSince_v2":        connected(valuesSince, 4, 5),
 		"dcgmGetLatestValuesForFields": connected(deviceLatest, 2, 4),
 	}
 }
@@ -69,13 +72,48 @@ func latestOf(s *hostengine.Session, of hostengine.Entity, fields []uint16, to [
 		return codeOf(err)
 	}
 	for i := range values {
-		v, c := &values[i], &to[i]
-		c.version = C.SIM_dcgmFieldValue_version1
-		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
-		c.status, c.ts = C.int(v.Status), C.int64_t(v.Micros)
-		put(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
+		putV1(&to[i], &values[i])
 	}
 	return hostengine.OK
+}
+
+func putV1(c *C.sim_dcgmFieldValue_v1, v *hostengine.Value) {
+	c.version = C.SIM_dcgmFieldValue_version1
+	c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
+	c.status, c.ts = C.int(v.Status), C.int64_t(v.Micros)
+	put(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
+}
+
+// valuesSince hands the values of each entity to the client's function, until that wants no more.
+func valuesSince(_ *library, s *hostengine.Session, a args) hostengine.Code {
+	values, next, err := s.ValuesSince(a.raw[1], a.raw[2], int64(a.raw[3]))
+	if err != nil {
+		return codeOf(err)
+	}
+	*at[int64](a, 4) = next
+	for len(values) > 0 {
+		of, n := values[0].Entity, 1
+		for n < len(values) && values[n].Entity == of {
+			n++
+		}
+		if !handOver(of, values[:n], at[byte](a, 5), at[byte](a, 6)) {
+			break
+		}
+		values = values[n:]
+	}
+	return hostengine.OK
+}
+
+// handOver calls the client's function with the values of an entity, in C's memory; it reports whether that wants more.
+func handOver(of hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
+	memory := C.calloc(C.size_t(len(values)), C.sizeof_sim_dcgmFieldValue_v1)
+	defer C.free(memory)
+	to := unsafe.Slice((*C.sim_dcgmFieldValue_v1)(memory), len(values))
+	for i := range values {
+		putV1(&to[i], &values[i])
+	}
+	return C.dcgm_sim_enumerate(
+		unsafe.Pointer(callback), C.uint(of.Level), C.uint(of.ID), memory, C.int(len(values)), unsafe.Pointer(user)) == 0
 }
 
 // put writes a value into the union of a dcgmFieldValue: the bytes behind it stay what the caller had there, as with DCGM.

@@ -167,6 +167,7 @@ func (n *Node) settled() {
 
 // emit delivers an event to those who watch for it.
 func (n *Node) emit(e Event) {
+	n.boards[e.GPU].history.add(e)
 	for _, s := range n.watches {
 		if !s.watched[watched{e.GPU, e.Kind}] || len(s.queue) == maxQueue {
 			continue

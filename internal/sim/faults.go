@@ -11,37 +11,39 @@ type FaultKind string
 
 // The faults.
 const (
-	FaultHang            FaultKind = "hang"                  // calls to the GPU do not return until it ends
-	FaultDriverLock      FaultKind = "driver-lock"           // calls to any GPU do not return until it ends
-	FaultLost            FaultKind = "lost"                  // the GPU has fallen off the bus
-	FaultResetRequired   FaultKind = "reset-required"        // the GPU wants a reset
-	FaultNotSupported    FaultKind = "not-supported"         // one reading is not offered
-	FaultNoPermission    FaultKind = "no-permission"         // one reading, or everything that needs rights, is refused
-	FaultSlow            FaultKind = "slow"                  // every call to the GPU takes a time
-	FaultXID             FaultKind = "xid"                   // an XID error is reported
-	FaultVersionMismatch FaultKind = "version-mismatch"      // the driver was upgraded under the library
-	FaultReconfigure     FaultKind = "external-reconfigure"  // somebody else re-cuts the GPU
-	FaultDestroyLies     FaultKind = "destroy-lies"          // destroying an instance succeeds and leaves it there
-	FaultChangeFails     FaultKind = "change-fails"          // a change of the partition is refused
-	FaultElsewhere       FaultKind = "create-elsewhere"      // what is created stands at another place than asked for
-	FaultProcessStarts   FaultKind = "process-starts"        // a process begins on a compute instance as it is to be destroyed
-	FaultReboot          FaultKind = "reboot"                // the node boots anew
-	FaultEventsLost      FaultKind = "events-lost"           // every queue of events fails once, and what was in it is lost
-	FaultKubeletDown     FaultKind = "kubelet-down"          // nobody listens on the kubelet's socket
-	FaultKubeletSlow     FaultKind = "kubelet-slow"          // every answer of the kubelet takes a time
-	FaultKubeletRestart  FaultKind = "kubelet-restart"       // the kubelet is down for a time, or an instant, and is started again
-	FaultAPIServerDown   FaultKind = "api-server-down"       // the API server does not answer
-	FaultAPIServerSlow   FaultKind = "api-server-slow"       // the API server tells of new pods after a time
-	FaultBadCheckpoint   FaultKind = "checkpoint-invalid"    // the checkpoint of the kubelet's device manager is cut short
-	FaultPluginStale     FaultKind = "device-plugin-stale"   // the device plugin offers the devices that there were when it began
-	FaultClockJump       FaultKind = "clock-jump"            // the node's clock is wrong by a time
-	FaultActivityNaN     FaultKind = "activity-nan"          // profiling counters give what is no number
-	FaultActivityAbove   FaultKind = "activity-above-one"    // profiling counters give more than there is, as on mixed profiles of A100
-	FaultDCGMDown        FaultKind = "dcgm-down"             // the host engine does not answer; what it had is gone
-	FaultDCGMRestart     FaultKind = "dcgm-restart"          // the host engine ends and begins anew
-	FaultDCGMPaused      FaultKind = "dcgm-paused"           // profiling is paused: values are blank
-	FaultDCGMNonRoot     FaultKind = "dcgm-requires-root"    // the host engine runs without root's rights
-	FaultDCGMVersion     FaultKind = "dcgm-version-mismatch" // the host engine is of another version than its clients
+	FaultHang            FaultKind = "hang"                     // calls to the GPU do not return until it ends
+	FaultDriverLock      FaultKind = "driver-lock"              // calls to any GPU do not return until it ends
+	FaultLost            FaultKind = "lost"                     // the GPU has fallen off the bus
+	FaultResetRequired   FaultKind = "reset-required"           // the GPU wants a reset
+	FaultNotSupported    FaultKind = "not-supported"            // one reading is not offered
+	FaultNoPermission    FaultKind = "no-permission"            // one reading, or everything that needs rights, is refused
+	FaultSlow            FaultKind = "slow"                     // every call to the GPU takes a time
+	FaultXID             FaultKind = "xid"                      // an XID error is reported
+	FaultVersionMismatch FaultKind = "version-mismatch"         // the driver was upgraded under the library
+	FaultReconfigure     FaultKind = "external-reconfigure"     // somebody else re-cuts the GPU
+	FaultDestroyLies     FaultKind = "destroy-lies"             // destroying an instance succeeds and leaves it there
+	FaultChangeFails     FaultKind = "change-fails"             // a change of the partition is refused
+	FaultElsewhere       FaultKind = "create-elsewhere"         // what is created stands at another place than asked for
+	FaultProcessStarts   FaultKind = "process-starts"           // a process begins on a compute instance as it is to be destroyed
+	FaultReboot          FaultKind = "reboot"                   // the node boots anew
+	FaultEventsLost      FaultKind = "events-lost"              // every queue of events fails once, and what was in it is lost
+	FaultKubeletDown     FaultKind = "kubelet-down"             // nobody listens on the kubelet's socket
+	FaultKubeletSlow     FaultKind = "kubelet-slow"             // every answer of the kubelet takes a time
+	FaultKubeletRestart  FaultKind = "kubelet-restart"          // the kubelet is down for a time, or an instant, and is started again
+	FaultAPIServerDown   FaultKind = "api-server-down"          // the API server does not answer
+	FaultAPIServerSlow   FaultKind = "api-server-slow"          // the API server tells of new pods after a time
+	FaultBadCheckpoint   FaultKind = "checkpoint-invalid"       // the checkpoint of the kubelet's device manager is cut short
+	FaultPluginStale     FaultKind = "device-plugin-stale"      // the device plugin offers the devices that there were when it began
+	FaultClockJump       FaultKind = "clock-jump"               // the node's clock is wrong by a time
+	FaultActivityNaN     FaultKind = "activity-nan"             // profiling counters give what is no number
+	FaultActivityAbove   FaultKind = "activity-above-one"       // profiling counters give more than there is, as on mixed profiles of A100
+	FaultDCGMDown        FaultKind = "dcgm-down"                // the host engine does not answer; what it had is gone
+	FaultDCGMRestart     FaultKind = "dcgm-restart"             // the host engine ends and begins anew
+	FaultDCGMPaused      FaultKind = "dcgm-paused"              // profiling is paused: values are blank
+	FaultDCGMNonRoot     FaultKind = "dcgm-requires-root"       // the host engine runs without root's rights
+	FaultDCGMNoModule    FaultKind = "dcgm-no-profiling-module" // the host engine lacks the module that profiles GPUs without GPM
+	FaultDCGMGroups      FaultKind = "dcgm-groups-taken"        // another client has taken all groups of the host engine
+	FaultDCGMVersion     FaultKind = "dcgm-version-mismatch"    // the host engine is of another version than its clients
 )
 
 // FaultSpec is a fault that holds for a time, or happens at one.

@@ -69,6 +69,7 @@ type board struct {
 	sample            sample
 	totals            totals
 	errors            errorCounts
+	history           history
 }
 
 // Record is something that happened to a pod or a GPU and that an author of scenarios wants to know.

@@ -43,6 +43,8 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultDCGMPaused:      {nil, nil},
 		FaultDCGMNonRoot:     {nil, nil},
 		FaultDCGMVersion:     {nil, nil},
+		FaultDCGMNoModule:    {nil, nil},
+		FaultDCGMGroups:      {nil, nil},
 	}
 }
 

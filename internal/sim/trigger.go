@@ -92,6 +92,8 @@ type HostEngineState struct {
 	Paused   bool
 	NonRoot  bool
 	Mismatch bool // of its version and that of its clients
+	NoModule bool // only GPUs with GPM can be profiled
+	Taken    bool // all groups are another client's
 }
 
 // HostEngine tells how the node's DCGM host engine is.
@@ -109,6 +111,10 @@ func (n *Node) HostEngine() HostEngineState {
 			state.NonRoot = true
 		case FaultDCGMVersion:
 			state.Mismatch = true
+		case FaultDCGMNoModule:
+			state.NoModule = true
+		case FaultDCGMGroups:
+			state.Taken = true
 		}
 	})
 	for i := range n.scenario.Faults {

@@ -286,14 +286,14 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestGroups: there are 64 at most, they are gone with the connection, and DCGM's text says so.
+// TestGroups: clients can have 62 of 64 (seen on DCGM 4.5.3), they are gone with the connection, and DCGM's text says so.
 func TestGroups(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return
 	}
 	for range 2 {
 		stop := embedded(t)
-		for range 64 {
+		for range 62 {
 			if _, err := dcgm.NewDefaultGroup("g"); err != nil {
 				t.Fatal(err)
 			}

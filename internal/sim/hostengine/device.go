@@ -1,164 +1,23 @@
 package hostengine
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// The fields of a device beside profiling (dcgm_fields.h).
-const (
-	fieldUUID        = 54
-	fieldAffinity0   = 70 // to 73: which processors are near
-	fieldAffinity3   = 73
-	fieldSMClock     = 100
-	fieldMemoryClock = 101
-	fieldMemoryTemp  = 140
-	fieldGPUTemp     = 150
-	fieldPower       = 155
-	fieldEnergy      = 156
-	fieldReplays     = 202
-	fieldGPUUtil     = 203
-	fieldCopyUtil    = 204
-	fieldEncoderUtil = 206
-	fieldDecoderUtil = 207
-	fieldXID         = 230
-	fieldLinkMaxGen  = 235
-	fieldLinkMaxWide = 236
-	fieldFBTotal     = 250
-	fieldFBFree      = 251
-	fieldFBUsed      = 252
-	fieldFBReserved  = 253
-	fieldECC         = 310 // single, double bit since the driver was loaded; single, double bit ever
-	fieldECCLast     = 313
-	fieldRemapped    = 393 // uncorrectable, correctable, failure, pending
-	fieldRemapLast   = 396
-)
+const mebi = 1 << 20
 
-func deviceField(field uint16) bool {
-	switch field {
-	case fieldUUID, fieldSMClock, fieldMemoryClock, fieldMemoryTemp, fieldGPUTemp, fieldPower, fieldEnergy, fieldGPUUtil,
-		fieldReplays, fieldEncoderUtil, fieldDecoderUtil, fieldXID, fieldLinkMaxGen, fieldLinkMaxWide,
-		fieldCopyUtil, fieldFBTotal, fieldFBFree, fieldFBUsed, fieldFBReserved:
-		return true
+// gpuOf returns which GPU an entity is or is a part of; of is nil for a GPU itself.
+func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
+	if entity.Level == GPU {
+		return int(entity.ID), nil, int(entity.ID) < e.node.Count()
 	}
-	return field >= fieldAffinity0 && field <= fieldAffinity3 || field >= fieldECC && field <= fieldECCLast ||
-		field >= fieldRemapped && field <= fieldRemapLast
-}
-
-// readDevice reads a field of the GPU. An instance silently gets its GPU's, but for the memory, which is its own.
-func (e *Engine) readDevice(v *Value) {
-	index := int(v.Entity.ID)
-	var of *Member
-	if v.Entity.Level != GPU {
-		m, ok := e.member(v.Entity)
-		if !ok {
-			v.Status = NoData
-			return
-		}
-		index, of = m.GPU, &m
-	}
-	if !deviceField(v.Field) {
-		v.Status = UnknownField
-		return
-	}
-	s, err := e.node.Read(index, gpu.ReadingDevice)
-	if err != nil {
-		v.Status = NoData
-		return
-	}
-	v.Micros = s.Time.UnixMicro()
-	fillDevice(v, &s)
-	if of != nil {
-		fillInstance(v, &s, of)
-	}
-}
-
-func fillDevice(v *Value, s *sim.State) {
-	whole := func(n uint64) { v.Type, v.Int, v.Float = 'i', int64(n), 0 }
-	if v.Field >= fieldECC {
-		whole(errorCount(v.Field, s))
-		return
-	}
-	const mebi = 1 << 20
-	switch v.Field {
-	case fieldUUID:
-		v.Type, v.Text, v.Float = 's', string(s.UUID), 0
-	case fieldSMClock:
-		whole(uint64(s.SMMHz))
-	case fieldMemoryClock:
-		whole(uint64(s.MemoryMHz))
-	case fieldGPUTemp:
-		whole(uint64(s.Celsius))
-	case fieldMemoryTemp:
-		if t, ok := s.MemoryCelsius.Get(); ok {
-			whole(uint64(t))
-		} else {
-			whole(IntNotSupported)
-		}
-	case fieldPower:
-		v.Float = s.Watts
-	case fieldEnergy:
-		whole(uint64(math.Round(s.Joules * 1000)))
-	case fieldGPUUtil, fieldCopyUtil:
-		u, ok := s.Utilization.Get()
-		switch {
-		case !ok:
-			whole(IntNotSupported)
-		case v.Field == fieldGPUUtil:
-			whole(uint64(u.GPU))
-		default:
-			whole(uint64(u.Memory))
-		}
-	case fieldFBTotal:
-		whole(s.MemoryTotal / mebi)
-	case fieldFBFree:
-		whole((s.MemoryTotal - s.MemoryUsed - s.MemoryReserved) / mebi)
-	case fieldFBUsed:
-		whole(s.MemoryUsed / mebi)
-	case fieldFBReserved:
-		whole(s.MemoryReserved / mebi)
-	case fieldLinkMaxGen:
-		whole(uint64(s.PCI.MaxGeneration))
-	case fieldLinkMaxWide:
-		whole(uint64(s.PCI.Width))
-	case fieldXID: // none has happened that this engine has seen; it gets no events
-		whole(IntBlank)
-	default: // no replays, no video engines in use, no processors to be near: not simulated
-		whole(IntNotSupported)
-	}
-}
-
-// errorCount is one of the error counts, or a blank.
-func errorCount(field uint16, s *sim.State) uint64 {
-	if field <= fieldECCLast {
-		return [...]uint64{
-			s.ECC.CorrectedVolatile, s.ECC.UncorrectedVolatile, s.ECC.CorrectedAggregate, s.ECC.UncorrectedAggregate,
-		}[field-fieldECC]
-	}
-	r, ok := s.Remapped.Get()
-	if !ok {
-		return IntNotSupported
-	}
-	flag := map[bool]uint64{true: 1}
-	return [...]uint64{r.Uncorrectable, r.Correctable, flag[r.Failure], flag[r.Pending]}[field-fieldRemapped]
-}
-
-func fillInstance(v *Value, s *sim.State, of *Member) {
-	i, ok := s.Instance(of.Instance)
-	if !ok {
-		return
-	}
-	const mebi = 1 << 20
-	switch v.Field {
-	case fieldFBTotal:
-		v.Int = int64(i.Profile.MemoryBytes / mebi)
-	case fieldFBFree:
-		v.Int = int64((i.Profile.MemoryBytes - i.MemoryUsed) / mebi)
-	case fieldFBUsed:
-		v.Int = int64(i.MemoryUsed / mebi)
-	}
+	m, ok := e.member(entity)
+	return m.GPU, &m, ok
 }
 
 // Device reads what an engine tells of a GPU.
@@ -177,4 +36,315 @@ func (s *Session) Device(index int) (sim.State, error) {
 		return sim.State{}, NVMLError
 	}
 	return state, nil
+}
+
+// readDevice reads a field of the node or of a GPU. An instance silently gets its GPU's, but for its name and the memory, which
+// are its own.
+func (e *Engine) readDevice(v *Value) {
+	f, known := e.meta[v.Field]
+	if !known {
+		v.Status = UnknownField
+		return
+	}
+	v.Micros = e.node.Now().UnixMicro()
+	if f.Level == NoEntity {
+		e.fillNode(v)
+		return
+	}
+	index, of, ok := e.gpuOf(v.Entity)
+	if !ok {
+		v.Status, v.Micros = NoData, 0
+		return
+	}
+	s, err := e.node.Read(index, gpu.ReadingDevice)
+	if err != nil {
+		v.Status, v.Micros = NoData, 0
+		return
+	}
+	v.Micros = s.Time.UnixMicro()
+	v.setBlank(notSupported) // unless it is simulated
+	if of == nil || !v.fillInstance(&s, of) {
+		v.fillDevice(&s)
+	}
+}
+
+func (v *Value) setInt(n uint64) { v.Int = int64(n) }
+
+func (v *Value) setFlag(on bool) {
+	v.Int = 0
+	if on {
+		v.Int = 1
+	}
+}
+
+// BusID is a GPU's address as DCGM writes it.
+func BusID(p sim.PCI) string { return fmt.Sprintf("%08X:%02X:%02X.0", p.Domain, p.Bus, p.Device) }
+
+// Brand is the brand of all boards that can be simulated.
+const Brand = "NVIDIA"
+
+func (e *Engine) fillNode(v *Value) {
+	node := &e.node.Scenario().Node
+	switch v.Field {
+	case 1:
+		v.Text = node.Driver
+	case 2:
+		v.Text = fmt.Sprintf("%d.%s", node.CUDAVersion()/1000, node.Driver)
+	case 4:
+		v.setInt(uint64(e.node.Count()))
+	case 5:
+		v.setInt(uint64(node.CUDAVersion()))
+	}
+}
+
+// fillDevice fills in what is simulated of a GPU.
+func (v *Value) fillDevice(s *sim.State) {
+	switch {
+	case v.Field < 100:
+		v.fillIdentity(s)
+	case v.Field < 200:
+		v.fillClocks(s)
+	case v.Field < 300:
+		v.fillUsage(s)
+	case v.Field <= 313:
+		v.fillECC(s)
+	case v.Field <= 396:
+		v.fillRemapped(s)
+	case v.Field <= 439: // errors of NVLink: there are none
+		if s.NVLinks > 0 {
+			v.setInt(0)
+		}
+	case v.Field == 500, v.Field == 526: // no virtualization, no license for it
+		v.setInt(0)
+	}
+}
+
+func (v *Value) fillIdentity(s *sim.State) {
+	switch v.Field {
+	case 50:
+		v.Text = s.Name
+	case 51:
+		v.Text = Brand
+	case 52:
+		v.setInt(uint64(s.Index))
+	case 53:
+		v.Text = s.Serial
+	case 54:
+		v.Text = string(s.UUID)
+	case 55:
+		v.setInt(uint64(s.Minor))
+	case 57:
+		v.Text = BusID(s.PCI)
+	case 58:
+		v.setInt(uint64(s.PCI.DeviceID))
+	case 59:
+		v.setInt(uint64(s.PCI.Subsystem))
+	case 63:
+		v.setInt(uint64(s.Capability[0])<<16 | uint64(s.Capability[1]))
+	case 65: // 2: exclusive to a process
+		v.setInt(0)
+		if s.ExclusiveProcess {
+			v.setInt(2)
+		}
+	case 66:
+		v.setFlag(true)
+	case 67:
+		v.setFlag(s.MIGEnabled)
+	case 69:
+		v.setInt(uint64(s.MaxMIGDevices))
+	case 85:
+		v.Text = s.VBIOS
+	}
+}
+
+func (v *Value) fillClocks(s *sim.State) {
+	switch v.Field {
+	case 100:
+		v.setInt(uint64(s.SMMHz))
+	case 101, 114:
+		v.setInt(uint64(s.MemoryMHz))
+	case 102:
+		v.setInt(uint64(s.VideoMHz))
+	case 112:
+		v.setInt(uint64(s.ClockEvents))
+	case 113:
+		v.setInt(uint64(s.MaxSMMHz))
+	case 140:
+		if t, ok := s.MemoryCelsius.Get(); ok {
+			v.setInt(uint64(t))
+		}
+	case 150:
+		v.setInt(uint64(s.Celsius))
+	case 155:
+		v.Float = s.Watts
+	case 156:
+		v.setInt(uint64(math.Round(s.Joules * 1000)))
+	case 160, 162, 163, 164:
+		v.Float = s.LimitWatts
+	case 190:
+		v.setInt(uint64(s.PerformanceState))
+	case 191:
+		if len(s.Fans) > 0 {
+			v.setInt(uint64(s.Fans[0]))
+		}
+	}
+}
+
+func (v *Value) fillUsage(s *sim.State) {
+	utilization, hasUtilization := s.Utilization.Get()
+	media, hasMedia := s.Media.Get()
+	switch {
+	case v.Field == 202:
+		v.setInt(0)
+	case v.Field == 203 && hasUtilization:
+		v.setInt(uint64(utilization.GPU))
+	case v.Field == 204 && hasUtilization:
+		v.setInt(uint64(utilization.Memory))
+	case v.Field == 206 && hasMedia:
+		v.setInt(uint64(media[sim.MediaEncoder]))
+	case v.Field == 207 && hasMedia:
+		v.setInt(uint64(media[sim.MediaDecoder]))
+	case v.Field == 235:
+		v.setInt(uint64(s.PCI.MaxGeneration))
+	case v.Field == 237:
+		v.setInt(uint64(s.PCI.Generation))
+	case v.Field == 236, v.Field == 238:
+		v.setInt(uint64(s.PCI.Width))
+	case v.Field >= 250:
+		v.fillMemory(s.MemoryTotal, s.MemoryUsed, s.MemoryReserved)
+	}
+}
+
+// fillMemory fills in a field of the framebuffer, by its bytes.
+func (v *Value) fillMemory(total, used, reserved uint64) {
+	switch v.Field {
+	case 250:
+		v.setInt(total / mebi)
+	case 251:
+		v.setInt((total - used - reserved) / mebi)
+	case 252:
+		v.setInt(used / mebi)
+	case 253:
+		v.setInt(reserved / mebi)
+	case 254:
+		v.Float = float64(used) / float64(total-reserved)
+	}
+}
+
+func (v *Value) fillECC(s *sim.State) {
+	switch v.Field {
+	case 300, 301:
+		v.setFlag(true)
+		return
+	case 310, 311:
+		if s.MIGEnabled { // the driver has no volatile counts then
+			return
+		}
+	}
+	v.setInt([...]uint64{
+		s.ECC.CorrectedVolatile, s.ECC.UncorrectedVolatile, s.ECC.CorrectedAggregate, s.ECC.UncorrectedAggregate,
+	}[v.Field-310])
+}
+
+func (v *Value) fillRemapped(s *sim.State) {
+	r, ok := s.Remapped.Get()
+	if !ok {
+		return
+	}
+	switch v.Field {
+	case 393:
+		v.setInt(r.Uncorrectable)
+	case 394:
+		v.setInt(r.Correctable)
+	case 395:
+		v.setFlag(r.Failure)
+	case 396:
+		v.setFlag(r.Pending)
+	}
+}
+
+// fillInstance fills in what an instance has of its own, and reports whether the field is such. Memory is read by a compute
+// instance's handle: without one there is a blank. What is reserved is 0 (seen on DCGM 4.5.3).
+func (v *Value) fillInstance(s *sim.State, of *Member) bool {
+	if v.Field != 50 && (v.Field < 250 || v.Field > 254) {
+		return false
+	}
+	i, ok := s.Instance(of.Instance)
+	if !ok || v.Field != 50 && len(i.Computes) == 0 {
+		v.setBlank(noValue)
+		return true
+	}
+	if v.Field != 50 {
+		v.fillMemory(i.Profile.MemoryBytes, i.MemoryUsed, 0)
+		return true
+	}
+	v.Text = i.Profile.Name
+	if of.Entity.Level == ComputeInstance {
+		v.setBlank(noValue)
+		if at := slices.IndexFunc(i.Computes, func(c sim.Compute) bool { return c.ID == of.Compute }); at >= 0 {
+			v.Text = i.Computes[at].Profile
+		}
+	}
+	return true
+}
+
+const (
+	fieldXID         = 230
+	fieldLinkTraffic = 449 // sent and received, over all links, in MB/s
+)
+
+// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance stands on that instance
+// and not on its GPU (seen on DCGM 4.5.3).
+func (e *Engine) readXID(v *Value) {
+	index, of, ok := e.gpuOf(v.Entity)
+	if !ok {
+		v.Status = NoData
+		return
+	}
+	v.setInt(0)
+	since := e.watchOf(v.Entity, fieldXID).since
+	v.Micros = since.UnixMicro()
+	for _, event := range e.xids(index, of, since.UnixMicro()) {
+		v.Micros, v.Int = event.Micros, event.Int
+	}
+}
+
+// xids lists the XIDs of an entity from a time on.
+func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
+	entity := Entity{GPU, uint32(index)}
+	where := gpu.None[gpu.InstanceID]()
+	if of != nil {
+		entity = of.Entity
+		where = gpu.Some(of.Instance)
+	}
+	var list []Value
+	events, _ := e.node.History(index, 0)
+	for _, event := range events {
+		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros || event.Instance != where || entity.Level == ComputeInstance {
+			continue
+		}
+		list = append(list, Value{Entity: entity, Field: fieldXID, Type: 'i', Int: int64(event.XID), Micros: event.Time.UnixMicro()})
+	}
+	return list
+}
+
+// readLinkTraffic reads what went over NVLink in the last interval, 0 before there is one: kibibytes a second by 1000, as DCGM
+// reckons megabytes (DcgmCacheManager.cpp). There is no value without links.
+func (e *Engine) readLinkTraffic(v *Value) {
+	index, _, ok := e.gpuOf(v.Entity)
+	state, err := e.node.Read(index, gpu.ReadingDevice)
+	if !ok || err != nil || state.NVLinks == 0 {
+		v.Status = NoData
+		return
+	}
+	v.setInt(0)
+	v.Micros = state.Time.UnixMicro()
+	if s := e.samples[Entity{GPU, uint32(index)}]; s != nil && s.filled {
+		received, _ := sim.GPM(s.from, s.last, 60)
+		sent, _ := sim.GPM(s.from, s.last, 61)
+		if v.setBlank(noValue); !math.IsNaN(received + sent) {
+			v.setInt(uint64((received + sent) * 1024 / 1000))
+		}
+		v.Micros = s.at.UnixMicro()
+	}
 }

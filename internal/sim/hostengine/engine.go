@@ -4,8 +4,6 @@
 package hostengine
 
 import (
-	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +31,7 @@ const (
 	RequiresRoot          Code = -29
 	ProfilingNotSupported Code = -36
 	NVMLError             Code = -8
+	ModuleNotLoaded       Code = -33
 )
 
 // Error is DCGM's text; the codes without one here are answered with the general one.
@@ -44,6 +43,7 @@ func (c Code) Error() string {
 		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
 		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
 		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
+		ModuleNotLoaded: "This request is serviced by a module of DCGM that is not currently loaded",
 	}
 	if text, ok := texts[c]; ok {
 		return text
@@ -56,7 +56,9 @@ type Level int
 
 // The levels.
 const (
+	NoEntity        Level = 0 // the node as a whole
 	GPU             Level = 1
+	VGPU            Level = 2
 	GPUInstance     Level = 4
 	ComputeInstance Level = 5
 )
@@ -77,15 +79,17 @@ type Member struct {
 	ProfileID      uint32
 	Slices         int
 
-	place gpu.Placement // which the hierarchy does not tell
+	// What the hierarchy does not tell: the places of the instance and of its GPU instance, and the profile of that.
+	place, giPlace gpu.Placement
+	giProfile      uint32
 }
 
 // The limits of DCGM.
 const (
-	maxGroups   = 64
+	maxGroups   = 64 // two of them are the engine's own
 	minInterval = 100 * time.Millisecond
-	// lag is for how long the hierarchy does not show a change: 1 to 2 s on real nodes.
-	lag = 1500 * time.Millisecond
+	// lag is for how long the hierarchy does not show a change: at most 1 s (seen on DCGM 4.5.3).
+	lag = time.Second
 )
 
 // Kind is how an engine is run.
@@ -104,6 +108,7 @@ const (
 type Engine struct {
 	node *sim.Node
 	kind Kind
+	meta map[uint16]Field // by id
 
 	mu       sync.Mutex
 	restarts int // of the node's, that have been seen
@@ -136,7 +141,13 @@ type fieldGroup struct {
 }
 
 // New makes an engine, which is started by the first session.
-func New(node *sim.Node, kind Kind) *Engine { return &Engine{node: node, kind: kind} }
+func New(node *sim.Node, kind Kind) *Engine {
+	e := &Engine{node: node, kind: kind, meta: make(map[uint16]Field)}
+	for _, f := range Fields() {
+		e.meta[f.ID] = f
+	}
+	return e
+}
 
 // Session is a connection to the engine. Groups and watches end with it.
 type Session struct {
@@ -174,7 +185,7 @@ func (e *Engine) alive() error {
 	e.restarts, e.began = state.Restarts, true
 	e.life++
 	e.opened = 0
-	e.groups, e.fields = map[uintptr]*group{}, map[uintptr]*fieldGroup{}
+	e.groups, e.fields = e.ownGroups(), map[uintptr]*fieldGroup{}
 	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
 	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
 	e.trees, e.mode = make([]tree, e.node.Count()), mode
@@ -275,99 +286,4 @@ func (s *Session) GPUs() ([]uint32, error) {
 		list = append(list, uint32(i))
 	}
 	return list, nil
-}
-
-// CreateGroup makes an empty group.
-func (s *Session) CreateGroup(name string) (uintptr, error) {
-	if err := s.enter(); err != nil {
-		return 0, err
-	}
-	e := s.engine
-	defer e.mu.Unlock()
-	if len(e.groups) >= maxGroups {
-		return 0, MaxLimit
-	}
-	e.lastID++
-	e.groups[e.lastID] = &group{session: s.number, name: name}
-	return e.lastID, nil
-}
-
-// AddEntity adds an entity to a group.
-func (s *Session) AddEntity(id uintptr, entity Entity) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	e := s.engine
-	defer e.mu.Unlock()
-	g := e.groups[id]
-	if g == nil || !e.exists(entity) || slices.Contains(g.entities, entity) {
-		return BadParam
-	}
-	g.entities = append(g.entities, entity)
-	return nil
-}
-
-// DestroyGroup ends a group and its watches.
-func (s *Session) DestroyGroup(id uintptr) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.engine.mu.Unlock()
-	if s.engine.groups[id] == nil {
-		return NotConfigured
-	}
-	s.engine.dropGroup(id)
-	return nil
-}
-
-func (e *Engine) dropGroup(id uintptr) {
-	delete(e.groups, id)
-	for key := range e.watches {
-		if key.group == id {
-			delete(e.watches, key)
-		}
-	}
-}
-
-// CreateFieldGroup makes a set of fields.
-func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
-	if err := s.enter(); err != nil {
-		return 0, err
-	}
-	e := s.engine
-	defer e.mu.Unlock()
-	switch {
-	case len(fields) == 0:
-		return 0, BadParam
-	case len(e.fields) >= maxGroups:
-		return 0, MaxLimit
-	}
-	for _, f := range fields {
-		if !known(f) {
-			return 0, UnknownField
-		}
-	}
-	e.lastID++
-	e.fields[e.lastID] = &fieldGroup{session: s.number, ids: slices.Clone(fields)}
-	return e.lastID, nil
-}
-
-// DestroyFieldGroup ends a set of fields; its watches go on.
-func (s *Session) DestroyFieldGroup(id uintptr) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.engine.mu.Unlock()
-	if s.engine.fields[id] == nil {
-		return NotConfigured
-	}
-	delete(s.engine.fields, id)
-	return nil
-}
-
-// Counts are how much of everything there is, for tests.
-func (e *Engine) Counts() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups), len(e.fields), len(e.watches))
 }

@@ -1,6 +1,7 @@
 package hostengine
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 type tree struct {
 	members []Member
 	known   bool
-	// changed is when the engine has first found the driver's tree to be another one than its own; zero: they are the same.
-	changed time.Time
+	seen    int             // the number of the GPU's next event when it was last found to be the driver's
+	changed time.Time       // when the driver's tree became another one; zero: they are the same
+	gone    map[Entity]bool // the members that the driver's tree has no longer
 }
 
 // Hierarchy lists the GPU instances and compute instances, each GPU instance before its own.
@@ -40,6 +42,7 @@ func (e *Engine) followAll() {
 // follow brings a GPU's hierarchy up to date, some time after the driver's tree has changed.
 func (e *Engine) follow(index int) {
 	t := &e.trees[index]
+	_, next := e.node.History(index, math.MaxInt)
 	s, err := e.node.Read(index, gpu.ReadingMIG)
 	if err != nil {
 		return
@@ -49,14 +52,47 @@ func (e *Engine) follow(index int) {
 	}
 	switch {
 	case t.known && sameTree(t.members, &s):
-		t.changed = time.Time{}
+		t.seen, t.changed, t.gone = next, time.Time{}, nil
+		return
 	case !t.known:
 		e.adopt(index, &s)
+		t.seen = next
+		return
 	case t.changed.IsZero() || s.Time.Before(t.changed):
-		t.changed = s.Time
-	case s.Time.Sub(t.changed) >= lag:
-		e.adopt(index, &s)
+		t.changed = e.changedSince(index, t.seen, s.Time)
 	}
+	if s.Time.Sub(t.changed) >= lag {
+		e.adopt(index, &s)
+		t.seen = next
+		return
+	}
+	t.gone = make(map[Entity]bool)
+	for i := range t.members {
+		t.gone[t.members[i].Entity] = !t.members[i].in(&s)
+	}
+}
+
+// in reports whether the driver still has the instance.
+func (m *Member) in(s *sim.State) bool {
+	i, ok := s.Instance(m.Instance)
+	switch {
+	case !ok || i.Profile.ID != m.giProfile || i.Placement != m.giPlace:
+		return false
+	case m.Entity.Level == GPUInstance:
+		return true
+	}
+	return slices.ContainsFunc(i.Computes, func(c sim.Compute) bool { return c.ID == m.Compute && c.Placement == m.place })
+}
+
+// changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not tell.
+func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
+	events, _ := e.node.History(index, from)
+	for _, event := range events {
+		if event.Kind == gpu.EventMIGChange {
+			return event.Time
+		}
+	}
+	return now
 }
 
 // sameTree compares identities and places: an instance that was made anew in the place of its like is none the wiser.
@@ -89,14 +125,14 @@ func (e *Engine) adopt(index int, s *sim.State) {
 		gi := &s.Instances[i]
 		m := Member{
 			Entity: e.newEntity(GPUInstance), Parent: board, GPU: index, UUID: s.UUID, Instance: gi.ID,
-			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement,
+			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement, giPlace: gi.Placement, giProfile: gi.Profile.ID,
 		}
 		members := []Member{m}
 		for _, c := range gi.Computes {
 			own, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
 				Entity: e.newEntity(ComputeInstance), Parent: m.Entity, GPU: index, UUID: s.UUID, Instance: gi.ID, Compute: c.ID,
-				ProfileID: own, Slices: c.Placement.Size, place: c.Placement,
+				ProfileID: own, Slices: c.Placement.Size, place: c.Placement, giPlace: gi.Placement, giProfile: gi.Profile.ID,
 			})
 		}
 		t.members = append(members, t.members...)

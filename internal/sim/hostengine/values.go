@@ -17,6 +17,7 @@ type watch struct {
 	entities []Entity
 	fields   []uint16
 	interval time.Duration
+	since    time.Time // when it began
 }
 
 // sampled is the profiling of one entity: counters, and the mean over the last interval.
@@ -46,6 +47,16 @@ const (
 	FloatBlank        = 140737488355328.0
 	FloatNotFound     = FloatBlank + 1
 	FloatNotSupported = FloatBlank + 2
+
+	TextBlank        = "<<<NULL>>>"
+	TextNotFound     = "<<<NOT_FOUND>>>"
+	TextNotSupported = "<<<NOT_SUPPORTED>>>"
+)
+
+// The blanks by their number, which is how much they are above the first of them.
+const (
+	noValue      = 0
+	notSupported = 2
 )
 
 // Watch begins to sample. Profiling needs rights, and the GPUs' support.
@@ -56,21 +67,45 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	e := s.engine
 	defer e.mu.Unlock()
 	g, fields := e.groups[groupID], e.fields[fieldsID]
-	switch {
-	case g == nil || fields == nil:
+	if g == nil || fields == nil {
 		return NotConfigured
 	}
 	if slices.ContainsFunc(fields.ids, isProfiling) {
-		switch {
-		case interval < minInterval:
+		if interval < minInterval {
 			return BadParam
-		case e.node.HostEngine().NonRoot:
-			return RequiresRoot
+		}
+		for _, of := range g.entities {
+			if err := e.profiles(of); err != nil {
+				return err
+			}
 		}
 	}
-	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval}
+	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval, since: e.node.Now()}
 	e.update()
 	return nil
+}
+
+// profiles returns why an entity cannot be profiled. The module that profiles GPUs without GPM can be missing.
+func (e *Engine) profiles(of Entity) error {
+	state := e.node.HostEngine()
+	index, _, ok := e.gpuOf(of)
+	switch {
+	case state.NonRoot:
+		return RequiresRoot
+	case state.NoModule && ok && !e.node.HasGPM(index):
+		return ModuleNotLoaded
+	}
+	return nil
+}
+
+// MetricGroups returns why a GPU cannot be profiled; nil if it can.
+func (s *Session) MetricGroups(index int) error {
+	if _, err := s.Device(index); err != nil {
+		return err
+	}
+	s.engine.mu.Lock()
+	defer s.engine.mu.Unlock()
+	return s.engine.profiles(Entity{GPU, uint32(index)})
 }
 
 // Unwatch ends what Watch began.
@@ -98,11 +133,14 @@ func (s *Session) Update() error {
 // when somebody looks, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
-		if !slices.ContainsFunc(w.fields, isProfiling) {
-			continue
-		}
+		profiling, links := slices.ContainsFunc(w.fields, isProfiling), slices.Contains(w.fields, fieldLinkTraffic)
 		for _, of := range w.entities {
-			e.sample(of, w.interval)
+			if profiling {
+				e.sample(of, w.interval)
+			}
+			if index, _, ok := e.gpuOf(of); links && ok && !(profiling && of.Level == GPU) {
+				e.sample(Entity{GPU, uint32(index)}, w.interval)
+			}
 		}
 	}
 }
@@ -130,10 +168,10 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	}
 }
 
-// lagging tells whether an entity is one of a hierarchy that has passed.
+// lagging reports whether an entity is an instance that is gone and that the hierarchy still shows.
 func (e *Engine) lagging(of Entity) bool {
 	m, ok := e.member(of)
-	return ok && !e.trees[m.GPU].changed.IsZero()
+	return ok && e.trees[m.GPU].gone[of]
 }
 
 // counters reads an entity's, through the ids that the hierarchy has for it: while that lags behind they may be another
@@ -182,8 +220,8 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	list := make([]Value, 0, len(entities)*len(fields))
 	for _, of := range entities {
 		for _, f := range fields {
-			v := blank(of, f)
-			if isProfiling(f) {
+			v := e.blank(of, f)
+			if isProfiling(f) || f == fieldXID { // the one is sampled, the other comes by events
 				v.Status = NotSupported
 			} else {
 				e.readDevice(&v)
@@ -195,29 +233,41 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 }
 
 // blank is the value of a field that has none.
-func blank(of Entity, field uint16) Value {
-	if field >= fieldPCIeSent && field <= fieldNVLinkReceived {
-		return Value{Entity: of, Field: field, Type: 'i', Int: IntBlank}
+func (e *Engine) blank(of Entity, field uint16) Value {
+	v := Value{Entity: of, Field: field, Type: 'i'}
+	if f, known := e.meta[field]; known {
+		v.Type = f.Type
 	}
-	return Value{Entity: of, Field: field, Type: 'd', Float: FloatBlank}
+	v.setBlank(noValue)
+	return v
 }
 
-// setBlank makes a value a blank of its type, by the number of the sentinel: 0 BLANK, 1 NOT_FOUND, 2 NOT_SUPPORTED.
-func (v *Value) setBlank(sentinel int64) {
-	if v.Type == 'i' {
-		v.Int = IntBlank + sentinel
-	} else {
-		v.Float = FloatBlank + float64(sentinel)
+// setBlank makes a value one of the blanks of its type.
+func (v *Value) setBlank(number int) {
+	switch v.Type {
+	case 'd':
+		v.Float = FloatBlank + float64(number)
+	case 's':
+		v.Text = [...]string{TextBlank, TextNotFound, TextNotSupported}[number]
+	default:
+		v.Int = IntBlank + int64(number)
 	}
 }
 
 func (e *Engine) value(of Entity, field uint16) Value {
-	v := blank(of, field)
+	v := e.blank(of, field)
 	if !e.watched(of, field) {
 		v.Status = NotWatched
 		return v
 	}
-	if !isProfiling(field) {
+	switch {
+	case field == fieldXID:
+		e.readXID(&v)
+		return v
+	case field == fieldLinkTraffic:
+		e.readLinkTraffic(&v)
+		return v
+	case !isProfiling(field):
 		e.readDevice(&v)
 		return v
 	}
@@ -231,13 +281,13 @@ func (e *Engine) value(of Entity, field uint16) Value {
 		return v
 	}
 	v.Micros = s.at.UnixMicro()
-	v.setBlank(2)
+	v.setBlank(notSupported)
 	if metric, scale, ok := metricOf(field); ok {
 		value, has := sim.GPM(s.from, s.last, metric)
 		switch {
 		case !has:
 		case v.Type == 'i' && math.IsNaN(value):
-			v.setBlank(0)
+			v.setBlank(noValue)
 		case v.Type == 'i':
 			v.Int = int64(math.Round(value * scale))
 		default:
@@ -262,31 +312,24 @@ func (e *Engine) empty(of Entity) bool {
 	return true
 }
 
-func (e *Engine) watched(of Entity, field uint16) bool {
+// watched reports whether a field of an entity is watched.
+func (e *Engine) watched(of Entity, field uint16) bool { return e.watchOf(of, field) != nil }
+
+// watchOf returns the oldest watch of a field of an entity; those of the node are watched with any.
+func (e *Engine) watchOf(of Entity, field uint16) *watch {
+	var oldest *watch
 	for _, w := range e.watches {
-		for _, entity := range w.entities {
-			if entity != of {
-				continue
-			}
-			for _, f := range w.fields {
-				if f == field {
-					return true
-				}
-			}
+		if oldest != nil && !w.since.Before(oldest.since) || !slices.Contains(w.fields, field) {
+			continue
+		}
+		if e.meta[field].Level == NoEntity || slices.Contains(w.entities, of) {
+			oldest = w
 		}
 	}
-	return false
+	return oldest
 }
 
-// The traffic among the profiling fields, which DCGM has as whole numbers of bytes per second.
-const (
-	fieldPCIeSent       = 1009
-	fieldNVLinkReceived = 1012
-)
-
 func isProfiling(field uint16) bool { return field >= 1001 && field <= 1012 }
-
-func known(field uint16) bool { return isProfiling(field) || deviceField(field) }
 
 // metricOf is the metric of GPM that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the unit of the
 // one in that of the other: ratio for percent, bytes for MiB.
