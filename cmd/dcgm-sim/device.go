@@ -164,7 +164,7 @@ func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
 	return C.sim_dcgmGroupEntityPair_t{entityGroupId: C.uint(e.Level), entityId: C.uint(e.ID)}
 }
 
-// linkStatus tells that all links of all GPUs are up; there are no switches.
+// linkStatus reports all links of all GPUs as up; there are no switches.
 func linkStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	const up = 3 // DcgmNvLinkLinkStateUp; 0: not supported
 	to := at[C.sim_dcgmNvLinkStatus_v4](a, 1)

@@ -39,6 +39,7 @@ const (
 	FaultActivityAbove   FaultKind = "activity-above-one"       // profiling counters give more than there is, as on mixed profiles of A100
 	FaultDCGMDown        FaultKind = "dcgm-down"                // the host engine does not answer; what it had is gone
 	FaultDCGMRestart     FaultKind = "dcgm-restart"             // the host engine ends and begins anew
+	FaultDCGMHang        FaultKind = "dcgm-hang"                // the host engine is stopped: calls do not return until it ends
 	FaultDCGMPaused      FaultKind = "dcgm-paused"              // profiling is paused: values are blank
 	FaultDCGMNonRoot     FaultKind = "dcgm-requires-root"       // the host engine runs without root's rights
 	FaultDCGMNoModule    FaultKind = "dcgm-no-profiling-module" // the host engine lacks the module that profiles GPUs without GPM

@@ -40,6 +40,7 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultActivityAbove:   {nil, {"gpu"}},
 		FaultDCGMDown:        {nil, nil},
 		FaultDCGMRestart:     {nil, nil},
+		FaultDCGMHang:        {nil, nil},
 		FaultDCGMPaused:      {nil, nil},
 		FaultDCGMNonRoot:     {nil, nil},
 		FaultDCGMVersion:     {nil, nil},

@@ -85,6 +85,27 @@ func (s *Subscription) failed() bool {
 	return true
 }
 
+// AwaitHostEngine blocks while the node's DCGM host engine is stopped.
+func (n *Node) AwaitHostEngine() {
+	for {
+		now := n.lock()
+		n.mu.Unlock()
+		var stopped bool
+		var until time.Time
+		n.faults(driverAsWhole, now, func(f *FaultSpec) {
+			if f.Kind != FaultDCGMHang {
+				return
+			}
+			if stopped = true; f.For > 0 {
+				until = n.start.Add(f.At + f.For)
+			}
+		})
+		if !stopped || !n.clock.wait(until, n.closed) {
+			return
+		}
+	}
+}
+
 // HostEngineState is how the node's DCGM host engine is.
 type HostEngineState struct {
 	Down     bool

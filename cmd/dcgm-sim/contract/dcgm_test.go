@@ -278,6 +278,9 @@ func TestDevice(t *testing.T) {
 	if count, err := dcgm.GetAllDeviceCount(); err != nil || count != uint(p.node.Count()) {
 		t.Errorf("%d devices, %v", count, err)
 	}
+	if st, err := dcgm.GetDeviceStatus(0); err != nil || st.Power != s.Watts || st.PCI.FBUsed != int64(s.MemoryUsed>>20) {
+		t.Errorf("status %+v, %v", st, err)
+	}
 	if m := dcgm.FieldGetByID(1002); m.Tag != "sm_active" || m.FieldType != 'd' {
 		t.Errorf("field 1002: %+v", m)
 	}

@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -88,7 +89,7 @@ func newExporter(counters []string, whole bool) (*exporter, error) {
 	return x, x.watch()
 }
 
-// find lists the GPUs and GPU instances. There are neither switches nor processors that DCGM knows.
+// find lists the GPUs and GPU instances. There are no switches, and no processors that DCGM knows.
 func (x *exporter) find(whole bool) error {
 	count, err := dcgm.GetAllDeviceCount()
 	if err != nil {
@@ -100,7 +101,7 @@ func (x *exporter) find(whole bool) error {
 			return fmt.Errorf("GPU %d: %w", i, err)
 		}
 	}
-	if _, err := dcgm.GetNvLinkLinkStatus(); err != nil {
+	if err := noOthers(); err != nil {
 		return err
 	}
 	h, err := dcgm.GetGPUInstanceHierarchy()
@@ -125,6 +126,34 @@ func (x *exporter) find(whole bool) error {
 			}
 			x.entities = append(x.entities, exported{e.Entity, fmt.Sprintf("%s GPU_I_PROFILE=%s GPU_I_ID=%d", labels, dcgm.Fv2_String(names[0]), e.Info.NvmlInstanceId)})
 		}
+	}
+	return nil
+}
+
+// noOthers asks for what is neither a GPU nor an instance. The fields of links that dcgm-exporter asks for are those of the node: an
+// error would cost it all series.
+func noOthers() error {
+	if switches, err := dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH); err != nil || len(switches) > 0 {
+		return fmt.Errorf("switches %v: %w", switches, err)
+	}
+	if h, err := dcgm.GetCPUHierarchy(); err == nil {
+		return fmt.Errorf("%d processors", h.NumCPUs)
+	}
+	links, err := dcgm.GetNvLinkLinkStatus()
+	if err != nil {
+		return err
+	}
+	up := 0
+	for _, l := range links {
+		if l.State == dcgm.LS_UP {
+			up++
+			if _, err := dcgm.LinkGetLatestValues(l.Index, l.ParentType, l.ParentId, []dcgm.Short{dcgm.DCGM_FI_DRIVER_VERSION}); err != nil {
+				return fmt.Errorf("link %d: %w", l.Index, err)
+			}
+		}
+	}
+	if up == 0 {
+		return errors.New("no link is up")
 	}
 	return nil
 }

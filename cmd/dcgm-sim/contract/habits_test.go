@@ -129,7 +129,7 @@ func watchOne(t *testing.T, level dcgm.Field_Entity_Group, id uint, fields ...dc
 // dcgmUpdateAllFields, and all return when it is over. (DCGM 4.5.3)
 func TestHungGPUBlocksTheEngine(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB, count: 2}]\nfaults: [{kind: hang, gpu: 0, at: 10s, for: 20s}]\n")
-	for name, call := range map[string]func() error{
+	hangs(t, path, map[string]func() error{
 		"latest": func() error {
 			_, err := dcgm.EntitiesGetLatestValues([]dcgm.GroupEntityPair{{EntityGroupId: dcgm.FE_GPU, EntityId: 1}}, []dcgm.Short{1002}, 0)
 			return err
@@ -137,7 +137,21 @@ func TestHungGPUBlocksTheEngine(t *testing.T) {
 		"live":      func() error { _, err := live(1, 150); return err },
 		"hierarchy": func() error { _, err := dcgm.GetGPUInstanceHierarchy(); return err },
 		"update":    dcgm.UpdateAllFields,
-	} {
+	})
+}
+
+// An engine that is stopped (SIGSTOP) lets all calls hang, and goes on with what it had. (DCGM 4.5.3)
+func TestStoppedEngine(t *testing.T) {
+	path := scenario(t, "gpus: [{model: A100-40GB}]\nfaults: [{kind: dcgm-hang, at: 10s, for: 20s}]\n")
+	hangs(t, path, map[string]func() error{
+		"entities": func() error { _, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU); return err },
+		"update":   dcgm.UpdateAllFields,
+	})
+}
+
+// hangs checks that calls hang from 10 s to 30 s, and only then.
+func hangs(t *testing.T, path string, calls map[string]func() error) {
+	for name, call := range calls {
 		t.Run(name, func(t *testing.T) {
 			if !inChild(t, environment(t, path)...) {
 				return

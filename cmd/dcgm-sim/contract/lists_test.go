@@ -197,7 +197,7 @@ gm DCGM_FI_PROF_PCIE_TX_BYTES DCGM_FI_PROF_PCIE_RX_BYTES
 	}
 }
 
-// whose tells what labels are of, which must be complete.
+// whose returns what labels are of, and checks that they are complete.
 func whose(t *testing.T, labels string, profiles [2]string) byte {
 	t.Helper()
 	for _, part := range []string{"UUID=GPU-", "pci_bus_id=0000", "modelName=NVIDIA ", driverVersion + "=580."} {

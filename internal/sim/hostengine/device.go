@@ -328,8 +328,8 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	return list
 }
 
-// readLinkTraffic reads what went over NVLink in the last interval, 0 before there is one: kibibytes a second by 1000, as DCGM
-// reckons megabytes (DcgmCacheManager.cpp). There is no value without links.
+// readLinkTraffic reads what went over NVLink in the last interval, 0 before there is one: KiB/s divided by 1000, which DCGM
+// calls MB/s (DcgmCacheManager.cpp). There is no value without links.
 func (e *Engine) readLinkTraffic(v *Value) {
 	index, _, ok := e.gpuOf(v.Entity)
 	state, err := e.node.Read(index, gpu.ReadingDevice)

@@ -170,6 +170,7 @@ func (e *Engine) Open() (*Session, error) {
 
 // alive lets the faults of the moment have their way, and begins anew after a restart.
 func (e *Engine) alive() error {
+	e.node.AwaitHostEngine()
 	state := e.node.HostEngine()
 	if state.Down {
 		e.began = false

@@ -190,6 +190,30 @@ func TestHierarchyLags(t *testing.T) {
 	}
 }
 
+// TestEmbeddedAndRemote: without root an embedded engine does not start on a node with MIG, and it ends with its last session; a
+// remote one starts, and outlives its sessions.
+func TestEmbeddedAndRemote(t *testing.T) {
+	n, embedded := start(t, scenario+"faults: [{kind: dcgm-requires-root, for: 10s}]\n")
+	remote := New(n, Remote)
+	if _, err := embedded.Open(); !errors.Is(err, InitError) || err.Error() != "DCGM initialization error" {
+		t.Errorf("an embedded engine without root: %v", err)
+	}
+	open(t, remote)
+	advance(t, n, 10*time.Second)
+	for kind, e := range map[Kind]*Engine{Embedded: embedded, Remote: remote} {
+		s, other := open(t, e), open(t, e)
+		watchAll(t, other, []uint16{150}, Entity{GPU, 0})
+		s.Close()
+		if v := latest(t, other, Entity{GPU, 0}, 150); v.Status != OK {
+			t.Errorf("kind %d: after another session ended: %+v", kind, v)
+		}
+		other.Close()
+		if _, err := s.GPUs(); errors.Is(err, ConnectionNotValid) != (kind == Embedded) {
+			t.Errorf("kind %d: after the last session ended: %v", kind, err)
+		}
+	}
+}
+
 func TestLimitsAndRights(t *testing.T) {
 	_, e := start(t, scenario)
 	s := open(t, e)

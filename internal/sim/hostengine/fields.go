@@ -4,7 +4,7 @@ package hostengine
 type Field struct {
 	ID          uint16
 	Type        byte // DCGM_FT_*: 'i', 'd', 's' or 'b'
-	Size        int  // in bytes; 0: it varies, or nobody said
+	Size        int  // in bytes; 0: it varies, or is not given
 	Tag         string
 	Level       Level // the lowest level that has it; of NoEntity it is the node's
 	NVML        int   // NVML's id of it; 0: it has none
