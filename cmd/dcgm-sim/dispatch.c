@@ -13,7 +13,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uintptr_t library;
 
-static void open_library(void) { library = dcgmSimOpen(); }
+static void open_library(void) { library = simdcgmOpen(); }
 
 /* A process forked from one that had loaded the library has Go's state but not its threads: a call could wait for ever. */
 static volatile int forked;
@@ -32,7 +32,7 @@ __attribute__((visibility("hidden"))) int dcgm_sim_call(int function, uintptr_t 
 		return -3;
 	}
 	pthread_once(&once, open_library);
-	return dcgmSimCall(library, function, args);
+	return simdcgmCall(library, function, args);
 }
 
 __attribute__((visibility("hidden"))) int dcgm_sim_enumerate(
@@ -118,7 +118,7 @@ static pthread_once_t fields_once = PTHREAD_ONCE_INIT;
 
 static void copy_fields(void)
 {
-	int n = dcgmSimFields(NULL, NULL, 0);
+	int n = simdcgmFields(NULL, NULL, 0);
 	sim_dcgm_field_meta_t *all = calloc((size_t)n, sizeof *all);
 	sim_dcgm_field_output_format_t *formats = calloc((size_t)n, sizeof *formats);
 
@@ -128,7 +128,7 @@ static void copy_fields(void)
 		return;
 	}
 	fields = all;
-	field_count = dcgmSimFields(all, formats, n);
+	field_count = simdcgmFields(all, formats, n);
 }
 
 int DcgmFieldsInit(void) { return 0; }

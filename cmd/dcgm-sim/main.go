@@ -7,6 +7,7 @@ package main
 
 //go:generate go run generate.go
 
+// #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>
 // #include "abi.h"
 // #include "dispatch.h"
@@ -26,10 +27,10 @@ func main() {
 	os.Exit(2)
 }
 
-// dcgmSimOpen makes the state that the loaded library keeps for the life of its process.
+// simdcgmOpen makes the state that the loaded library keeps for the life of its process.
 //
-//export dcgmSimOpen
-func dcgmSimOpen() C.uintptr_t {
+//export simdcgmOpen
+func simdcgmOpen() C.uintptr_t {
 	return C.uintptr_t(cgo.NewHandle(newLibrary(getenv)))
 }
 
@@ -40,10 +41,10 @@ func getenv(name string) string {
 	return C.GoString(C.getenv(key))
 }
 
-// dcgmSimFields describes at most n fields, in memory that is zero, and returns how many there are.
+// simdcgmFields describes at most n fields, in memory that is zero, and returns how many there are.
 //
-//export dcgmSimFields
-func dcgmSimFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
+//export simdcgmFields
+func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
 	all := hostengine.Fields()
 	metas, texts := unsafe.Slice(to, n), unsafe.Slice(formats, n)
 	for i, f := range all[:min(len(all), int(n))] {
@@ -59,10 +60,10 @@ func dcgmSimFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output
 	return C.int(len(all))
 }
 
-// dcgmSimCall answers the function with a number. What its arguments point to is the caller's.
+// simdcgmCall answers the function with a number. What its arguments point to is the caller's.
 //
-//export dcgmSimCall
-func dcgmSimCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {
+//export simdcgmCall
+func simdcgmCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {
 	l := cgo.Handle(state).Value().(*library)
 	return C.int(l.calls[function](l, args{(*[C.DCGM_SIM_MAX_ARGS]uintptr)(unsafe.Pointer(arguments))}))
 }
