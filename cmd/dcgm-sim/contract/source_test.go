@@ -142,3 +142,25 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 		})
 	}
 }
+
+// TestSourceWithoutProfilingModule: the package is named once for all GPUs that need it; GPUs with GPM are profiled all the same.
+func TestSourceWithoutProfilingModule(t *testing.T) {
+	path := scenario(t, "gpus: [{model: A100-40GB, count: 2}, {model: H100-80GB}]\nfaults: [{kind: dcgm-no-profiling-module}]\n")
+	if !inChild(t, environment(t, path)...) {
+		return
+	}
+	p, lines := picturesOf(t, dcgmsrc.Options{Mode: dcgmsrc.ModeRemote, Address: "localhost:5555"})
+	if err := p.lookFor(59); err != nil {
+		t.Fatal(err)
+	}
+	_, got, _, err := p.look()
+	profiled := 0
+	for _, one := range got {
+		if one.Board.SM.Present() {
+			profiled++
+		}
+	}
+	if n := strings.Count(lines.String(), "install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 || profiled != 1 {
+		t.Errorf("said %d times, %d GPUs are profiled, %v\n%s", n, profiled, err, lines)
+	}
+}
