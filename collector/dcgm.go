@@ -193,7 +193,7 @@ func (d *dcgmGroup) putXIDs(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice
 	}
 	row.xids(&xidCounts{board: true, list: g.Totals.BoardXIDs, recent: history.recentXIDs(), window: d.counts.xidWindow}, to(board.labels))
 	for p := range parts {
-		if gi := parts[p].instance; gi != nil && len(gi.XIDErrors) > 0 {
+		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) { // counts begin with the first
 			recent := history.instances[g.Key(gi)].recentXIDs()
 			row.xids(&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counts.xidWindow}, to(parts[p].labels))
 		}

@@ -44,7 +44,7 @@ func besideNotes() map[string]string {
 	const split = "each compute instance of a divided GPU instance has its own, too, with `GPU_CI_ID`"
 	return map[string]string{
 		"DCGM_FI_DEV_ENC_UTIL": media, "DCGM_FI_DEV_DEC_UTIL": media,
-		"DCGM_FI_DEV_XID_ERRORS": "the GPU's own series has the XIDs that name no instance, 0 before the first; an instance's begins with its first XID; " +
+		"DCGM_FI_DEV_XID_ERRORS": "the GPU's own series has the XIDs that name no instance; " +
 			"`err_msg` is in the project's own words",
 		"DCGM_FI_DEV_FB_RESERVED":            "an instance's as the driver tells it, where DCGM 4.5.3 has 0",
 		"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "made of the profiling counters; a rate, and a gauge in dcgm-exporter's list since 4.8.3",
@@ -91,7 +91,6 @@ func placesUnderMIG(t *testing.T) map[string]string {
 	for i := range s.GPUs[0].Instances {
 		gi := &s.GPUs[0].Instances[i]
 		gi.Media = gpu.Media{Encoder: gpu.Some(0.1), Decoder: gpu.Some(0.2)}
-		gi.XIDErrors = []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}}
 	}
 	c := mustNew(t, Options{Names: NamesDCGM, Disabled: map[string]bool{groupExporter: true}})
 	c.Observe(s)

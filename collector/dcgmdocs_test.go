@@ -46,7 +46,7 @@ func migCell(f *dcgmField) string {
 	case f.media != nil:
 		return "each GPU instance, by GPM (Hopper and later)"
 	case f.xids != nil:
-		return "the GPU, and each GPU instance that had one"
+		return "the GPU, and each GPU instance"
 	case f.name == "DCGM_FI_PROF_DRAM_ACTIVE":
 		return "each GPU instance; never a compute instance"
 	case f.activity != nil:

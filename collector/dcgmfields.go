@@ -33,7 +33,7 @@ type dcgmField struct {
 	activity func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
 	text     func(*gpu.Snapshot, *gpu.GPU) string
 	own      func(*dcgmCounts, *gpu.GPU, emitFunc)
-	xids     func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance that had one
+	xids     func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance
 }
 
 // emitFunc writes a value of a GPU with labels beside its own, as alternating names and values.

@@ -102,7 +102,9 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0%s
 	`
-		d.expect(fmt.Sprintf(board, "", ""))
+		const none = `
+		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="%d",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0`
+		d.expect(fmt.Sprintf(board, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
 		ofInstance := []gpu.XIDCount{{XID: 31, Counter: begun(2), Last: epoch().Add(time.Second)}}
 		d.g.Totals.XIDErrors, d.g.Instances[1].XIDErrors = ofInstance, ofInstance
 		d.publish(2 * time.Second)
@@ -110,12 +112,12 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31`
 		const recent = `
 		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"`
-		d.expect(fmt.Sprintf(board, recent+`,xid="31"} 2`, last))
+		d.expect(fmt.Sprintf(board, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
 		d.publish(10 * time.Minute)
-		d.expect(fmt.Sprintf(board, recent+`} 0`, last))
+		d.expect(fmt.Sprintf(board, recent+`} 0`, fmt.Sprintf(none, 1)+last))
 		d.g.Instances = []gpu.GPUInstance{{ID: 2, Profile: "3g.20gb", Generation: 2}}
 		d.publish(11 * time.Minute)
-		d.expect(fmt.Sprintf(board, "", ""))
+		d.expect(fmt.Sprintf(board, "", fmt.Sprintf(none, 2)))
 	}
 }
 
