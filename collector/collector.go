@@ -51,6 +51,7 @@ type Options struct {
 	// RepeatGPUFields repeats what is the whole GPU's for each of its GPU instances, beside the GPU's own series.
 	RepeatGPUFields bool
 	HostnameLabel   HostnameLabel // empty means HostnameUpper
+	NodeName        string        // value of that label; empty means the Snapshot's host name
 	// The windows of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT; 0 means five minutes, as dcgm-exporter's.
 	XIDWindow, ClockEventsWindow time.Duration
 }

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -51,6 +52,7 @@ func (n Names) serves() (native, dcgm bool, err error) {
 type dcgmGroup struct {
 	pods     podLabels
 	hostname string // the label's name; empty for none
+	node     string // the label's value; empty: the Snapshot's
 	repeat   bool
 	counts   *dcgmCounts
 	rows     []dcgmRow
@@ -68,7 +70,7 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	if opts.Counters == nil {
 		opts.Counters = DefaultCounters()
 	}
-	d := &dcgmGroup{pods: pods, repeat: opts.RepeatGPUFields}
+	d := &dcgmGroup{pods: pods, repeat: opts.RepeatGPUFields, node: opts.NodeName}
 	switch opts.HostnameLabel {
 	case "":
 		d.hostname = string(HostnameUpper)
@@ -104,8 +106,10 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 // dcgmDevice is a GPU or an instance with its labels, which all its series share.
 type dcgmDevice struct {
 	labels   labels
-	memory   *gpu.Memory   // nil: none of its own
-	activity *gpu.Activity // nil: none of its own
+	memory   *gpu.Memory      // nil: none of its own
+	media    *gpu.Media       // nil: none of its own
+	activity *gpu.Activity    // nil: none of its own
+	instance *gpu.GPUInstance // of the first of a GPU instance's devices, nil of others
 }
 
 // collect writes all rows of a Snapshot. A GPU with GPU instances has no series of what the instances have: summed up, it
@@ -123,9 +127,11 @@ func (d *dcgmGroup) collect(k *sink, v *view) {
 				d.copies(k, &row, parts, row.board(g.GPU))
 			case row.own != nil:
 				d.putOwn(k, &row, g, &board, parts)
+			case row.xids != nil:
+				d.putXIDs(k, &row, g, &board, parts)
 			case len(g.Instances) == 0:
 				whole := board
-				whole.memory, whole.activity = &g.Readings.Memory, &g.Activity
+				whole.memory, whole.media, whole.activity = &g.Readings.Memory, &g.Readings.Media, &g.Activity
 				d.putPart(k, &row, &whole)
 			default:
 				for p := range parts {
@@ -141,6 +147,8 @@ func (d *dcgmGroup) putPart(k *sink, row *dcgmRow, part *dcgmDevice) {
 	switch {
 	case row.memory != nil && part.memory != nil:
 		d.put(k, row, part, row.memory(part.memory))
+	case row.media != nil && part.media != nil:
+		d.put(k, row, part, row.media(part.media))
 	case row.activity != nil && part.activity != nil:
 		d.put(k, row, part, row.activity(part.activity))
 	}
@@ -149,7 +157,7 @@ func (d *dcgmGroup) putPart(k *sink, row *dcgmRow, part *dcgmDevice) {
 // copies repeats a value of the whole GPU for its GPU instances where that was asked for.
 func (d *dcgmGroup) copies(k *sink, row *dcgmRow, parts []dcgmDevice, value gpu.Opt[float64]) {
 	for p := range parts {
-		if d.repeat && parts[p].memory != nil { // once for each GPU instance
+		if d.repeat && !row.gpuOnly && parts[p].instance != nil {
 			d.put(k, row, &parts[p], value)
 		}
 	}
@@ -166,11 +174,30 @@ func (d *dcgmGroup) putOwn(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice,
 	row.own(d.counts, g.GPU, func(value float64, pairs ...string) {
 		k.add(row.family, board.labels.extend(pairs...), value)
 		for p := range parts {
-			if d.repeat && parts[p].memory != nil {
+			if d.repeat && parts[p].instance != nil {
 				k.add(row.family, parts[p].labels.extend(pairs...), value)
 			}
 		}
 	})
+}
+
+// putXIDs writes what is told of XIDs. One of a GPU instance stands there and not on its GPU, as DCGM has it. Nobody listens for those
+// of a GPU that was never read.
+func (d *dcgmGroup) putXIDs(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice, parts []dcgmDevice) {
+	if g.Totals.XIDs.Since.IsZero() {
+		return
+	}
+	history := d.counts.of(g.UUID)
+	to := func(labels labels) emitFunc {
+		return func(value float64, pairs ...string) { k.add(row.family, labels.extend(pairs...), value) }
+	}
+	row.xids(&xidCounts{board: true, list: g.Totals.BoardXIDs, recent: history.recentXIDs(), window: d.counts.xidWindow}, to(board.labels))
+	for p := range parts {
+		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) { // counts begin with the first
+			recent := history.instances[g.Key(gi)].recentXIDs()
+			row.xids(&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counts.xidWindow}, to(parts[p].labels))
+		}
+	}
 }
 
 // gpuLabels are the labels that all series of a GPU and its instances have.
@@ -180,7 +207,7 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 		"gpu", index, "UUID", string(g.UUID), "pci_bus_id", dcgmBusID(g), "device", "nvidia" + index, "modelName", g.Name,
 	}
 	if d.hostname != "" {
-		pairs = append(pairs, d.hostname, v.Hostname)
+		pairs = append(pairs, d.hostname, cmp.Or(d.node, v.Hostname))
 	}
 	for _, row := range d.texts {
 		pairs = append(pairs, row.name, row.text(v.Snapshot, g))
@@ -199,7 +226,7 @@ func (d *dcgmGroup) parts(base labels, g *gpu.GPU) []dcgmDevice {
 		gi := &g.Instances[i]
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.device(plain, gi.Holders, gi.Jobs)
-		part.memory = &gi.Memory
+		part.memory, part.media, part.instance = &gi.Memory, &gi.Media, gi
 		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)

@@ -176,18 +176,43 @@ func TestDCGMPartOfAnInstance(t *testing.T) {
 
 func TestDCGMRepeatGPUFields(t *testing.T) {
 	s := bare(dcgmNode().GPUs[1])
-	expect(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_EXP_XID_ERRORS_COUNT"), `
+	expect(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_EXP_XID_ERRORS_COUNT",
+		"DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-1",device="nvidia1",gpu="1",window_size_in_ms="300000"} 0
-		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1",window_size_in_ms="300000"} 0
-		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="1",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="train",window_size_in_ms="300000"} 0
 		# TYPE DCGM_FI_DEV_FB_USED gauge
 		DCGM_FI_DEV_FB_USED{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 2048
 		DCGM_FI_DEV_FB_USED{GPU_I_ID="1",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="train"} 1024
+		# TYPE DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL gauge
+		DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{UUID="GPU-1",device="nvidia1",gpu="1"} 3
+		DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 3
+		DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{GPU_I_ID="1",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="train"} 3
 		# TYPE DCGM_FI_DEV_POWER_USAGE gauge
 		DCGM_FI_DEV_POWER_USAGE{UUID="GPU-1",device="nvidia1",gpu="1"} 251.5
 		DCGM_FI_DEV_POWER_USAGE{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 251.5
 		DCGM_FI_DEV_POWER_USAGE{GPU_I_ID="1",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="train"} 251.5
+		# TYPE DCGM_FI_PROF_NVLINK_RX_BYTES gauge
+		DCGM_FI_PROF_NVLINK_RX_BYTES{UUID="GPU-1",device="nvidia1",gpu="1"} 1.024e+06
+		# TYPE DCGM_FI_PROF_PCIE_TX_BYTES gauge
+		DCGM_FI_PROF_PCIE_TX_BYTES{UUID="GPU-1",device="nvidia1",gpu="1"} 2e+06
+	`)
+}
+
+// TestDCGMMedia: of GPU instances where their GPM tells, of GPUs by the driver's utilization.
+func TestDCGMMedia(t *testing.T) {
+	s := bare(dcgmNode().GPUs[:2]...)
+	s.GPUs[1].Instances = s.GPUs[1].Instances[1:]
+	s.GPUs[1].Instances[0].Media = gpu.Media{Decoder: gpu.Some(0.126)}
+	s.GPUs[0].Holders = nil
+	expect(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL", "DCGM_FI_DEV_DEC_UTIL_RATIO"), `
+		# TYPE DCGM_FI_DEV_DEC_UTIL gauge
+		DCGM_FI_DEV_DEC_UTIL{UUID="GPU-0",device="nvidia0",gpu="0"} 22
+		DCGM_FI_DEV_DEC_UTIL{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 13
+		# TYPE DCGM_FI_DEV_DEC_UTIL_RATIO gauge
+		DCGM_FI_DEV_DEC_UTIL_RATIO{UUID="GPU-0",device="nvidia0",gpu="0"} 0.22
+		DCGM_FI_DEV_DEC_UTIL_RATIO{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 0.126
+		# TYPE DCGM_FI_DEV_ENC_UTIL gauge
+		DCGM_FI_DEV_ENC_UTIL{UUID="GPU-0",device="nvidia0",gpu="0"} 11
 	`)
 }
 
@@ -217,6 +242,7 @@ func TestDCGMLabels(t *testing.T) {
 	}{
 		{name: "as it is", want: []map[string]string{device, pod, {"Hostname": "dgx"}}},
 		{name: "hostname", opts: Options{HostnameLabel: HostnameLower}, want: []map[string]string{device, pod, {"hostname": "dgx"}}},
+		{name: "the name that the environment gives", opts: Options{NodeName: "gpu-7"}, want: []map[string]string{device, pod, {"Hostname": "gpu-7"}}},
 		{name: "no hostname", opts: Options{HostnameLabel: HostnameOff}, want: []map[string]string{device, pod}},
 		{name: "pods in info families alone", opts: Options{PodLabels: PodLabelsInfo, HostnameLabel: HostnameOff}, want: []map[string]string{device}},
 		{name: "pod labels", opts: Options{PodLabelNames: []string{"app.kubernetes.io/name"}, HostnameLabel: HostnameOff},

@@ -43,6 +43,10 @@ func migCell(f *dcgmField) string {
 		return "- (the driver tells none)"
 	case f.memory != nil:
 		return "each GPU instance"
+	case f.media != nil:
+		return "each GPU instance, by GPM (Hopper and later)"
+	case f.xids != nil:
+		return "the GPU, and each GPU instance"
 	case f.name == "DCGM_FI_PROF_DRAM_ACTIVE":
 		return "each GPU instance; never a compute instance"
 	case f.activity != nil:
@@ -53,7 +57,7 @@ func migCell(f *dcgmField) string {
 	return "once, for the GPU"
 }
 
-func dcgmPage() map[string]any {
+func dcgmPage(t *testing.T) map[string]any {
 	fields := dcgmFields()
 	var byDefault, optional, renamed []dcgmDoc
 	var labels, silent, newer []string
@@ -82,7 +86,7 @@ func dcgmPage() map[string]any {
 		}
 		renamed = append(renamed, doc)
 	}
-	return map[string]any{"Default": byDefault, "Optional": optional, "Labels": labels, "Silent": silent, "Renamed": renamed, "Newer": newer}
+	return map[string]any{"Beside": besideDocs(t), "Default": byDefault, "Optional": optional, "Labels": labels, "Silent": silent, "Renamed": renamed, "Newer": newer}
 }
 
 // TestDocsDCGM holds docs/dcgm-names.md to the fields that are served. With -update it rewrites the page.
@@ -92,7 +96,7 @@ func TestDocsDCGM(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want bytes.Buffer
-	if err := page.Execute(&want, dcgmPage()); err != nil {
+	if err := page.Execute(&want, dcgmPage(t)); err != nil {
 		t.Fatal(err)
 	}
 	upToDate(t, filepath.Join("..", "docs", "dcgm-names.md"), want.Bytes())

@@ -24,14 +24,16 @@ type dcgmField struct {
 	source    dcgmSource
 	newer     bool // a name that DCGM has since 4.6 or 4.7
 	noMIG     bool // the driver does not tell it while MIG is on
-	media     bool // of media engines, which are read where they are served
 	label     bool // text, for rows of the type label
+	gpuOnly   bool // DCGM has it for no GPU instance, not even as a copy
 
 	board    func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
 	memory   func(*gpu.Memory) gpu.Opt[float64]   // of each GPU instance, else of the whole GPU
+	media    func(*gpu.Media) gpu.Opt[float64]    // of each GPU instance, else of the whole GPU; read only where it is served
 	activity func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
 	text     func(*gpu.Snapshot, *gpu.GPU) string
 	own      func(*dcgmCounts, *gpu.GPU, emitFunc)
+	xids     func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance
 }
 
 // emitFunc writes a value of a GPU with labels beside its own, as alternating names and values.
@@ -49,7 +51,7 @@ const (
 )
 
 func (f *dcgmField) without() bool {
-	return f.board == nil && f.memory == nil && f.activity == nil && f.text == nil && f.own == nil
+	return f.board == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil && f.own == nil && f.xids == nil
 }
 
 // dcgmFieldList lists every field that a counters file may name, in the order of the documentation.
@@ -173,12 +175,12 @@ func firstFan(g *gpu.GPU) gpu.Opt[float64] {
 
 func dcgmMediaFields() []dcgmField {
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge, noMIG: true, media: true,
+		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge,
 			help: "Part of the time with the encoder active (in %).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.Media.Encoder) }},
-		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge, noMIG: true, media: true,
+			media: func(m *gpu.Media) gpu.Opt[float64] { return percent(m.Encoder) }},
+		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge,
 			help: "Part of the time with the decoder active (in %).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.Media.Decoder) }},
+			media: func(m *gpu.Media) gpu.Opt[float64] { return percent(m.Decoder) }},
 	}
 }
 

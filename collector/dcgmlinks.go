@@ -8,7 +8,7 @@ import (
 
 func dcgmLinkFields() []dcgmField {
 	rate := func(name string, id int, help string, read func(*gpu.LinkRates) gpu.Opt[float64]) dcgmField {
-		f := dcgmField{name: name, id: id, unit: "B/s", help: help, source: fromProfiling,
+		f := dcgmField{name: name, id: id, unit: "B/s", help: help, source: fromProfiling, gpuOnly: true,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return read(&g.Rates) }}
 		if help != "" {
 			f.byDefault = CounterGauge
@@ -28,8 +28,8 @@ func dcgmLinkFields() []dcgmField {
 			func(r *gpu.LinkRates) gpu.Opt[float64] { return r.PCIeReceive }),
 		rate("DCGM_FI_PROF_NVLINK_TX_BYTES", 1011, "", func(r *gpu.LinkRates) gpu.Opt[float64] { return r.NVLinkTransmit }),
 		rate("DCGM_FI_PROF_NVLINK_RX_BYTES", 1012, "", func(r *gpu.LinkRates) gpu.Opt[float64] { return r.NVLinkReceive }),
-		// DCGM divides KiB/s by 1000 and calls that MB/s. A gauge since dcgm-exporter 4.8.3, which called it a counter before.
-		{name: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 449, unit: "MB/s", byDefault: CounterGauge,
+		// DCGM divides KiB/s by 1000 and calls that MB/s. dcgm-exporter's list called the rate a counter until 4.8.3.
+		{name: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 449, unit: "MB/s", byDefault: CounterCounter,
 			help: "NVLink traffic of all links, both directions (in MB/s).", source: fromProfiling,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(nvlinkRate(g), 1.0/1024/1000) }},
 		nvlinkErrors("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 409, "crc_flit"),

@@ -10,6 +10,7 @@ type dcgmNewName struct {
 	unit      string
 	board     func(*gpu.GPU) gpu.Opt[float64]
 	memory    func(*gpu.Memory) gpu.Opt[float64]
+	media     func(*gpu.Media) gpu.Opt[float64]
 }
 
 // dcgmNewNames lists the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
@@ -26,9 +27,9 @@ func dcgmNewNames() []dcgmNewName {
 		{name: "DCGM_FI_DEV_MEMORY_UTIL_RATIO", old: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 1614, unit: "ratio",
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCopy }},
 		{name: "DCGM_FI_DEV_ENC_UTIL_RATIO", old: "DCGM_FI_DEV_ENC_UTIL", id: 1615, unit: "ratio",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Media.Encoder }},
+			media: func(m *gpu.Media) gpu.Opt[float64] { return m.Encoder }},
 		{name: "DCGM_FI_DEV_DEC_UTIL_RATIO", old: "DCGM_FI_DEV_DEC_UTIL", id: 1616, unit: "ratio",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Media.Decoder }},
+			media: func(m *gpu.Media) gpu.Opt[float64] { return m.Decoder }},
 		{name: "DCGM_FI_DEV_FB_FREE_BYTES", old: "DCGM_FI_DEV_FB_FREE", id: 1626, unit: "B",
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Free, 1) }},
 		{name: "DCGM_FI_DEV_FB_USED_BYTES", old: "DCGM_FI_DEV_FB_USED", id: 1627, unit: "B",
@@ -88,7 +89,7 @@ func dcgmNewerNames(old []dcgmField) []dcgmField {
 		f := *byName[n.old]
 		f.name, f.newer, f.byDefault, f.help = n.name, true, "", ""
 		if n.id != 0 {
-			f.id, f.unit, f.board, f.memory = n.id, n.unit, n.board, n.memory
+			f.id, f.unit, f.board, f.memory, f.media = n.id, n.unit, n.board, n.memory, n.media
 		}
 		fields = append(fields, f)
 	}

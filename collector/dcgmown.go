@@ -13,56 +13,54 @@ import (
 func dcgmOwnCounters() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge, help: "The last XID error; it stays until the next one.",
-			source: fromNVML, own: lastXID},
-		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, own: recentXIDs},
-		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, own: allXIDs},
+			source: fromNVML, xids: lastXID},
+		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, xids: recentXIDs},
+		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, xids: allXIDs},
 		{name: "DCGM_EXP_CLOCK_EVENTS_COUNT", unit: "readings", source: fromCounting, own: recentClockEvents},
 		{name: "DCGM_EXP_CLOCK_EVENTS_TOTAL", unit: "1", source: fromCounting, own: allClockEvents},
 		{name: "DCGM_EXP_GPU_HEALTH_STATUS", unit: "0, 10 or 20", source: fromNVML, own: health},
 	}
 }
 
-// lastXID is the XID that was seen last, 0 where none was. Nobody listens for those of a GPU that was never read.
-func lastXID(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
-	if g.Totals.XIDs.Since.IsZero() {
-		return
-	}
+// xidCounts are the XIDs of a GPU, those of its instances aside, or of a GPU instance.
+type xidCounts struct {
+	board  bool
+	list   []gpu.XIDCount
+	recent map[uint64]float64 // how often each was seen within the window
+	window time.Duration
+}
+
+// lastXID is the XID that was seen last, 0 where none was.
+func lastXID(x *xidCounts, emit emitFunc) {
 	var last gpu.XIDCount
-	for _, x := range g.Totals.XIDErrors {
-		if !x.Last.Before(last.Last) {
-			last = x
+	for _, one := range x.list {
+		if !one.Last.Before(last.Last) {
+			last = one
 		}
 	}
 	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
 }
 
-// allXIDs counts by XID. Those that alerts are for begin at 0, so that increase() sees the first; others with the first.
-func allXIDs(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
-	if g.Totals.XIDs.Since.IsZero() {
-		return
-	}
+// allXIDs counts by XID. On a GPU those that alerts are for begin at 0, so that increase() sees the first; others with the first.
+func allXIDs(x *xidCounts, emit emitFunc) {
 	for _, xid := range gpu.WatchedXIDs() {
-		if !slices.ContainsFunc(g.Totals.XIDErrors, func(x gpu.XIDCount) bool { return x.XID == xid }) {
+		if x.board && !slices.ContainsFunc(x.list, func(one gpu.XIDCount) bool { return one.XID == xid }) {
 			emit(0, "xid", formatUint(xid))
 		}
 	}
-	for _, x := range g.Totals.XIDErrors {
-		emit(x.Value, "xid", formatUint(x.XID))
+	for _, one := range x.list {
+		emit(one.Value, "xid", formatUint(one.XID))
 	}
 }
 
 // recentXIDs counts the XIDs of the window, a 0 without an XID where there was none.
-func recentXIDs(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
-	if g.Totals.XIDs.Since.IsZero() {
-		return
-	}
-	window := milliseconds(c.xidWindow)
-	recent := c.of(g.UUID).recentXIDs()
-	if len(recent) == 0 {
+func recentXIDs(x *xidCounts, emit emitFunc) {
+	window := milliseconds(x.window)
+	if len(x.recent) == 0 {
 		emit(0, "window_size_in_ms", window)
 	}
-	for _, xid := range slices.Sorted(maps.Keys(recent)) {
-		emit(recent[xid], "window_size_in_ms", window, "xid", formatUint(xid))
+	for _, xid := range slices.Sorted(maps.Keys(x.recent)) {
+		emit(x.recent[xid], "window_size_in_ms", window, "xid", formatUint(xid))
 	}
 }
 

@@ -46,6 +46,7 @@ func (d *dcgmClock) xid(xid uint64, total float64, after time.Duration) {
 		}
 	}
 	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, gpu.XIDCount{XID: xid, Counter: begun(total), Last: epoch().Add(after)})
+	d.g.Totals.BoardXIDs = d.g.Totals.XIDErrors
 }
 
 func (d *dcgmClock) expect(want string) {
@@ -87,6 +88,37 @@ func TestDCGMLastXID(t *testing.T) {
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="999",err_msg="Unknown Error",gpu="0"} 999
 	`)
+}
+
+// TestDCGMXIDsOfAnInstance: they stand on it, and not on its GPU; they end with it.
+func TestDCGMXIDsOfAnInstance(t *testing.T) {
+	for _, repeat := range []bool{false, true} {
+		d := newDCGMClock(t, Options{RepeatGPUFields: repeat}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
+		d.g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Generation: 1}, {ID: 2, Profile: "3g.20gb", Generation: 1}}
+		d.publish(0)
+		const board = `
+		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
+		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"} 0%s
+		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0%s
+	`
+		const none = `
+		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="%d",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0`
+		d.expect(fmt.Sprintf(board, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
+		ofInstance := []gpu.XIDCount{{XID: 31, Counter: begun(2), Last: epoch().Add(time.Second)}}
+		d.g.Totals.XIDErrors, d.g.Instances[1].XIDErrors = ofInstance, ofInstance
+		d.publish(2 * time.Second)
+		const last = `
+		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31`
+		const recent = `
+		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"`
+		d.expect(fmt.Sprintf(board, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
+		d.publish(10 * time.Minute)
+		d.expect(fmt.Sprintf(board, recent+`} 0`, fmt.Sprintf(none, 1)+last))
+		d.g.Instances = []gpu.GPUInstance{{ID: 2, Profile: "3g.20gb", Generation: 2}}
+		d.publish(11 * time.Minute)
+		d.expect(fmt.Sprintf(board, "", fmt.Sprintf(none, 2)))
+	}
 }
 
 // Nobody listens for the XIDs of a GPU that was never read: that none came is not known.

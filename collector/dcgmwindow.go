@@ -26,7 +26,7 @@ func newDCGMCounts(opts Options, rows []dcgmRow) *dcgmCounts {
 	if c.clockWindow == 0 {
 		c.clockWindow = dcgmWindow
 	}
-	c.wanted = slices.ContainsFunc(rows, func(r dcgmRow) bool { return r.own != nil && r.source == fromCounting })
+	c.wanted = slices.ContainsFunc(rows, func(r dcgmRow) bool { return (r.own != nil || r.xids != nil) && r.source == fromCounting })
 	return c
 }
 
@@ -59,9 +59,16 @@ func (c *dcgmCounts) observe(s *gpu.Snapshot) {
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		n := &dcgmHistory{seen: make(map[uint64]float64, len(g.Totals.XIDErrors))}
+		n := &dcgmHistory{instances: map[gpu.InstanceKey]*xidHistory{}}
 		h := c.of(g.UUID)
-		n.takeXIDs(h, g, xidsSince)
+		n.takeXIDs(&h.xidHistory, g.Totals.BoardXIDs, xidsSince)
+		for k := range g.Instances {
+			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
+				of := &xidHistory{}
+				of.takeXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
+				n.instances[g.Key(gi)] = of
+			}
+		}
 		n.takeClocks(h, g, s.Time.Add(-c.clockWindow))
 		next[g.UUID] = n
 	}
@@ -72,13 +79,19 @@ func (c *dcgmCounts) observe(s *gpu.Snapshot) {
 
 // dcgmHistory is what the windows hold of one GPU. It is not modified once it can be read.
 type dcgmHistory struct {
-	xids []xidBurst
-	seen map[uint64]float64 // how often each XID was seen altogether
+	xidHistory                                 // those of instances aside
+	instances  map[gpu.InstanceKey]*xidHistory // of those that had one
 
 	clocks   []clockReading // those at which something held the clocks down, in their order
 	begun    [clockEventReasons]uint64
 	lastRead time.Time // zero: the clocks were never read
 	active   gpu.ClockEvents
+}
+
+// xidHistory is what the window holds of a GPU's or a GPU instance's XIDs.
+type xidHistory struct {
+	xids []xidBurst
+	seen map[uint64]float64 // how often each XID was seen altogether
 }
 
 // clockEventReasons is how many reasons dcgm-exporter names.
@@ -96,14 +109,18 @@ type clockReading struct {
 	events gpu.ClockEvents
 }
 
-// takeXIDs fills the window that begins after since.
-func (h *dcgmHistory) takeXIDs(before *dcgmHistory, g *gpu.GPU, since time.Time) {
+// takeXIDs fills the window that begins after since from how often each XID was seen altogether. before is nil if there is none.
+func (h *xidHistory) takeXIDs(before *xidHistory, counts []gpu.XIDCount, since time.Time) {
+	if before == nil {
+		before = &xidHistory{}
+	}
 	for _, b := range before.xids {
 		if b.at.After(since) {
 			h.xids = append(h.xids, b)
 		}
 	}
-	for _, x := range g.Totals.XIDErrors {
+	h.seen = make(map[uint64]float64, len(counts))
+	for _, x := range counts {
 		h.seen[x.XID] = x.Value
 		if fresh := x.Value - before.seen[x.XID]; fresh > 0 && x.Last.After(since) {
 			h.xids = append(h.xids, xidBurst{at: x.Last, xid: x.XID, count: fresh})
@@ -134,8 +151,11 @@ func (h *dcgmHistory) takeClocks(before *dcgmHistory, g *gpu.GPU, since time.Tim
 	h.lastRead, h.active = g.LastRead, events
 }
 
-// recentXIDs counts each XID of the window.
-func (h *dcgmHistory) recentXIDs() map[uint64]float64 {
+// recentXIDs counts each XID of the window. A nil history holds none.
+func (h *xidHistory) recentXIDs() map[uint64]float64 {
+	if h == nil {
+		return nil
+	}
 	counts := make(map[uint64]float64, len(h.xids))
 	for _, b := range h.xids {
 		counts[b.xid] += b.count

@@ -40,5 +40,5 @@ func writeMedia(k *sink, f *family, l labels, m *gpu.Media) {
 // dcgm-exporter's names. It is safe for concurrent use.
 func (c *Collector) ServesMedia() bool {
 	return slices.ContainsFunc(c.groups, func(g enabledGroup) bool { return g.name == groupMedia }) ||
-		c.dcgm != nil && slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media })
+		c.dcgm != nil && slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })
 }

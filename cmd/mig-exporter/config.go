@@ -61,6 +61,7 @@ type Config struct {
 	CountersLenient bool
 	RepeatGPUFields bool
 	HostnameLabel   collector.HostnameLabel
+	DCGMNodeName    string // value of that label; empty: Hostname
 	// XIDWindow and ClockEventsWindow are those of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT.
 	XIDWindow, ClockEventsWindow time.Duration
 

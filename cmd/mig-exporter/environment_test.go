@@ -105,15 +105,16 @@ func TestIneffective(t *testing.T) {
 // TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's, another after each
 // restart.
 func TestHostnameInAPod(t *testing.T) {
-	for _, tt := range []struct{ env, args, want string }{
-		{"", "", ""},
-		{"NODE_NAME=gpu-7", "", "gpu-7"},
-		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8"},
-		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", ""}, // that of the scenario
+	for _, tt := range []struct{ env, args, want, label string }{
+		{"", "", "", ""},
+		{"", "--kubernetes.node-name=gpu-8", "gpu-8", ""}, // the label is the host name then
+		{"NODE_NAME=gpu-7", "", "gpu-7", "gpu-7"},
+		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8", "gpu-7"},
+		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", "", "gpu-7"}, // the host name is that of the scenario
 	} {
 		inv, err := parse(strings.Fields(tt.args), environment(tt.env))
-		if err != nil || inv.Config.Hostname != tt.want {
-			t.Errorf("%q %q: %q, %v; want %q", tt.env, tt.args, inv.Config.Hostname, err, tt.want)
+		if err != nil || inv.Config.Hostname != tt.want || inv.Config.DCGMNodeName != tt.label {
+			t.Errorf("%q %q: %q, label %q, %v; want %q, %q", tt.env, tt.args, inv.Config.Hostname, inv.Config.DCGMNodeName, err, tt.want, tt.label)
 		}
 	}
 	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil, nil)

@@ -78,13 +78,22 @@ func TestProfilingByDCGMIsPaused(t *testing.T) {
 	p.seconds(10).expectProfiled(t, "resumed", busy)
 }
 
-// TestDCGMWithoutRights: an embedded engine does not start without root's rights if a GPU is in MIG mode.
+// TestDCGMWithoutRights: an engine in the process does not start without root while MIG is on. What to do is said, and it is not
+// tried for ever.
 func TestDCGMWithoutRights(t *testing.T) {
-	p := profiledNode(t, "{at: 0s, kind: dcgm-requires-root}")
-	p.seconds(20).expectProfiled(t, "without rights", -1)
-	if said := p.said("DCGM initialization error"); said != 1 {
-		t.Errorf("said %d times:\n%s", said, p.logText())
+	p := profiledNode(t, "{at: 0s, for: 200s, kind: dcgm-requires-root}")
+	s := p.seconds(150)
+	s.expectProfiled(t, "without rights", -1)
+	s.expect(t, "without rights", 0, "mig_exporter_source_up", `source="dcgm"`)
+	if said := p.said("run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"); said != 2 {
+		t.Errorf("said %d times, want two: at first, and that three starts were all:\n%s", said, p.logText())
 	}
+	calls := s.of("mig_exporter_driver_calls_total", `source="dcgm"`)
+	if later := p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`); len(calls) != 1 || later[0] != calls[0] || calls[0] != 3 {
+		t.Errorf("%v calls of DCGM, then %v; want 3", calls, later)
+	}
+	p.hangUp("Nothing was reloaded")
+	p.seconds(10).expectProfiled(t, "with rights, after a reload", busy)
 }
 
 func TestProfilingCountersThatCannotBe(t *testing.T) {

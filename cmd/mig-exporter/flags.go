@@ -65,9 +65,9 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
 	}
+	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
 	if cfg.Driver == driverNVML {
-		nodeName, _ := lookup(nodeNameVariable)
-		cfg.Hostname = cmp.Or(cfg.NodeName, nodeName)
+		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
 	}
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on
@@ -133,7 +133,7 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "profiling.source", "Where activity comes from: auto (for each GPU, GPM where the driver has it for it, else DCGM), "+
-		"gpm, dcgm or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
+		"gpm, dcgm (GPM where DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
 	enumFlag(app, "dcgm.mode", "How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
 		"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
 	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").StringVar(&cfg.DCGMAddress)

@@ -40,6 +40,7 @@ type node struct {
 	reviewer server.Reviewer
 
 	profilerCalls func() uint64  // nil with it
+	retryProfiler func()         // nil with it
 	simulated     *sim.Node      // nil for this machine and a replay
 	clock         movable        // nil for this machine
 	polled        func()         // nil, or to be called after each poll

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
@@ -19,9 +20,9 @@ func (n *node) openProfiler(cfg *Config) {
 		return
 	}
 	mode := dcgmsrc.Mode(cfg.DCGMMode)
-	engine := dcgmsrc.Open(mode, cfg.DCGMAddress)
+	engine, user := dcgmsrc.Open(mode, cfg.DCGMAddress), os.Geteuid
 	if n.simulated != nil && mode == dcgmsrc.ModeEmbedded {
-		engine = dcgmface.New(n.simulated)
+		engine, user = dcgmface.New(n.simulated), n.simulatedUser
 	}
 	source := dcgmsrc.New(engine, dcgmsrc.Options{
 		Mode:       mode,
@@ -29,12 +30,24 @@ func (n *node) openProfiler(cfg *Config) {
 		Interval:   max(cfg.PollInterval, leastProfilingInterval),
 		Everything: cfg.Profiling == profilingDCGM,
 		Now:        n.now,
+		User:       user,
 		Logger:     n.logger,
 	})
-	n.profiler, n.profilerCalls, n.releaser = source, source.Calls, source
+	n.profiler, n.profilerCalls, n.retryProfiler, n.releaser = source, source.Calls, source.Retry, source
 	n.closers = append(n.closers, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
 		return source.Close(ctx)
 	})
+}
+
+// nobody is a user that is not root.
+const nobody = 65534
+
+// simulatedUser is the user that the program runs as on a simulated node.
+func (n *node) simulatedUser() int {
+	if n.simulated.HostEngine().NonRoot {
+		return nobody
+	}
+	return 0
 }

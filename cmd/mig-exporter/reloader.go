@@ -17,6 +17,7 @@ import (
 // reloader reads again the files that may change while the program runs.
 type reloader struct {
 	files  []*reloadable
+	retry  func() // nil, or what a signal tries again beside the files
 	logger log.Logger
 }
 
@@ -56,7 +57,7 @@ var errLate = errors.New("its file system does not answer")
 
 // newReloader lists the files that the flags name.
 func newReloader(cfg *Config, x *exporter) *reloader {
-	r := &reloader{logger: x.logger}
+	r := &reloader{logger: x.logger, retry: x.node.retryProfiler}
 	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
 		r.files = append(r.files, &reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
 			read: func() (inForce, error) { return x.readCounters(cfg) }})
@@ -88,6 +89,9 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			return nil
 		case s := <-signals:
 			level.Info(r.logger).Log("msg", "Reading files again", "signal", s, "files", len(r.files))
+			if r.retry != nil {
+				r.retry()
+			}
 			r.reload(ctx)
 		}
 	}

@@ -87,7 +87,8 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 	x.source = nvmlsrc.New(node.library, nvmlsrc.Options{
 		Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
-		Media: func() bool { return x.metrics.ServesMedia() },
+		Media:  func() bool { return x.metrics.ServesMedia() },
+		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
 	if err := x.openMetrics(cfg); err != nil {
 		x.close()
@@ -143,6 +144,7 @@ func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profil
 		Counters:        counters,
 		RepeatGPUFields: cfg.RepeatGPUFields,
 		HostnameLabel:   cfg.HostnameLabel,
+		NodeName:        cfg.DCGMNodeName,
 		XIDWindow:       cfg.XIDWindow, ClockEventsWindow: cfg.ClockEventsWindow,
 	})
 }

@@ -18,7 +18,7 @@ func unserved() []alias {
 		{name: "config-file", env: "DCGM_EXPORTER_CONFIG_FILE", verdict: refused, accepted: []string{""},
 			advice: "give its settings as flags or environment variables"},
 		{name: "devices", short: "d", env: "DCGM_EXPORTER_DEVICES_STR", verdict: refused, accepted: []string{"f", "g+i"},
-			advice: "all GPUs and their instances are served, as with f and g+i; drop series with metric_relabel_configs"},
+			advice: "GPUs and GPU instances are served always, a GPU's own values once; drop series with metric_relabel_configs"},
 		{name: "use-old-namespace", short: "o", env: "DCGM_EXPORTER_USE_OLD_NAMESPACE", switches: true, verdict: refused,
 			accepted: []string{"false"}, advice: "the names of dcgm-exporter 1.x are not served; change the queries"},
 		{name: "replace-blanks-in-model-name", short: "rbmn", env: "DCGM_EXPORTER_REPLACE_BLANKS_IN_MODEL_NAME", switches: true,

@@ -106,10 +106,11 @@ func (s *Source) locate(now time.Time) error {
 	return nil
 }
 
-// readHierarchy reads the instances of all GPUs; false where the engine tells none of any.
+// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says why.
 func (s *Source) readHierarchy() (bool, error) {
 	s.calls.Add(1)
 	tree, err := s.session.Hierarchy(s.tree[:0])
+	s.treeErr = nil
 	switch {
 	case err == nil:
 		s.tree = tree
@@ -117,10 +118,8 @@ func (s *Source) readHierarchy() (bool, error) {
 		return false, err
 	default:
 		s.tree = s.tree[:0]
-		for _, g := range s.wanted {
-			if len(g.Instances) > 0 && !errors.Is(err, gpu.ErrNotSupported) {
-				s.complain(s.units[g.UUID], err)
-			}
+		if !errors.Is(err, gpu.ErrNotSupported) {
+			s.treeErr = err
 		}
 	}
 	return err == nil, nil
@@ -164,22 +163,39 @@ func (s *Source) watchBoards() error {
 	return nil
 }
 
-// complain logs what keeps a GPU from being profiled, once until it changes or ends. That rights are missing is said
-// once for all GPUs, with what to do.
+// complain logs what keeps a GPU from being profiled, once until it changes or ends. What is the same for all GPUs is said once,
+// with what to do.
 func (s *Source) complain(u *unit, err error) {
 	text := err.Error()
 	if text == u.said {
 		return
 	}
 	u.said = text
-	if errors.Is(err, ErrRequiresRoot) {
-		if !s.saidRoot {
-			s.saidRoot = true
-			level.Error(s.opts.Logger).Log("msg", "DCGM may not profile: "+s.rootAdvice(), "gpu", u.id, "err", err)
+	for _, common := range []struct {
+		err  error
+		text string
+	}{
+		{ErrRequiresRoot, "DCGM may not profile: " + s.rootAdvice()},
+		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " + s.place() + " and restart it"},
+	} {
+		if !errors.Is(err, common.err) {
+			continue
+		}
+		if !errors.Is(s.advised, common.err) {
+			s.advised = common.err
+			level.Error(s.opts.Logger).Log("msg", common.text, "gpu", u.id, "err", err)
 		}
 		return
 	}
 	level.Warn(s.opts.Logger).Log("msg", "DCGM does not profile a GPU", "gpu", u.id, "err", err)
+}
+
+// place says where the engine runs.
+func (s *Source) place() string {
+	if s.opts.Mode == ModeEmbedded {
+		return "where this program runs"
+	}
+	return "where the nv-hostengine at " + s.opts.Address + " runs"
 }
 
 func (s *Source) rootAdvice() string {

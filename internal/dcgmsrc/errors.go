@@ -10,8 +10,16 @@ import (
 
 // The errors of a host engine. They are wrapped together with those of package gpu that say the same.
 var (
-	// ErrNoLibrary: libdcgm.so.4 cannot be loaded.
+	// ErrNoLibrary: there is no libdcgm.so.4.
 	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or set --dcgm.mode=off")
+	// ErrLibrary: there is a libdcgm.so.4 that cannot be used.
+	ErrLibrary = errors.New("libdcgm.so.4 cannot be loaded")
+	// ErrVersion: the library, the engine or this program understands another version of the API.
+	ErrVersion = errors.New("DCGM has another version of the API")
+	// ErrStart: an engine within this process did not start.
+	ErrStart = errors.New("DCGM did not start")
+	// ErrNoModule: the engine has no profiling module. DCGM 4 has it in a package of its own, which GPUs without GPM need.
+	ErrNoModule = errors.New("the profiling module of DCGM is not loaded")
 	// ErrConnection: the engine does not answer, or it has closed the connection.
 	ErrConnection = errors.New("no connection to the DCGM host engine")
 	// ErrRequiresRoot: the engine may not profile.
@@ -23,7 +31,7 @@ var (
 	// ErrNotWatched: the engine has forgotten a watch.
 	ErrNotWatched = errors.New("not watched by the DCGM host engine")
 	// ErrStale: the engine's hierarchy goes on to be of another layout.
-	ErrStale = errors.New("the DCGM host engine has other instances than the driver: restart it after a change of the MIG mode")
+	ErrStale = errors.New("the DCGM host engine lists other instances than the driver")
 	// ErrGone: the engine does not know a group or an entity (any more).
 	ErrGone = errors.New("not known to the DCGM host engine")
 )
@@ -42,8 +50,9 @@ type failure struct {
 // the text alone of most.
 func failures() []failure {
 	return []failure{
-		{0, "libdcgm.so.4 not found", [2]error{ErrNoLibrary, gpu.ErrUnavailable}},
-		{-25, "dcgm library could not be found", [2]error{ErrNoLibrary, gpu.ErrUnavailable}},
+		{-7, "dcgm initialization error", [2]error{ErrStart, gpu.ErrUnavailable}},
+		{-12, "api version mismatch", [2]error{ErrVersion, gpu.ErrUnavailable}},
+		{-25, "dcgm library could not be found", [2]error{ErrLibrary, gpu.ErrUnavailable}},
 		{-21, "connection invalid/disconnected", [2]error{ErrConnection, gpu.ErrUnavailable}},
 		{-10, "object is in an undefined state", [2]error{ErrConnection, gpu.ErrUnavailable}},
 		{-11, "timeout", [2]error{ErrConnection, gpu.ErrTimeout}},
@@ -60,7 +69,7 @@ func failures() []failure {
 		{-6, "feature not supported", [2]error{gpu.ErrNotSupported}},
 		{-22, "gpu is not supported by dcgm", [2]error{gpu.ErrNotSupported}},
 		{-23, "incompatible with each other", [2]error{gpu.ErrNotSupported}},
-		{-33, "module of dcgm that is not currently loaded", [2]error{gpu.ErrNotSupported}},
+		{-33, "module of dcgm that is not currently loaded", [2]error{ErrNoModule, gpu.ErrNotSupported}},
 		{-36, "profiling is not supported", [2]error{gpu.ErrNotSupported}},
 		{-18, "gpu is lost", [2]error{gpu.ErrLost}},
 		{-19, "gpu requires reset", [2]error{gpu.ErrResetRequired}},
@@ -92,4 +101,4 @@ func says(text, part string) bool {
 }
 
 // lost tells whether the connection is of no more use.
-func lost(err error) bool { return errors.Is(err, ErrConnection) }
+func lost(err error) bool { return errors.Is(err, ErrConnection) || errors.Is(err, ErrVersion) }

@@ -152,12 +152,12 @@ func (e *fakeEngine) Latest(to []Value, entities []Entity, fields []uint16) ([]V
 
 func (e *fakeEngine) Close() error { e.closed++; e.restart(); return e.ask("close") }
 
-// add puts an instance, and a compute instance that takes it whole, into the hierarchy.
-func (e *fakeEngine) add(device int, entity uint32, instance gpu.InstanceID, slices int) {
+// add puts an instance, and a compute instance of some of its slices, into the hierarchy.
+func (e *fakeEngine) add(device int, entity uint32, instance gpu.InstanceID, slices, part int) {
 	id := e.devices[device].UUID
 	e.tree = append(e.tree,
 		MIGEntity{Entity: Entity{LevelInstance, entity}, GPU: id, Instance: uint32(instance), Compute: 0xffffffff, Slices: slices},
-		MIGEntity{Entity: Entity{LevelCompute, entity}, GPU: id, Instance: uint32(instance), Slices: slices})
+		MIGEntity{Entity: Entity{LevelCompute, entity}, GPU: id, Instance: uint32(instance), Slices: part})
 }
 
 // harness drives a Source as the poll loop does.
@@ -167,26 +167,32 @@ type harness struct {
 	source *Source
 	node   gpu.Snapshot
 	lines  strings.Builder
+	user   int // that the process runs as
 }
 
 func harnessOf(t *testing.T, e *fakeEngine, everything bool) *harness {
 	h := &harness{T: t, engine: e}
-	h.source = New(e, Options{
-		Mode: ModeRemote, Address: "localhost:5555", Everything: everything, Logger: log.NewLogfmtLogger(&h.lines),
-		Now: func() time.Time { return e.now },
-	})
+	h.use(Options{Mode: ModeRemote, Address: "localhost:5555", Everything: everything})
 	for i, d := range e.devices {
 		h.node.GPUs = append(h.node.GPUs, gpu.GPU{Facts: gpu.Facts{UUID: d.UUID, Index: i}, Up: true, MIG: gpu.MIGState{LayoutGeneration: 1}})
 	}
 	return h
 }
 
-// cut gives a GPU of the Snapshot an instance with a compute instance.
-func (h *harness) cut(index int, id gpu.InstanceID, slices int) {
+// use makes a Source with options.
+func (h *harness) use(opts Options) {
+	opts.Logger, opts.User = log.NewLogfmtLogger(&h.lines), func() int { return h.user }
+	opts.Now = func() time.Time { return h.engine.now }
+	h.source = New(h.engine, opts)
+}
+
+// cut gives a GPU of the Snapshot an instance with a compute instance of some of its slices.
+func (h *harness) cut(index int, id gpu.InstanceID, slices, part int) {
 	g := &h.node.GPUs[index]
+	g.MIG.Enabled = gpu.Some(true)
 	g.Instances = append(g.Instances, gpu.GPUInstance{
 		ID: id, ComputeSlices: gpu.Some(slices), Placement: gpu.Some(gpu.Placement{Start: int(id), Size: 1}),
-		Computes: []gpu.ComputeInstance{{ComputeSlices: gpu.Some(slices)}},
+		Computes: []gpu.ComputeInstance{{ComputeSlices: gpu.Some(part)}},
 	})
 }
 

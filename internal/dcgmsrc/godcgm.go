@@ -18,7 +18,7 @@ type library struct {
 	address string
 
 	mu     sync.Mutex
-	pinned bool
+	loaded *loaded // nil: not yet
 	open   bool
 }
 
@@ -33,46 +33,40 @@ func (l *library) Connect() (Session, error) {
 	if l.open {
 		return nil, fmt.Errorf("connect to DCGM: %w: the last connection has not been closed", gpu.ErrUnavailable)
 	}
-	if err := l.pin(); err != nil {
-		return nil, err
-	}
-	if l.mode == ModeEmbedded {
-		if _, err := dcgm.Init(dcgm.Embedded); err != nil {
-			return nil, translate("start DCGM", err)
-		}
-	} else {
-		address, err := ParseAddress(l.address)
+	if l.loaded == nil {
+		loaded, err := loadLibrary()
 		if err != nil {
 			return nil, err
 		}
-		socket := "0"
-		if address.Unix {
-			socket = "1"
-		}
-		if _, err := dcgm.Init(dcgm.Standalone, address.Target, socket); err != nil {
-			return nil, translate("connect to DCGM at "+address.String(), err)
-		}
+		l.loaded = loaded
+	}
+	if err := l.begin(); err != nil {
+		return nil, err
 	}
 	l.open = true
 	return &session{library: l}, nil
 }
 
-// pin keeps libdcgm in the process. go-dcgm unloads it with every shutdown, also where disconnecting failed and the
-// library's threads still run its code. An Init without an address loads the library, refuses, and never unloads it.
-func (l *library) pin() error {
-	if l.pinned {
-		return nil
+// begin starts an engine within this process, or connects to one.
+func (l *library) begin() error {
+	if l.mode == ModeEmbedded {
+		_, err := dcgm.Init(dcgm.Embedded)
+		return l.translate("start DCGM", err)
 	}
-	_, err := dcgm.Init(dcgm.Standalone)
-	if err := translate("load DCGM", err); errors.Is(err, ErrNoLibrary) {
+	address, err := ParseAddress(l.address)
+	if err != nil {
 		return err
 	}
-	l.pinned = true
-	return nil
+	socket := "0"
+	if address.Unix {
+		socket = "1"
+	}
+	_, err = dcgm.Init(dcgm.Standalone, address.Target, socket)
+	return l.translate("connect to DCGM at "+address.String(), err)
 }
 
 // translate makes one of this package's errors out of go-dcgm's.
-func translate(op string, err error) error {
+func (l *library) translate(op string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -81,7 +75,11 @@ func translate(op string, err error) error {
 	if errors.As(err, &coded) {
 		code = int(coded.Code)
 	}
-	return Translate(op, code, err.Error())
+	err = Translate(op, code, err.Error())
+	if errors.Is(err, ErrVersion) {
+		return l.explainVersion(err)
+	}
+	return err
 }
 
 type session struct {
@@ -94,7 +92,7 @@ func (s *session) Close() error {
 	s.library.mu.Lock()
 	defer s.library.mu.Unlock()
 	s.library.open = false
-	return translate("disconnect from DCGM", dcgm.Shutdown())
+	return s.library.translate("disconnect from DCGM", dcgm.Shutdown())
 }
 
 const (
@@ -105,7 +103,7 @@ const (
 func (s *session) Devices() ([]Device, error) {
 	ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
 	if err != nil {
-		return nil, translate("list GPUs", err)
+		return nil, s.library.translate("list GPUs", err)
 	}
 	list := make([]Device, 0, len(ids))
 	for _, id := range ids {
@@ -121,22 +119,20 @@ func (s *session) Devices() ([]Device, error) {
 func uuidOf(id uint) gpu.UUID {
 	values, err := dcgm.EntitiesGetLatestValues(
 		[]dcgm.GroupEntityPair{{EntityGroupId: dcgm.FE_GPU, EntityId: id}}, []dcgm.Short{fieldUUID}, liveData)
-	if err == nil && len(values) == 1 && values[0].Status == 0 && values[0].StringValue != nil {
-		if uuid, err := gpu.ParseUUID(*values[0].StringValue); err == nil { // not so for blanks: "<<<NULL>>>"
-			return uuid
-		}
-	}
-	info, err := dcgm.GetDeviceInfo(id)
-	if err != nil && info.UUID == "" {
+	if err != nil || len(values) != 1 || values[0].Status != 0 || values[0].StringValue == nil {
 		return ""
 	}
-	return gpu.UUID(info.UUID)
+	uuid, err := gpu.ParseUUID(*values[0].StringValue)
+	if err != nil { // a blank: "<<<NULL>>>"
+		return ""
+	}
+	return uuid
 }
 
 func (s *session) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 	h, err := dcgm.GetGPUInstanceHierarchy()
 	if err != nil {
-		return to, translate("read the MIG hierarchy", err)
+		return to, s.library.translate("read the MIG hierarchy", err)
 	}
 	for i := range min(h.Count, uint(len(h.EntityList))) {
 		e := &h.EntityList[i]
@@ -171,7 +167,7 @@ func groupOf(l Level) dcgm.Field_Entity_Group {
 func (s *session) CreateFieldGroup(name string, fields []uint16) (FieldGroup, error) {
 	f, err := dcgm.FieldGroupCreate(name, s.shorts(fields))
 	if err != nil {
-		return 0, translate("create field group", err)
+		return 0, s.library.translate("create field group", err)
 	}
 	return FieldGroup(f.GetHandle()), nil
 }
@@ -187,13 +183,13 @@ func (s *session) shorts(fields []uint16) []dcgm.Short {
 func (s *session) DestroyFieldGroup(f FieldGroup) error {
 	var h dcgm.FieldHandle
 	h.SetHandle(uintptr(f))
-	return translate("destroy field group", dcgm.FieldGroupDestroy(h))
+	return s.library.translate("destroy field group", dcgm.FieldGroupDestroy(h))
 }
 
 func (s *session) CreateGroup(name string) (Group, error) {
 	g, err := dcgm.CreateGroup(name)
 	if err != nil {
-		return 0, translate("create group", err)
+		return 0, s.library.translate("create group", err)
 	}
 	return Group(g.GetHandle()), nil
 }
@@ -205,24 +201,24 @@ func group(g Group) dcgm.GroupHandle {
 }
 
 func (s *session) AddToGroup(g Group, e Entity) error {
-	return translate("add to group", dcgm.AddEntityToGroup(group(g), groupOf(e.Level), uint(e.ID)))
+	return s.library.translate("add to group", dcgm.AddEntityToGroup(group(g), groupOf(e.Level), uint(e.ID)))
 }
 
 func (s *session) DestroyGroup(g Group) error {
-	return translate("destroy group", dcgm.DestroyGroup(group(g)))
+	return s.library.translate("destroy group", dcgm.DestroyGroup(group(g)))
 }
 
 // Watch keeps one sample: the latest is all that is read.
 func (s *session) Watch(g Group, f FieldGroup, every time.Duration) error {
 	var h dcgm.FieldHandle
 	h.SetHandle(uintptr(f))
-	return translate("watch", dcgm.WatchFieldsWithGroupEx(h, group(g), every.Microseconds(), 0, 1))
+	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(h, group(g), every.Microseconds(), 0, 1))
 }
 
 func (s *session) Unwatch(g Group, f FieldGroup) error {
 	var h dcgm.FieldHandle
 	h.SetHandle(uintptr(f))
-	return translate("unwatch", dcgm.UnwatchFields(h, group(g)))
+	return s.library.translate("unwatch", dcgm.UnwatchFields(h, group(g)))
 }
 
 func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error) {
@@ -232,7 +228,7 @@ func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Valu
 	}
 	values, err := dcgm.EntitiesGetLatestValues(s.pairs, s.shorts(fields), 0)
 	if err != nil {
-		return to, translate("read values", err)
+		return to, s.library.translate("read values", err)
 	}
 	for i := range values {
 		v := &values[i]

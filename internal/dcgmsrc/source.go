@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,8 +30,10 @@ const (
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
 	// settle is for how long the engine's hierarchy may be of a layout that has passed: 1-2 s have been seen.
 	settle = 2 * time.Second
-	// patience is for how long a hierarchy of another layout is taken for one that lags behind.
-	patience = 30 * time.Second
+	// patience is for how long a hierarchy of another layout is taken for one that lags behind. An engine in this process is
+	// started again then, a running one is left to the operator.
+	patience         = 30 * time.Second
+	patienceEmbedded = 10 * time.Second
 	// updateLag is how much later than its interval a value may be taken.
 	updateLag  = time.Second
 	minBackoff = time.Second
@@ -45,7 +49,9 @@ type Options struct {
 	// Everything profiles the GPUs too that the driver itself profiles (by GPM).
 	Everything bool
 	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless told
-	Logger     log.Logger
+	// User returns the effective user id of this process; os.Geteuid unless told.
+	User   func() int
+	Logger log.Logger
 }
 
 // Source profiles GPUs by a DCGM host engine. Profile may be called from any goroutine, by one at a time.
@@ -55,12 +61,14 @@ type Source struct {
 	calls  atomic.Uint64
 	closed atomic.Bool
 	paused atomic.Int32 // Releases that have not been resumed
+	again  atomic.Bool  // Retry was called
 
 	mu       sync.Mutex // held for a cycle, and so for as long as a call hangs
 	session  Session    // nil while not connected
 	retry    backoff
 	lastErr  error
-	saidRoot bool
+	starts   startLimit
+	advised  error // what keeps all GPUs from being profiled and is in the log
 	units    map[gpu.UUID]*unit
 	devices  map[gpu.UUID]uint32
 	looked   backoff // looking for GPUs that the engine does not know
@@ -71,10 +79,14 @@ type Source struct {
 	leftover []*watch     // could not be destroyed yet
 	made     int          // groups, for their names
 	sets     [levels][]uint16
+	ratios   int // how many of a board's fields are ratios; its traffic follows
 	tree     []MIGEntity
-	values   []Value
-	wanted   []*gpu.GPU
-	ids      []Entity
+	treeErr  error // why it could not be read in this cycle
+	// restarted are the layouts for which an engine in this process was started again because it did not follow.
+	restarted map[gpu.UUID]uint64
+	values    []Value
+	wanted    []*gpu.GPU
+	ids       []Entity
 }
 
 // New makes a Source. It connects with the first Profile.
@@ -86,13 +98,17 @@ func New(engine Engine, opts Options) *Source {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+	if opts.User == nil {
+		opts.User = os.Geteuid
+	}
 	if opts.Logger == nil {
 		opts.Logger = log.NewNopLogger()
 	}
-	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*unit{}, devices: map[gpu.UUID]uint32{}}
+	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*unit{}, devices: map[gpu.UUID]uint32{}, restarted: map[gpu.UUID]uint64{}}
 	for l := range s.sets {
 		s.sets[l] = fieldsOf(Level(l))
 	}
+	s.ratios = slices.Index(s.sets[LevelGPU], fieldPCIeTransmit)
 	return s
 }
 
@@ -111,7 +127,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, fmt.Errorf("profile by DCGM: %w: released for a change of the MIG mode", gpu.ErrUnavailable)
 	}
 	now := s.opts.Now()
-	if err := s.connect(now); err != nil {
+	if err := s.connect(snapshot, now); err != nil {
 		return nil, err
 	}
 	answer, err := s.cycle(snapshot, now)
@@ -120,22 +136,58 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, s.failed(err, now)
 	}
 	s.retry = backoff{}
+	s.startOver(now)
 	return answer, nil
 }
 
-// connect connects where it is time for that.
-func (s *Source) connect(now time.Time) error {
+// startOver ends an engine within this process that does not follow a change of a GPU's instances, as none does a change of the MIG
+// mode; the next cycle starts another one, once for each layout. (A running nv-hostengine followed such changes by itself.)
+func (s *Source) startOver(now time.Time) {
+	if s.opts.Mode != ModeEmbedded {
+		return
+	}
+	stale := false
+	for id, u := range s.units {
+		if u.wanted && u.stale(now, patienceEmbedded) && s.restarted[id] != u.layout {
+			s.restarted[id], stale = u.layout, true
+		}
+	}
+	if !stale {
+		return
+	}
+	level.Info(s.opts.Logger).Log("msg", "DCGM in this process lists other instances than the driver; it is started again")
+	if err := s.tearDown(); err != nil {
+		level.Debug(s.opts.Logger).Log("msg", "DCGM in this process did not end well", "err", err)
+	}
+}
+
+// Retry makes the next Profile connect at once if there is no connection, also where an engine is not started any more. It does not
+// block.
+func (s *Source) Retry() { s.again.Store(true) }
+
+// connect connects if it is time for that.
+func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
+	if s.again.Swap(false) {
+		s.retry, s.starts = backoff{}, startLimit{}
+	}
 	if s.session != nil {
 		return nil
 	}
-	if !s.retry.due(now) {
+	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
+		s.retry = backoff{}
+	}
+	if !s.retry.due(now) || s.starts.failed >= maxStarts {
 		return s.lastErr
 	}
 	s.calls.Add(1)
 	session, err := s.engine.Connect()
 	if err != nil {
-		return s.failed(err, now)
+		if s.opts.Mode == ModeEmbedded && leavesThread(err) {
+			s.starts.failed++
+		}
+		return s.failed(s.explainStart(err, snapshot), now)
 	}
+	s.starts.failed = 0
 	s.session = session
 	level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	return nil
@@ -148,6 +200,9 @@ func (s *Source) failed(err error, now time.Time) error {
 	} else {
 		s.lastErr = fmt.Errorf("profile by DCGM: %w: %w", gpu.ErrUnavailable, err)
 	}
+	if s.starts.failed >= maxStarts {
+		s.lastErr = fmt.Errorf("%w; %d starts have failed: the next one is after a change of a MIG mode or layout, or a reload (SIGHUP)", s.lastErr, maxStarts)
+	}
 	s.retry.failed(now)
 	return s.lastErr
 }
@@ -158,7 +213,7 @@ func (s *Source) disconnect() {
 	if err := s.session.Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
 	}
-	s.session, s.boards, s.split, s.leftover, s.looked = nil, nil, false, nil, backoff{}
+	s.session, s.boards, s.split, s.leftover, s.looked, s.advised = nil, nil, false, nil, backoff{}, nil
 	clear(s.units)
 	clear(s.devices)
 	s.named = [levels]bool{}

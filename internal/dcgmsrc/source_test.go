@@ -12,21 +12,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// mixed is a node of one MIG GPU, of two instances, and one whole.
+// mixed is a node of one MIG GPU, of two instances, and one whole. The compute instance of the first is all of it, that of the
+// second a part.
 func mixed(t *testing.T) *harness {
 	e := newFake(uuidA, uuidB)
-	e.add(0, 7, 1, 3)
-	e.add(0, 4, 2, 4)
+	e.add(0, 7, 1, 3, 3)
+	e.add(0, 4, 2, 4, 2)
 	h := harnessOf(t, e, false)
-	h.cut(0, 1, 3)
-	h.cut(0, 2, 4)
+	h.cut(0, 1, 3, 3)
+	h.cut(0, 2, 4, 2)
 	return h
 }
 
 func TestProfile(t *testing.T) {
 	h := mixed(t)
 	got := h.after(5)
-	if groups := h.groups(); groups != "2 ci, 2 gi, 2 gpu" {
+	if groups := h.groups(); groups != "1 ci, 2 gi, 2 gpu" {
 		t.Errorf("groups: %s", groups)
 	}
 	a, b := got[uuidA], got[uuidB]
@@ -37,11 +38,17 @@ func TestProfile(t *testing.T) {
 		checkRatio(t, "board", b.Board.All()[i], Entity{LevelGPU, 1}, field)
 		gi, ci := a.Instances[1], a.Computes[[2]uint32{2, 0}]
 		checkRatio(t, "instance", gi.All()[i], Entity{LevelInstance, 7}, field)
+		whole := a.Computes[[2]uint32{1, 0}]
 		if field != fieldDRAM {
 			checkRatio(t, "compute instance", ci.All()[i], Entity{LevelCompute, 4}, field)
-		} else if ci.DRAM.Present() {
+			checkRatio(t, "compute instance that is all of its GPU instance", whole.All()[i], Entity{LevelInstance, 7}, field)
+		} else if ci.DRAM.Present() || whole.DRAM.Present() {
 			t.Error("a compute instance has no DRAM activity of its own")
 		}
+	}
+	checkRatio(t, "board with instances", &a.Rates.PCIeTransmit, Entity{LevelGPU, 0}, 1009)
+	if a.Board != (gpu.Activity{}) {
+		t.Errorf("the activity of a board with instances was asked for: %+v", a.Board)
 	}
 	rates := []gpu.Opt[float64]{b.Rates.PCIeTransmit, b.Rates.PCIeReceive, b.Rates.NVLinkTransmit, b.Rates.NVLinkReceive}
 	for i, rate := range rates {
@@ -88,7 +95,7 @@ func TestSettle(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := mixed(t)
-			if got := h.after(2)[uuidA]; len(got.Instances) > 0 || !got.Board.SM.Present() {
+			if got := h.after(2)[uuidA]; len(got.Instances) > 0 || !got.Rates.PCIeReceive.Present() {
 				t.Errorf("before it has settled: %+v", got)
 			}
 			if got := h.after(2)[uuidA]; len(got.Instances) != 2 || len(got.Computes) != 2 {
@@ -125,7 +132,7 @@ func TestDisagreement(t *testing.T) {
 		{"other slices", func(h *harness) { h.engine.tree[0].Slices = 2 }, false},
 		{"other slices of a compute instance", func(h *harness) { h.engine.tree[1].Slices = 2 }, false},
 		{"slices unknown", func(h *harness) { h.engine.tree[0].Slices = 0 }, true},
-		{"one too many", func(h *harness) { h.engine.add(0, 9, 9, 1) }, false},
+		{"one too many", func(h *harness) { h.engine.add(0, 9, 9, 1, 1) }, false},
 		{"one too few", func(h *harness) { h.engine.tree = h.engine.tree[2:] }, false},
 		{"twice the same", func(h *harness) { h.engine.tree[2].Instance, h.engine.tree[2].Slices = 1, 3 }, false},
 		{"another GPU's", func(h *harness) { h.engine.tree[0].GPU = uuidB }, false},
@@ -148,12 +155,12 @@ func TestDisagreement(t *testing.T) {
 			h := mixed(t)
 			tt.change(h)
 			got := h.after(8)[uuidA]
-			if (len(got.Instances) > 0) != tt.agrees || !got.Board.SM.Present() {
+			if (len(got.Instances) > 0) != tt.agrees || !got.Rates.PCIeReceive.Present() {
 				t.Errorf("%+v", got)
 			}
 			h.after(60)
 			stale := !tt.agrees && tt.name != "none at all"
-			if n := strings.Count(h.lines.String(), "restart it after a change of the MIG mode"); n != map[bool]int{true: 1}[stale] {
+			if n := strings.Count(h.lines.String(), "restart the nv-hostengine at localhost:5555"); n != map[bool]int{true: 1}[stale] {
 				t.Errorf("said %d times that the hierarchy is stale:\n%s", n, h.lines.String())
 			}
 		})
@@ -204,8 +211,8 @@ func TestChunks(t *testing.T) {
 	e := newFake(uuidA)
 	h := harnessOf(t, e, false)
 	for i := range 40 {
-		e.add(0, uint32(100+i), gpu.InstanceID(i), 1)
-		h.cut(0, gpu.InstanceID(i), 1)
+		e.add(0, uint32(100+i), gpu.InstanceID(i), 2, 1)
+		h.cut(0, gpu.InstanceID(i), 2, 1)
 	}
 	if got := h.after(4)[uuidA]; len(got.Instances) != 40 || len(got.Computes) != 40 || e.biggest != 256 {
 		t.Errorf("%d instances, %d compute instances, %d values at once", len(got.Instances), len(got.Computes), e.biggest)
@@ -236,7 +243,7 @@ func TestOneGPUFails(t *testing.T) {
 				return nil
 			}
 			got := h.after(10)
-			if a := got[uuidA]; a.Board.SM.Present() != tt.board || (len(a.Instances) > 0) != tt.instances || len(a.Computes) != 2 {
+			if a := got[uuidA]; a.Rates.PCIeReceive.Present() != tt.board || (len(a.Instances) > 0) != tt.instances || !a.Computes[[2]uint32{2, 0}].SM.Present() {
 				t.Errorf("its own: %+v", a)
 			}
 			if !got[uuidB].Board.SM.Present() {
@@ -246,7 +253,7 @@ func TestOneGPUFails(t *testing.T) {
 				t.Errorf("said %d times:\n%s", n, h.lines.String())
 			}
 			h.engine.fail = nil
-			if a := h.after(20)[uuidA]; !a.Board.SM.Present() || len(a.Instances) != 2 {
+			if a := h.after(20)[uuidA]; !a.Rates.PCIeReceive.Present() || len(a.Instances) != 2 {
 				t.Errorf("when it is over: %+v", a)
 			}
 			if len(h.engine.groups) > 4 {
@@ -324,7 +331,7 @@ func TestReconnect(t *testing.T) {
 	}
 	h.engine.fail = nil
 	h.engine.now = h.engine.now.Add(time.Minute)
-	if got := h.after(4)[uuidA]; len(got.Instances) != 2 || h.groups() != "2 ci, 2 gi, 2 gpu" {
+	if got := h.after(4)[uuidA]; len(got.Instances) != 2 || h.groups() != "1 ci, 2 gi, 2 gpu" {
 		t.Errorf("%+v, %s", got, h.groups())
 	}
 }
@@ -349,11 +356,11 @@ func TestGroupLimit(t *testing.T) {
 		}
 		return nil
 	}
-	if got := h.after(9); len(got[uuidA].Instances) != 2 || len(got[uuidA].Computes) != 0 || !got[uuidB].Board.SM.Present() {
+	if got := h.after(9); len(got[uuidA].Instances) != 2 || got[uuidA].Computes[[2]uint32{2, 0}].SM.Present() || !got[uuidB].Board.SM.Present() {
 		t.Errorf("%+v", got)
 	}
 	limit = 64
-	if got := h.after(9)[uuidA]; len(got.Computes) != 2 {
+	if got := h.after(9)[uuidA]; !got.Computes[[2]uint32{2, 0}].SM.Present() {
 		t.Errorf("%+v", got)
 	}
 	h.engine.fail = func(op string, _ []Entity) error {

@@ -42,7 +42,11 @@ func TestTranslate(t *testing.T) {
 		text string
 		want []error
 	}{
-		{0, "libdcgm.so.4 not found", []error{ErrNoLibrary, gpu.ErrUnavailable}},
+		{0, "error starting nv-hostengine: DCGM initialization error", []error{ErrStart, gpu.ErrUnavailable}},
+		{0, "error retrieving DCGM MIG hierarchy: API version mismatch", []error{ErrVersion, gpu.ErrUnavailable}},
+		{-12, "", []error{ErrVersion, gpu.ErrUnavailable}},
+		{-25, "DCGM library could not be found", []error{ErrLibrary, gpu.ErrUnavailable}},
+		{0, "error watching fields: This request is serviced by a module of DCGM that is not currently loaded", []error{ErrNoModule, gpu.ErrNotSupported}},
 		{0, "error connecting to nv-hostengine: Host engine connection invalid/disconnected", []error{ErrConnection, gpu.ErrUnavailable}},
 		{0, "error retrieving DCGM MIG hierarchy: Object is in an undefined state", []error{ErrConnection, gpu.ErrUnavailable}},
 		{0, "Timeout", []error{ErrConnection, gpu.ErrTimeout}},
@@ -69,7 +73,7 @@ func TestTranslate(t *testing.T) {
 				t.Errorf("%d %q: %v, want %v", tt.code, tt.text, err, want)
 			}
 		}
-		if lost(err) != errors.Is(tt.want[0], ErrConnection) || !strings.HasPrefix(err.Error(), "try: ") {
+		if lost(err) != (tt.want[0] == ErrConnection || tt.want[0] == ErrVersion) || !strings.HasPrefix(err.Error(), "try: ") {
 			t.Errorf("%d %q: %v", tt.code, tt.text, err)
 		}
 	}

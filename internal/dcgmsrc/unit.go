@@ -22,7 +22,9 @@ type unit struct {
 	differs time.Time // since when they have not; zero: they do
 	nodes   []node    // GPU instances, then compute instances, by id
 	next    []node
-	byLevel [levels][]Entity // of the nodes
+	byLevel [levels][]Entity // of the nodes that are watched
+	rolled  bool             // the activity of the board is made of its instances' by others: only its traffic is read
+	unread  error            // why the hierarchy of its instances could not be read
 
 	board   *watch // its own, where boards are not watched together
 	watches [levels]*watch
@@ -37,6 +39,7 @@ type node struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
+	whole             bool // a compute instance that is all of its GPU instance: it is not watched, its values are those
 }
 
 // follow maps the instances anew by the hierarchy. Where the layout, or the mapping, is another one, or the hierarchy
@@ -57,11 +60,17 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 	slices.SortFunc(u.next, func(a, b node) int {
 		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance), cmp.Compare(a.compute, b.compute))
 	})
+	markWhole(u.next)
+	u.rolled = g.MIG.Enabled.Or(false) && slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.Computes) > 0 })
+	u.unread = nil
+	if len(g.Instances) > 0 {
+		u.unread = s.treeErr
+	}
 	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
 	u.agreed = mapped && agree(g, u.next)
 	if u.agreed || !mapped {
 		u.differs = time.Time{}
-	} else if u.differs.IsZero() {
+	} else if u.differs.IsZero() || u.layout != g.MIG.LayoutGeneration {
 		u.differs = now
 	}
 	if same && u.agreed {
@@ -73,9 +82,30 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 		u.byLevel[l] = u.byLevel[l][:0]
 	}
 	for _, n := range u.nodes {
-		u.byLevel[n.entity.Level] = append(u.byLevel[n.entity.Level], n.entity)
+		if !n.whole {
+			u.byLevel[n.entity.Level] = append(u.byLevel[n.entity.Level], n.entity)
+		}
 	}
 	return s.releaseInstances(u)
+}
+
+// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs, so the same values, but for those
+// of the memory, which no compute instance has.
+func markWhole(nodes []node) {
+	for i := range nodes {
+		n := &nodes[i]
+		if n.entity.Level != LevelCompute {
+			continue
+		}
+		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi node) bool {
+			return gi.entity.Level == LevelInstance && gi.instance == n.instance && gi.slices == n.slices
+		})
+	}
+}
+
+// stale reports whether the hierarchy has been of another layout for longer than a time.
+func (u *unit) stale(now time.Time, limit time.Duration) bool {
+	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
 // settled tells whether the instances may be watched: not before the settle time has passed, nor before a value of them
@@ -163,8 +193,11 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			failed = err
 		}
 	}
-	if failed == nil && !u.differs.IsZero() && now.Sub(u.differs) >= patience {
-		failed = fmt.Errorf("map instances: %w", ErrStale)
+	if failed == nil {
+		failed = u.unread
+	}
+	if failed == nil && u.stale(now, patience) {
+		failed = fmt.Errorf("map instances: %w: %s", ErrStale, s.staleAdvice())
 	}
 	switch {
 	case failed != nil:
@@ -174,6 +207,13 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	}
 	r.finish()
 	return p, watched, nil
+}
+
+func (s *Source) staleAdvice() string {
+	if s.opts.Mode == ModeEmbedded {
+		return "the DCGM in this process was started again and does so still; restart this program"
+	}
+	return fmt.Sprintf("it has not followed a change for %s; restart the nv-hostengine at %s", patience, s.opts.Address)
 }
 
 // watchUnit watches the board where it is to have its own watch, and the instances as soon as they have settled.

@@ -56,6 +56,9 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 		entities = s.ids
 	}
 	fields := s.sets[w.level]
+	if w.level == LevelGPU && r.unit.rolled {
+		fields = fields[s.ratios:]
+	}
 	for most := maxValues / len(fields); len(entities) > 0; {
 		part := entities[:min(most, len(entities))]
 		entities = entities[len(part):]
@@ -133,16 +136,21 @@ func (r *reading) finish() {
 	if u.watches[LevelInstance] != nil {
 		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
 	}
-	if u.watches[LevelCompute] != nil {
-		p.Computes = make(map[[2]uint32]gpu.Activity, len(u.byLevel[LevelCompute]))
+	if p.Instances != nil || u.watches[LevelCompute] != nil {
+		p.Computes = make(map[[2]uint32]gpu.Activity, len(u.nodes)-len(u.byLevel[LevelInstance]))
 	}
-	for i, n := range u.nodes {
+	for i, n := range u.nodes { // GPU instances come first
+		a := u.read[i]
+		if n.whole {
+			a = p.Instances[gpu.InstanceID(n.instance)]
+			a.DRAM = gpu.None[float64]()
+		}
 		switch {
-		case u.read[i] == gpu.Activity{}:
+		case a == gpu.Activity{}:
 		case n.entity.Level == LevelInstance:
-			p.Instances[gpu.InstanceID(n.instance)] = u.read[i]
+			p.Instances[gpu.InstanceID(n.instance)] = a
 		case n.entity.Level == LevelCompute:
-			p.Computes[[2]uint32{n.instance, n.compute}] = u.read[i]
+			p.Computes[[2]uint32{n.instance, n.compute}] = a
 		}
 	}
 }

@@ -139,6 +139,7 @@ type ReasonSeconds struct {
 type Totals struct {
 	XIDs                          Counter
 	XIDErrors                     []XIDCount // by XID
+	BoardXIDs                     []XIDCount // those of them that named no GPU instance
 	ReadErrors                    []ErrorCount
 	ClockEvents                   []ReasonSeconds // empty where the driver tells none
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes

@@ -151,13 +151,39 @@ func (q *eventQueue) waitForEvents() {
 func (q *eventQueue) current() *queueSet {
 	q.mu.Lock()
 	set := q.set
-	spoilt := set != nil && set.spoilt
+	spoilt, released := set != nil && set.spoilt, set != nil && set.released
 	q.mu.Unlock()
-	if spoilt {
+	switch {
+	case spoilt:
 		q.dropSet()
 		return nil
+	case released:
+		return q.replaceSet(set)
 	}
 	return set
+}
+
+// maxSetGap is how long the other GPUs may be in no set before events count as lost.
+const maxSetGap = time.Second
+
+// replaceSet replaces a set that was released, after it has delivered the set's events; it returns nil if that fails.
+func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
+	for range eventBuffer {
+		e, ret := set.Wait(0)
+		if ret != nvml.SUCCESS {
+			break
+		}
+		q.deliver(e, true)
+	}
+	began := time.Now()
+	q.dropSet()
+	q.restoreSet()
+	if time.Since(began) >= maxSetGap { // a GPU has hung while it was registered
+		q.overflow = true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.set
 }
 
 // restoreSet tries to create the set again; the caller repeats it if that fails. It returns false if there are no GPUs:

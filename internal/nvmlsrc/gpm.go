@@ -24,6 +24,7 @@ const minWindow = 100 * time.Millisecond
 
 // gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way.
 type gpmState struct {
+	wanted           bool // in this reading
 	asked, supported bool
 	own              window
 	instances        map[instanceRef]*window
@@ -127,7 +128,13 @@ func (s *Source) emptyWindows(b *gpuState) {
 func (r *gpuRead) takeSamples() {
 	g := &r.state.gpm
 	g.sampled, g.invalid = false, 0
-	if !r.source.opts.GPM || r.fatal != nil || !r.gpmSupported() {
+	was := g.wanted
+	g.wanted = r.source.wantsGPM(r.state.uuid)
+	if was && !g.wanted {
+		r.source.emptyWindows(r.state) // a later window must not span the time in between
+		g.lastAt = time.Time{}
+	}
+	if !g.wanted || r.fatal != nil || !r.gpmSupported() {
 		return
 	}
 	since := r.source.opts.Now().Sub(g.lastAt)
@@ -137,6 +144,11 @@ func (r *gpuRead) takeSamples() {
 	if !g.layoutChanged {
 		r.sampleEntities()
 	}
+}
+
+// wantsGPM reports whether the activity of a GPU is read by GPM.
+func (s *Source) wantsGPM(id gpu.UUID) bool {
+	return s.opts.GPM || s.opts.GPMFor != nil && s.opts.GPMFor(id)
 }
 
 // gpmSupported reports whether the GPU has GPM, by a call that is made once in a MIG mode.
@@ -230,7 +242,7 @@ func (w *window) reset(errs []gpu.ReadError) {
 // readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed.
 func (r *gpuRead) readActivity() {
 	g := &r.state.gpm
-	if !g.supported || !r.source.opts.GPM {
+	if !g.supported || !g.wanted {
 		return
 	}
 	r.out.ActivitySource = gpu.ActivityGPM

@@ -17,7 +17,10 @@ type queueSet struct {
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
 	spoilt  bool // it must not be waited on again, though it may be waited on now
-	freed   chan struct{}
+	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one without that GPU, after its
+	// events have been read.
+	released bool
+	freed    chan struct{}
 }
 
 // eventKinds are registered one by one: if one is not supported, none of a mask is.
@@ -101,7 +104,7 @@ func (s *queueSet) freeOnce() {
 	close(s.freed)
 }
 
-// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is dropped, since NVML cannot remove a
+// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is replaced, since NVML cannot remove a
 // GPU from one. It waits a while for that.
 func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.mu.Lock()
@@ -110,7 +113,7 @@ func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	r := q.registrations[d]
 	holds := set != nil && r != nil && (r.busy || r.kinds != 0)
 	if holds {
-		set.spoilt = true
+		set.released = true
 	}
 	q.mu.Unlock()
 	if holds {
@@ -169,7 +172,7 @@ func (q *eventQueue) register(gpus []*gpuState) {
 func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.set == nil || q.set.spoilt || q.stopped {
+	if q.set == nil || q.set.spoilt || q.set.released || q.stopped {
 		return registerAttempt{}, false
 	}
 	now := q.opts.Now()

@@ -22,6 +22,9 @@ type Options struct {
 	SlowEvery time.Duration
 	// GPM enables activity by GPM, on GPUs that have it.
 	GPM bool
+	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read calls it,
+	// concurrently with others.
+	GPMFor func(id gpu.UUID) bool
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
 	// Media reports whether media engines are read; nil means never. Every Read calls it, concurrently with others.

@@ -48,6 +48,7 @@ type Poller struct {
 	opts     Options
 	source   Source
 	current  atomic.Pointer[gpu.Snapshot]
+	byDriver atomic.Pointer[map[gpu.UUID]bool] // of chooseSources; not modified once stored
 	requests chan request
 	stopped  chan struct{} // closed when Run has returned
 
@@ -176,6 +177,7 @@ func (p *Poller) cycle(ctx context.Context) error {
 		p.pods.start(ctx, now, &p.opts)
 	}
 	p.profile(ctx, now)
+	p.chooseSources(now)
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
 	}

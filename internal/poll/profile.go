@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -28,7 +29,7 @@ func (p *Poller) profile(ctx context.Context, now time.Time) {
 	p.takeProfile(nil) // one that ended after its cycle
 	if !s.ask.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
 		if s.ask.hung(p.opts.Now(), p.opts.Timeout) {
-			s.err = gpu.ErrTimeout
+			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host engine for all GPUs", gpu.ErrTimeout)
 		}
 		return
 	}
@@ -48,12 +49,74 @@ func (p *Poller) takeProfile(expired <-chan struct{}) {
 	}
 	s.success = r.started
 	for id, t := range p.gpus {
-		if answer, ok := r.value[id]; ok {
-			t.profiled = profiled{Profiling: answer, asked: r.started}
-		} else {
+		answer, ok := r.value[id]
+		if !ok {
 			t.profiled = profiled{}
+			continue
+		}
+		t.profiled = profiled{Profiling: answer, asked: r.started}
+		t.told = r.started
+		if answer.Time.IsZero() || tellsAll(&answer, &t.last) {
+			t.toldAll = r.started
 		}
 	}
+}
+
+// incompleteLimit is for how long a profiler may leave out instances of a GPU that it tells of otherwise. After a layout change one
+// needs some 5 s.
+const incompleteLimit = 10 * time.Second
+
+// tellsAll reports whether an answer has the activity of everything of a GPU that can work. (One without any value at all is that of
+// a profiler which has been paused.)
+func tellsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
+	if answer.LayoutGeneration != g.MIG.LayoutGeneration {
+		return false
+	}
+	if !g.MIG.Enabled.Or(false) || !canWork(g) {
+		return answer.Board.GraphicsEngine.Present()
+	}
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		if len(gi.Computes) > 0 && !answer.Instances[gi.ID].GraphicsEngine.Present() {
+			return false
+		}
+	}
+	return true
+}
+
+// chooseSources decides, before the GPUs are read, of which the driver is to be asked for activity because the profiler does not tell
+// it: from when its last answer no longer counts until it tells all of the GPU again.
+func (p *Poller) chooseSources(now time.Time) {
+	if p.opts.Profiler == nil {
+		return
+	}
+	own := map[gpu.UUID]bool{}
+	for id, t := range p.gpus {
+		switch {
+		case now.Sub(later(t.told, t.since)) >= t.maxGap || now.Sub(later(t.toldAll, t.since)) >= incompleteLimit:
+			t.byDriver = true
+		case t.toldAll.Equal(t.told):
+			t.byDriver = false
+		}
+		if t.byDriver {
+			own[id] = true
+		}
+	}
+	p.byDriver.Store(&own)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// ProfilerFails reports whether the profiler does not tell the activity of a GPU, so that the driver is to be asked for it. It is safe
+// for concurrent use.
+func (p *Poller) ProfilerFails(id gpu.UUID) bool {
+	own := p.byDriver.Load()
+	return own != nil && (*own)[id]
 }
 
 // state is nothing where there is no profiler, or it has not been asked yet.

@@ -88,15 +88,17 @@ func podsOf(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// xid counts an XID for the GPU and, where it names one, for the GPU instance.
+// xid counts an XID for the GPU and for the GPU instance that it names, or else among those of the board alone.
 func (t *tracked) xid(e gpu.Event) {
 	t.totals.XIDs.Value++
 	t.totals.XIDErrors = countXID(t.totals.XIDErrors, e)
 	if id, ok := e.Instance.Get(); ok {
 		if it := t.instances[id]; it != nil {
 			it.xids = countXID(it.xids, e)
+			return
 		}
 	}
+	t.totals.BoardXIDs = countXID(t.totals.BoardXIDs, e)
 }
 
 // countXID counts in a list ordered by XID.

@@ -35,7 +35,7 @@ func TestFaults(t *testing.T) {
 					t.Fatalf("second %d: %v", second, err)
 				case err != nil:
 					failed++
-				case second >= 5 && !last.Board.SM.Present():
+				case second >= 5 && !last.Rates.PCIeReceive.Present():
 					without++
 				}
 				if err := r.node.Advance(time.Second); err != nil {
@@ -45,7 +45,7 @@ func TestFaults(t *testing.T) {
 			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
 				t.Errorf("%d times no answer, %d times none for the board", failed, without)
 			}
-			if !last.Board.SM.Present() || len(last.Instances) != 1 || len(last.Computes) != 1 {
+			if !last.Rates.PCIeReceive.Present() || len(last.Instances) != 1 || len(last.Computes) != 1 {
 				t.Errorf("when it is over: %+v", last)
 			}
 		})

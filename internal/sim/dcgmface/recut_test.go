@@ -295,7 +295,7 @@ func (r *rig) cut(n int) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	if _, err := r.node.CreateComputeInstance(0, id, slices); err != nil {
+	if _, err := r.node.CreateComputeInstance(0, id, slices-1); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"math"
+	"testing"
+)
+
+// TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the others have GPM the driver tells their
+// activity until the engine answers again; those without have none.
+func TestAGPUThatHangsCostsOneGPUByDCGM(t *testing.T) {
+	p := faultyNode(t, `
+gpus:
+- {model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}
+- {model: H100-80GB, mig: true, layout: ["3g.40gb@0", {gi: "3g.40gb@4", ci: ["1c", "2c"]}]}
+- {model: A100-80GB, mig: true, layout: ["3g.40gb@0"]}
+workloads: [{name: w, memory: 1GiB, sm: 20, dram: 0.4, tensor: 0.3}]
+processes: [{device: "1/3g.40gb@0", workload: w}, {device: "2/3g.40gb@0", workload: w}]
+faults: [{at: 20s, for: 30s, gpu: 0, kind: hang}]
+`, "--dcgm.mode=embedded", "--profiling.source=dcgm", "--poll.stale-after=30")
+	expect := func(when string, s series, source string, h100, a100 float64) {
+		t.Helper()
+		for _, one := range []string{"gpm", "dcgm"} {
+			want := -1.0
+			if one == source {
+				want = 1
+			}
+			s.expect(t, when, want, "nvidia_gpu_activity_source", `gpu="1"`, `source="`+one+`"`)
+		}
+		expectAbout(t, when, s, h100, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu="1"`, `gpu_instance="1"`)
+		expectAbout(t, when, s, a100, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu="2"`, `gpu_instance="1"`)
+	}
+	const onH100, onA100 = 0.33333333, 0.47619048 // 20 of 60 and of 42 SMs
+	s := p.seconds(19)
+	expect("before", s, "dcgm", onH100, onA100)
+	energy := func(s series) float64 {
+		sum := s.of("nvidia_gpu_energy_unallocated_joules_total", `gpu="1"`)[0]
+		for _, v := range s.of("nvidia_mig_gpu_instance_energy_estimate_joules_total", `gpu="1"`) {
+			sum += v
+		}
+		return sum - s.of("nvidia_gpu_energy_joules_total", `gpu="1"`)[0]
+	}
+	before := energy(s)
+	s = p.seconds(8)
+	s.expect(t, "while GPU 0 hangs", 0, "nvidia_gpu_up", `gpu="0"`)
+	s.expect(t, "while GPU 0 hangs", 1, "nvidia_gpu_up", `gpu="1"`)
+	s.expect(t, "while GPU 0 hangs", 0, "mig_exporter_source_up", `source="dcgm"`)
+	expect("while GPU 0 hangs", s, "gpm", onH100, -1)
+	if off := energy(s) - before; off > 1e-3 || off < -1e-3 {
+		t.Errorf("while GPU 0 hangs: %v J are counted twice or lost", off)
+	}
+	s = p.seconds(40)
+	s.expect(t, "after it", 1, "nvidia_gpu_up", `gpu="0"`)
+	s.expect(t, "after it", 1, "mig_exporter_source_up", `source="dcgm"`)
+	expect("after it", s, "dcgm", onH100, onA100)
+	if off := energy(s) - before; off > 1e-3 || off < -1e-3 {
+		t.Errorf("after it: %v J are counted twice or lost", off)
+	}
+}
+
+// expectAbout holds a series to a value that two sources round differently, -1 to none.
+func expectAbout(t *testing.T, when string, s series, want float64, family string, labels ...string) {
+	t.Helper()
+	got := s.of(family, labels...)
+	if want < 0 && len(got) == 0 || len(got) == 1 && math.Abs(got[0]-want) < 1e-7 {
+		return
+	}
+	t.Errorf("%s: %s%v is %v, want %v", when, family, labels, got, want)
+}
+
+// TestWithoutDCGMTheDriverIsAsked: a host engine that is not there at all costs GPUs with GPM nothing.
+func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
+	p := simulate(t, "gke-h100-3g", "--profiling.source=dcgm", "--dcgm.mode=remote", "--dcgm.address=127.0.0.1:5555")
+	s := p.seconds(6)
+	s.expect(t, "without an engine", 0, "mig_exporter_source_up", `source="dcgm"`)
+	if n := len(s.of("nvidia_gpu_activity_source", `source="gpm"`)); n == 0 {
+		t.Error("the driver is not asked")
+	}
+}

@@ -1,0 +1,69 @@
+package dcgmsrc
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// maxStarts is how often an engine within this process is started without success. Each failed start leaves a thread behind in
+// libdcgm (seen with DCGM 4.5.3).
+const maxStarts = 3
+
+// startLimit counts the starts of an engine that failed. The count begins anew when the GPUs change: their MIG modes or layouts.
+type startLimit struct {
+	failed int
+	gpus   []gpuLayout // when they were counted
+	next   []gpuLayout
+}
+
+// leavesThread reports whether a start failed in the library.
+func leavesThread(err error) bool {
+	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) && !errors.Is(err, ErrConnection)
+}
+
+// gpuLayout is what a start of an engine may depend on.
+type gpuLayout struct {
+	id         gpu.UUID
+	mig        gpu.Opt[bool]
+	generation uint64
+}
+
+// changed reports whether the GPUs have changed since the last call. If so, the count begins anew.
+func (l *startLimit) changed(s *gpu.Snapshot) bool {
+	l.next = l.next[:0]
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if !g.Up && !g.MIG.Enabled.Present() { // what is known of it has been dropped
+			if at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID }); at >= 0 {
+				l.next = append(l.next, l.gpus[at])
+				continue
+			}
+		}
+		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration})
+	}
+	if slices.Equal(l.next, l.gpus) {
+		return false
+	}
+	l.gpus, l.next = l.next, l.gpus
+	l.failed = 0
+	return true
+}
+
+// explainStart says what to do about an engine that may not run in this process: with MIG on it starts as root alone.
+func (s *Source) explainStart(err error, snapshot *gpu.Snapshot) error {
+	user := s.opts.User()
+	withMIG := slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })
+	switch {
+	case s.opts.Mode != ModeEmbedded || user == 0:
+		return err
+	case errors.Is(err, ErrStart) && withMIG:
+		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU is in MIG mode: %s",
+			err, ErrRequiresRoot, user, s.rootAdvice())
+	case errors.Is(err, ErrRequiresRoot):
+		return fmt.Errorf("%w: %s", err, s.rootAdvice())
+	}
+	return err
+}
