@@ -13,7 +13,7 @@ func pipeRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, FP16
 func newActivity(c *catalog) collectFunc {
 	write := newRatios(c, basicRatios())
 	source := c.family("nvidia_gpu_activity_source",
-		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent where nobody tells any.",
+		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there are none.",
 		"rollup is true where the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
 	anomalies := c.family("nvidia_gpu_activity_anomalies_total",
 		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
@@ -42,8 +42,8 @@ func newRatios(c *catalog, which []int) func(*sink, *view) {
 			"over the memory slices of the largest profile. Absent where one of them does not tell.",
 	})
 	instance := newActivityFamilies(c, which, "nvidia_mig_gpu_instance_", "the GPU instance", activityMeaning{
-		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the board's.",
-		dram: "Relative to the GPU instance: 1 is the bandwidth of its own memory slices, not the board's.",
+		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the GPU's.",
+		dram: "Relative to the GPU instance: 1 is the bandwidth of its own memory slices, not the GPU's.",
 	})
 	compute := newActivityFamilies(c, which, "nvidia_mig_compute_instance_", "the compute instance", activityMeaning{
 		sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
@@ -57,7 +57,7 @@ func newRatios(c *catalog, which []int) func(*sink, *view) {
 	}
 }
 
-// tellsActivity tells whether there is any ratio of the GPU or of a device of it: a source may have none for a while.
+// tellsActivity reports whether there is any ratio of the GPU or of a device of it: a source may have none for a while.
 func tellsActivity(g *gpu.GPU) bool {
 	some := hasRatio(&g.Activity)
 	for i := range g.Instances {

@@ -35,7 +35,7 @@ type Options struct {
 	Jobs bool
 	// Disabled says of collectors whether they are switched off; those that it does not name are on unless they are opt-in.
 	Disabled map[string]bool
-	// DriverCalls is the number of driver calls made so far; nil where nobody counts. It must not block.
+	// DriverCalls is the number of driver calls made so far; nil if they are not counted. It must not block.
 	DriverCalls func() uint64
 	// ProfilerCalls is the same of DCGM; nil where it is not asked.
 	ProfilerCalls func() uint64

@@ -216,7 +216,7 @@ func TestCreatedTimestamps(t *testing.T) {
 			created := m.GetCounter().GetCreatedTimestamp()
 			switch f.Name {
 			case "nvidia_gpu_energy_joules_total", "nvidia_gpu_pcie_replays_total", "nvidia_gpu_nvlink_errors_total", "nvidia_gpu_ecc_errors_total":
-				if created != nil { // the driver's own: nobody knows when they began
+				if created != nil { // the driver's own: their start is not known
 					t.Errorf("%s: created %v, want none", f.Name, created.AsTime())
 				}
 			default:

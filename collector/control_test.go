@@ -31,7 +31,7 @@ mig_control_operations_total{result="degraded",verb="apply"} 0
 mig_control_operations_total{result="degraded",verb="mode"} 0
 mig_control_operations_total{result="succeeded",verb="apply"} 0
 mig_control_operations_total{result="succeeded",verb="mode"} 0
-# HELP mig_control_state 1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only want an operator.
+# HELP mig_control_state 1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only need an operator.
 # TYPE mig_control_state gauge
 mig_control_state{state="degraded"} 0
 mig_control_state{state="idle"} 1

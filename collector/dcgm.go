@@ -181,7 +181,7 @@ func (d *dcgmGroup) putOwn(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice,
 	})
 }
 
-// putXIDs writes what is told of XIDs. One of a GPU instance stands there and not on its GPU, as DCGM has it. Nobody listens for those
+// putXIDs writes what is told of XIDs. One of a GPU instance stands there and not on its GPU, as DCGM has it. XIDs are not received of those
 // of a GPU that was never read.
 func (d *dcgmGroup) putXIDs(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice, parts []dcgmDevice) {
 	if g.Totals.XIDs.Since.IsZero() {

@@ -126,7 +126,7 @@ func (f *dcgmField) wrongType(c Counter) string {
 	return ""
 }
 
-// unservedField says what is wrong with a field that is not served, as far as anybody knows it.
+// unservedField says what is wrong with a field that is not served, as far as that is known.
 func unservedField(name string) string {
 	if current, ok := strings.CutPrefix(name, "dcgm_"); ok && current != "" {
 		return fmt.Sprintf("field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_", name)
@@ -137,7 +137,7 @@ func unservedField(name string) string {
 	return fmt.Sprintf("field %q: no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP", name)
 }
 
-// knownToDCGM tells whether DCGM has a field of that name.
+// knownToDCGM reports whether DCGM has a field of that name.
 func knownToDCGM(name string) bool {
 	return name != "" && !strings.ContainsAny(name, " \n") && strings.Contains(dcgmNames, " "+name+"\n")
 }

@@ -143,10 +143,10 @@ func dcgmStateFields() []dcgmField {
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
 		{name: "DCGM_FI_DEV_GPU_TEMP", id: 150, unit: "C", byDefault: CounterGauge, help: "Temperature of the GPU (in C).", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius }},
-		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge, help: "Power that the board draws (in W).", source: fromNVML,
+		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge, help: "Power that the GPU draws (in W).", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
 		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 156, unit: "mJ", byDefault: CounterCounter,
-			help: "Energy that the board has used since the driver was loaded (in mJ).", source: fromNVML,
+			help: "Energy that the GPU has used since the driver was loaded (in mJ).", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return whole(times(g.Readings.EnergyJoules, millijoulesPerJoule)) }},
 		{name: "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", id: 164, unit: "W", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerLimitWatts }},
@@ -165,7 +165,7 @@ func dcgmStateFields() []dcgmField {
 	}
 }
 
-// firstFan is the speed of a board's first fan, which stands for all: DCGM has one value for a board.
+// firstFan is the speed of a GPU's first fan, which stands for all: DCGM has one value for a GPU.
 func firstFan(g *gpu.GPU) gpu.Opt[float64] {
 	for _, f := range g.Readings.Fans {
 		return gpu.Some(f.Speed)

@@ -121,7 +121,7 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	}
 }
 
-// Nobody listens for the XIDs of a GPU that was never read: that none came is not known.
+// The XIDs of a GPU that was never read are not received: it is not known that there were none.
 func TestDCGMXIDsOfAnUnreadGPU(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
 	d.g.Totals.XIDs = gpu.Counter{}
@@ -157,7 +157,7 @@ func TestDCGMXIDWindow(t *testing.T) {
 	d.expect(none)
 }
 
-// TestDCGMXIDWindowGoesOn: a collector that replaces another counts on, and no XID of before comes anew.
+// TestDCGMXIDWindowGoesOn: a collector that replaces another counts on, and no XID of before comes again.
 func TestDCGMXIDWindowGoesOn(t *testing.T) {
 	const field = "DCGM_EXP_XID_ERRORS_COUNT"
 	opts := func(former *Collector, fields ...string) Options {

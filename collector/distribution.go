@@ -35,13 +35,13 @@ const distributedCount = 3
 func distributedReadings() [distributedCount]distributed {
 	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is the bound of a " +
 		"bucket, up to 9 % above the highest reading. Not in text formats."
-	const anew = "; begins anew with the instance."
+	const anew = "; starts again with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001
 	return [distributedCount]distributed{
 		{
 			board: "nvidia_gpu_memory_used_distribution_bytes", instance: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
-			help: "How much memory was in use" + help, boardMIG: "The whole board.", memberMIG: "The GPU instance's own memory" + anew,
+			help: "How much memory was in use" + help, boardMIG: "The whole GPU.", memberMIG: "The GPU instance's own memory" + anew,
 			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
 			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return asFloat(g.Readings.Memory.Used) },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return asFloat(gi.Memory.Used) },

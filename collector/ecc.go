@@ -10,12 +10,12 @@ import (
 const eccTotal = "total"
 
 func newECC(c *catalog) collectFunc {
-	const board = "Of the whole board."
-	const withheld = "Of the whole board; the driver gives none while it has instances."
+	const board = "Of the whole GPU."
+	const withheld = "Of the whole GPU; the driver gives none while it has instances."
 	errs := c.family("nvidia_gpu_ecc_errors_total",
-		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: of the board's "+
+		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: of the GPU's "+
 			"life) and location; total where the driver tells no location.",
-		"Of the whole board; the driver gives no volatile counts.", "severity", "lifetime", "location")
+		"Of the whole GPU; the driver gives no volatile counts.", "severity", "lifetime", "location")
 	rows := c.family("nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
 		withheld, "severity")

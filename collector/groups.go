@@ -32,7 +32,7 @@ func groups() []group {
 		{name: "pipes", help: "activity of the FP64, FP32 and FP16 pipes; off unless asked for", build: newPipes, optIn: true},
 		{name: "link_rates", help: "PCIe and NVLink rates by the profiling counters; off unless asked for, the byte counters tell them too",
 			build: newLinkRates, optIn: true},
-		{name: "power", help: "board power and energy, and the estimated part of every GPU instance", build: newPower},
+		{name: "power", help: "power and energy of the GPU, and the estimated part of every GPU instance", build: newPower},
 		{name: "temperature", help: "temperatures and fans", build: newTemperature},
 		{name: "clocks", help: "clocks, the reasons that hold them down, and the performance state", build: newClocks},
 		{name: "pcie", help: "PCIe traffic and link", build: newPCIe},
@@ -78,7 +78,7 @@ func groupNames() []string {
 	return names
 }
 
-// off tells whether a group is switched off: as disabled says, or as it is by default.
+// off reports whether a group is switched off: as disabled says, or as it is by default.
 func (g *group) off(disabled map[string]bool) bool {
 	if off, said := disabled[g.name]; said {
 		return off

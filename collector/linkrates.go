@@ -1,7 +1,7 @@
 package collector
 
 func newLinkRates(c *catalog) collectFunc {
-	const board = "Of the whole board: instances share its links."
+	const board = "Of the whole GPU: instances share its links."
 	const told = ", by its profiling counters over their last window; absent where they do not tell. " +
 		"For rates over any other time take the counter."
 	pcieIn := c.family("nvidia_gpu_pcie_receive_bytes_per_second", "Rate at which the GPU received over PCIe"+told, board)

@@ -33,7 +33,7 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 	var boards, instances []*family
 	for _, r := range readings {
 		boards = append(boards, c.family("nvidia_gpu_memory_"+r.name, strings.Replace(r.help, "%", "the GPU", 1),
-			"The whole board with all its instances: never add it to theirs."))
+			"The whole GPU with all its instances: never add it to theirs."))
 		instances = append(instances, c.family("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
 			"Memory belongs to the GPU instance; its compute instances share it."))
 	}

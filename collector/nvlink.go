@@ -1,7 +1,7 @@
 package collector
 
 func newNVLink(c *catalog) collectFunc {
-	const board = "Of the whole board."
+	const board = "Of the whole GPU."
 	receive := c.family("nvidia_gpu_nvlink_receive_bytes_total",
 		"Data that the GPU received over all its NVLinks, without protocol overhead.", board)
 	transmit := c.family("nvidia_gpu_nvlink_transmit_bytes_total",

@@ -1,7 +1,7 @@
 package collector
 
 func newPCIe(c *catalog) collectFunc {
-	const board = "Of the whole board: instances share its link."
+	const board = "Of the whole GPU: instances share its link."
 	receive := c.family("nvidia_gpu_pcie_receive_bytes_total",
 		"Bytes that the GPU received over PCIe. The driver's counter wraps; this one does not.", board)
 	transmit := c.family("nvidia_gpu_pcie_transmit_bytes_total",

@@ -1,24 +1,24 @@
 package collector
 
 func newPower(c *catalog) collectFunc {
-	const board = "The whole board: no sensor exists below it."
-	const estimate = "An estimate; with the other instances and what is unallocated it adds up to the board's."
-	watts := c.family("nvidia_gpu_power_watts", "Power that the board draws.", board)
+	const board = "The whole GPU: no sensor exists below it."
+	const estimate = "An estimate; with the other instances and what is unallocated it adds up to the GPU's."
+	watts := c.family("nvidia_gpu_power_watts", "Power that the GPU draws.", board)
 	limit := c.family("nvidia_gpu_power_limit_watts", "Power limit in force.", board)
 	idle := c.family("nvidia_gpu_power_idle_watts",
-		"Idle power of the board: the lowest seen while nothing ran, until then a default for its model.",
+		"Idle power of the GPU: the lowest seen while nothing ran, until then a default for its model.",
 		"Shared among the instances by their part of the SMs.")
-	unallocated := c.family("nvidia_gpu_power_unallocated_watts", "The part of the board's power that no GPU instance is given.",
+	unallocated := c.family("nvidia_gpu_power_unallocated_watts", "The part of the GPU's power that no GPU instance is given.",
 		"An estimate. Absent while MIG is off.")
-	joules := c.family("nvidia_gpu_energy_joules_total", "Energy that the board used since the driver was loaded.", board)
+	joules := c.family("nvidia_gpu_energy_joules_total", "Energy that the GPU used since the driver was loaded.", board)
 	unallocatedJoules := c.family("nvidia_gpu_energy_unallocated_joules_total",
-		"The part of the board's energy that no GPU instance was given.", "An estimate. Absent while MIG is off.")
+		"The part of the GPU's energy that no GPU instance was given.", "An estimate. Absent while MIG is off.")
 	method := c.family("nvidia_gpu_power_estimate_method", "How active power is shared among the GPU instances, with the value 1.",
 		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the activity of one "+
 			"is unknown, so it goes to what is unallocated. Absent while MIG is off.", "method")
-	giWatts := c.family("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the board's power.", estimate)
+	giWatts := c.family("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the GPU's power.", estimate)
 	giJoules := c.family("nvidia_mig_gpu_instance_energy_estimate_joules_total",
-		"The GPU instance's part of the board's energy since it was first seen.", estimate)
+		"The GPU instance's part of the GPU's energy since it was first seen.", estimate)
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

@@ -74,7 +74,7 @@ func TestProcessesAreBounded(t *testing.T) {
 	}
 }
 
-// Processes are told one by one only where somebody asks.
+// Processes have series of their own only if that is enabled.
 func TestProcessIsOptIn(t *testing.T) {
 	for _, test := range []struct {
 		disabled map[string]bool

@@ -105,7 +105,7 @@ func TestSelectionsGatherOnce(t *testing.T) {
 	}
 }
 
-// The pair of scrape jobs of the documentation has every collector that is on by default, each once: whoever copies it loses no
+// The pair of scrape jobs of the documentation has every collector that is on by default, each once: a copy of it loses no
 // family and stores none twice.
 func TestDocumentedSelections(t *testing.T) {
 	page, err := os.ReadFile("../docs/metrics.md")

@@ -87,7 +87,7 @@ func countUse(k *sink, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 }
 
 // series is a prometheus.Metric that, unlike the library's own constant ones, shares its label pairs with the other
-// metrics of its device: making them anew for every metric is most of the cost of a gathering.
+// metrics of its device: building them again for every metric is most of the cost of a gathering.
 type series struct {
 	family    *family
 	labels    labels

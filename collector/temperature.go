@@ -4,7 +4,7 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newTemperature(c *catalog) collectFunc {
 	celsius := c.family("nvidia_gpu_temperature_celsius", `Temperature of the die (sensor="gpu") or of the memory (sensor="memory").`,
-		"Of the whole board.", "sensor")
+		"Of the whole GPU.", "sensor")
 	fans := newFans(c)
 	return func(k *sink, v *view) {
 		for i := range v.gpus {

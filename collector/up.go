@@ -4,7 +4,7 @@ import "slices"
 
 func newUp(c *catalog) collectFunc {
 	gpuUp := c.family("nvidia_gpu_up", "1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time.",
-		"About the board; its instances have their own.")
+		"About the GPU as a whole; its instances have their own.")
 	readErrors := c.family("nvidia_gpu_read_errors_total",
 		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error. "+
 			"Failures of the whole GPU (`device`) and lost events (`events`, `other`) begin at 0, others with the first.",

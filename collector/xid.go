@@ -11,14 +11,14 @@ func newXID(c *catalog) collectFunc {
 		"Those of its instances count too.", "xid")
 	giByXID := c.family("nvidia_mig_gpu_instance_xid_errors_total",
 		"XID errors by XID that the driver laid on the GPU instance.",
-		"A part of the GPU's: never add them up. XIDs of the board as a whole name no instance.", "xid")
+		"A part of the GPU's: never add them up. XIDs of the GPU as a whole name no instance.", "xid")
 	giLast := c.family("nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
 		"When the driver last laid the XID on the GPU instance, as Unix time.",
-		"XIDs of the board as a whole name no instance.", "xid")
+		"XIDs of the GPU as a whole name no instance.", "xid")
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			if !g.Totals.XIDs.Since.IsZero() { // nobody listens for its XIDs: it was never read, or they are not reported
+			if !g.Totals.XIDs.Since.IsZero() { // otherwise its XIDs are not received: it was never read, or the driver does not report them
 				k.count(all, g.labels, g.Totals.XIDs)
 			}
 			for _, x := range g.Totals.XIDErrors {

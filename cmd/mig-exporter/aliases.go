@@ -289,7 +289,7 @@ func translateEnvironment(known []alias, args []string, lookup lookupFunc) (out 
 	return out, warnings, errors.Join(errs...)
 }
 
-// named tells whether a command line has a flag.
+// named reports whether a command line has a flag.
 func named(args []string, flag string) bool {
 	return slices.ContainsFunc(args, func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")

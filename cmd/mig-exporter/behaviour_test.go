@@ -296,7 +296,7 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 	}
 }
 
-// TestRecutByAnyone: what somebody else re-cuts shows in the next poll, without a restart, and what was there is gone.
+// TestRecutByAnyone: a layout change by another client shows in the next poll, without a restart, and what was there is gone.
 func TestRecutByAnyone(t *testing.T) {
 	scenario := write(t, "recut.yaml", `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

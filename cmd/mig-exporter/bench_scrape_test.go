@@ -70,7 +70,7 @@ func scrapeDiscarding(tb testing.TB, h http.Handler, r *http.Request) (time.Dura
 	return took, w.bytes
 }
 
-// renewed is a Snapshot that is published anew whenever somebody says so.
+// renewed is a Snapshot that is published again on demand.
 type renewed struct{ atomic.Pointer[gpu.Snapshot] }
 
 func (r *renewed) Current() *gpu.Snapshot { return r.Load() }
@@ -80,7 +80,7 @@ func (r *renewed) renew() {
 	r.Store(&s)
 }
 
-// renewedHandler serves the current Snapshot of x, each time it is renewed as one that nobody has scraped yet.
+// renewedHandler serves the current Snapshot of x, each time it is renewed as one that was not scraped yet.
 func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed) {
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())

@@ -158,10 +158,10 @@ func (c *Config) speed() time.Duration {
 	return 1
 }
 
-// gpm tells whether the driver is asked for activity.
+// gpm reports whether the driver is asked for activity.
 func (c *Config) gpm() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
 
-// processes tells whether single processes are served.
+// processes reports whether single processes are served.
 func (c *Config) processes() bool {
 	off, said := c.Disabled[processCollector]
 	return said && !off
@@ -174,5 +174,5 @@ const processCollector = "process"
 // only who waits for a poll that is late gathers it for an old one.
 func (c *Config) freshFor() time.Duration { return max(minFresh, c.PollInterval) }
 
-// stepped tells whether time only moves by /-/sim/advance.
+// stepped reports whether time only moves by /-/sim/advance.
 func (c *Config) stepped() bool { return c.Driver == driverSim && c.SimClock == sim.ClockStep }

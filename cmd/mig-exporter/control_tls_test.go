@@ -49,7 +49,7 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 	return cert, key
 }
 
-// TestControlOverTLS: over the network, who has a token has its rights, and nobody else any.
+// TestControlOverTLS: over the network, a caller has the rights of its token, and no others.
 func TestControlOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := certificate(t, dir)

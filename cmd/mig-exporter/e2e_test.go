@@ -50,8 +50,8 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// patience bounds what a test waits for an external process; nothing depends on how fast it is.
-const patience = 2 * time.Minute
+// testTimeout bounds what a test waits for an external process; nothing depends on how fast it is.
+const testTimeout = 2 * time.Minute
 
 // program is a running mig-exporter.
 type program struct {
@@ -71,7 +71,7 @@ var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
 func launch(t testing.TB, args ...string) *program {
 	t.Helper()
 	p := launchAnyhow(t, append([]string{"--web.listen-address=127.0.0.1:0"}, args...)...)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	lines := p.lines()
 	for {
@@ -79,7 +79,7 @@ func launch(t testing.TB, args ...string) *program {
 		case line := <-lines:
 			if m := listening.FindStringSubmatch(line); m != nil {
 				p.url = "http://" + m[1]
-				go func() { // the log goes on; nobody may block on it
+				go func() { // the log goes on; the program must not block on it
 					for range lines {
 					}
 				}()
@@ -144,7 +144,7 @@ func (p *program) logText() string {
 // waitFor waits until the log says something.
 func (p *program) waitFor(what string) {
 	p.t.Helper()
-	late := time.After(patience)
+	late := time.After(testTimeout)
 	for {
 		p.mu.Lock()
 		said, heard := strings.Contains(p.log.String(), what), p.heard
@@ -182,7 +182,7 @@ func (p *program) exitCode() int {
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		p.t.Fatalf("the program does not end:\n%s", p.logText())
 		return -1
 	}

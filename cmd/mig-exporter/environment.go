@@ -135,7 +135,7 @@ func effects() []effect {
 	}
 }
 
-// controlEnabled is what the flags of partition control need. Without it they are refused: whoever gives them takes control for on.
+// controlEnabled is what the flags of partition control need. Without it they are refused: given alone, they would seem to switch control on.
 const controlEnabled = "--control.enabled"
 
 // ineffective returns the flags and variables that have no effect beside the others: those that are refused as an error, those

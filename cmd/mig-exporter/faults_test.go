@@ -92,7 +92,7 @@ func index(i int) string { return fmt.Sprintf(`gpu="%d"`, i) }
 // until polls until the exporter says so: when a call that hung has returned is up to the machine.
 func (p *program) until(what string, ok func(series) bool) series {
 	p.t.Helper()
-	for begin := time.Now(); time.Since(begin) < patience; {
+	for begin := time.Now(); time.Since(begin) < testTimeout; {
 		p.advance(time.Millisecond)
 		if s := p.scrape(); ok(s) {
 			return s
@@ -176,7 +176,7 @@ faults: [{for: 1m, gpu: 1, kind: hang}, {at: 70s, gpu: 1, kind: xid, xid: 31}, {
 	p.until("XIDs of GPU 1 are seen", func(s series) bool { return len(s.of("nvidia_gpu_xid_errors_total", index(1), `xid="31"`)) == 1 })
 }
 
-// TestScrapesWhileAPollWaits: nobody who scrapes waits with a poll for a driver call that hangs, nor does SIGTERM.
+// TestScrapesWhileAPollWaits: no scrape waits for a driver call that hangs, nor does SIGTERM.
 func TestScrapesWhileAPollWaits(t *testing.T) {
 	scenario := write(t, "hung.yaml", strings.Replace(hungScenario, "50ms", "10s", 1))
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--poll.interval=10m", "--poll.timeout=1h")
@@ -280,11 +280,11 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, during: power, layout: ["
 	p.advance(time.Second)
 	p.advance(10 * time.Second)
 	s := p.scrape()
-	s.expect(t, "after the re-cut", 1, "nvidia_gpu_mig_layout_changes_total")
-	s.expect(t, "after the re-cut", 1, "nvidia_gpu_up")
-	s.expect(t, "after the re-cut", -1, "nvidia_mig_gpu_instance_info", `mig_profile="1g.5gb"`)
+	s.expect(t, "after the layout change", 1, "nvidia_gpu_mig_layout_changes_total")
+	s.expect(t, "after the layout change", 1, "nvidia_gpu_up")
+	s.expect(t, "after the layout change", -1, "nvidia_mig_gpu_instance_info", `mig_profile="1g.5gb"`)
 	for _, profile := range []string{"4g.20gb", "3g.20gb"} {
-		s.expect(t, "after the re-cut", 1, "nvidia_mig_gpu_instance_up", `mig_profile="`+profile+`"`)
+		s.expect(t, "after the layout change", 1, "nvidia_mig_gpu_instance_up", `mig_profile="`+profile+`"`)
 		if len(s.of("nvidia_mig_gpu_instance_memory_used_bytes", `mig_profile="`+profile+`"`)) != 1 {
 			t.Errorf("no memory of %s", profile)
 		}
@@ -351,7 +351,7 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 	if again := p.said("Permission is there again"); again != 1 {
 		t.Errorf("said %d times that permission is there again:\n%s", again, p.logText())
 	}
-	for _, missing := range []string{"memory of the whole board", "GPU instances without"} {
+	for _, missing := range []string{"memory of the whole GPU", "GPU instances without"} {
 		if n := p.said(missing); n != 1 {
 			t.Errorf("said %d times that %s is missing:\n%s", n, missing, p.logText())
 		}
@@ -517,7 +517,7 @@ func (p *program) signal(s syscall.Signal) {
 	}
 }
 
-// TestClockJumps: nobody is taken for down, and counters go on.
+// TestClockJumps: no GPU is taken for down, and counters go on.
 func TestClockJumps(t *testing.T) {
 	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, for: 10s, kind: clock-jump, by: 1h}, {at: 30s, for: 10s, kind: clock-jump, by: -1h}]\n")
 	var last series

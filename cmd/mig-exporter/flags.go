@@ -61,7 +61,7 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	inv.Command = command
 	switch {
 	case command == commandCapture:
-		cfg.ReadyMaxAge = 0 // nobody asks: polls may be further apart
+		cfg.ReadyMaxAge = 0 // not served: polls may be further apart
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
 	}

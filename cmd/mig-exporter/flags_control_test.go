@@ -19,7 +19,7 @@ func TestControlFlags(t *testing.T) {
 		{"off, a switch", []string{"--no-control.restore"}, "--control.restore has no effect"},
 		{"a network address", []string{"--control.enabled", "--control.listen-address=:9402", "--control.config.file=c.yml"}, ""},
 		{"a network address without rights", []string{"--control.enabled", "--control.listen-address=:9402"}, "--control.config.file"},
-		{"rights for nobody", []string{"--control.enabled", "--control.config.file=c.yml"}, "--control.listen-address"},
+		{"rights without a listener", []string{"--control.enabled", "--control.config.file=c.yml"}, "--control.listen-address"},
 		{"no way in", []string{"--control.enabled", "--control.socket="}, "--control.socket"},
 		{"a socket that the kernel would not take", []string{"--control.enabled", "--control.socket=/run/" + strings.Repeat("x", 90) + "/s"}, "80 bytes"},
 		{"no state", []string{"--control.enabled", "--control.state-dir="}, "--control.state-dir"},

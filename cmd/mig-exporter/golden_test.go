@@ -27,7 +27,7 @@ var goldens = []struct {
 	steps    []time.Duration
 }{
 	{name: "dgx-a100-mixed", scenario: "dgx-a100-mixed"},
-	// After an XID, an instance that was killed for lack of memory, and a re-cut by somebody else.
+	// After an XID, an instance that was killed for lack of memory, and a layout change by another client.
 	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed", steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
 	{name: "dgx-a100-mixed.series", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=series", "--dcgm.mode=embedded"}},
 	{name: "dgx-a100-mixed.info", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=info"}},
@@ -55,7 +55,7 @@ var goldens = []struct {
 // goldenSteps are what every golden's clock is advanced by before the scrape, a poll each.
 var goldenSteps = []time.Duration{time.Second, time.Second, 28 * time.Second, time.Second, 29 * time.Second, time.Second}
 
-// notGolden tells whether a family is left out of the goldens: what depends on the build, the process or how long
+// notGolden reports whether a family is left out of the goldens: what depends on the build, the process or how long
 // something took.
 func notGolden(family string) bool {
 	switch family {
@@ -91,7 +91,7 @@ func TestGoldenMetrics(t *testing.T) {
 	}
 }
 
-// foreign tells whether a name is somebody else's.
+// foreign reports whether a name is that of another program.
 func foreign(name string) bool {
 	return strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "DCGM_")
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // openNeighbours finds what partition control asks of this machine and its cluster. A simulated node has none of it: its
-// processes are the driver's, and nobody else manages its GPUs.
+// processes are the driver's, and no other controller manages its GPUs.
 func (n *node) openNeighbours(cfg *Config) error {
 	if n.simulated != nil {
 		return nil

@@ -27,7 +27,7 @@ type node struct {
 	hostname   string
 	now        func() time.Time
 	library    nvmlsrc.Library
-	pods       poll.Pods       // nil: nobody tells who holds a device
+	pods       poll.Pods       // nil: holders are not known
 	containers poll.Containers // nil with it
 	profiler   poll.Profiler   // nil: DCGM is not asked
 	jobs       poll.Jobs       // nil: there are no batch jobs
@@ -75,7 +75,7 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	return n, nil
 }
 
-// openDriver opens a node that nobody tells who holds a device of.
+// openDriver opens a node without a source of holders.
 func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	switch {
 	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):

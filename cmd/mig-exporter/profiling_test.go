@@ -27,7 +27,7 @@ func activityOf(t *testing.T, scrape string) map[string]float64 {
 	return list
 }
 
-// TestSamePictureByGPMAndDCGM: the same instances, the same second, the same values, whoever is asked.
+// TestSamePictureByGPMAndDCGM: the same instances, the same second, the same values from either.
 func TestSamePictureByGPMAndDCGM(t *testing.T) {
 	for _, scenario := range []string{"gke-h100-3g", "h100-underused", "h100-56"} {
 		t.Run(scenario, func(t *testing.T) {

@@ -18,7 +18,7 @@ func (p *program) hangUp(what string) string {
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		p.t.Fatal(err)
 	}
-	late := time.After(patience)
+	late := time.After(testTimeout)
 	for {
 		p.mu.Lock()
 		said, heard := p.log.String()[before:], p.heard

@@ -250,7 +250,7 @@ func pollOptions(
 	return opts
 }
 
-// freshRegistry holds what is gathered anew with every scrape: the process itself.
+// freshRegistry holds what is gathered again with every scrape: the process itself.
 func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "mig_exporter_poll_duration_seconds",

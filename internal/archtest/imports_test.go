@@ -260,7 +260,7 @@ func chainTo(imports []goImport, dir, library string, seen []string) []string {
 	return nil
 }
 
-// below tells whether a path is that of a folder or lies below it.
+// below reports whether a path is that of a folder or lies below it.
 func below(p, folder string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
 
 // isStandard: the paths of the standard library, and "C", have no dot in their first element.

@@ -173,7 +173,7 @@ func (s source) sharedWithOracle() []string {
 	return found
 }
 
-// isOf tells whether an expression names something of an imported package, under whatever name that is imported.
+// isOf reports whether an expression names something of an imported package, under whatever name that is imported.
 func (s source) isOf(e ast.Expr, importPath string, names ...string) bool {
 	selector, ok := e.(*ast.SelectorExpr)
 	if !ok || !slices.Contains(names, selector.Sel.Name) {

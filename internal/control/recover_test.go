@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestHooksAfterCrashesInTheRollBack: devices that one process has made anew, and that the next only finds, are told to hooks.
+// TestHooksAfterCrashesInTheRollBack: devices that one process has created again, and that the next only finds, are told to hooks.
 func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

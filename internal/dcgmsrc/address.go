@@ -66,7 +66,7 @@ func ParseAddress(s string) (Address, error) {
 	return Address{Target: s}, nil
 }
 
-// isHost tells whether a host can be one: brackets are for IPv6 addresses alone.
+// isHost reports whether a host can be one: brackets are for IPv6 addresses alone.
 func isHost(host, whole string) bool {
 	if strings.HasPrefix(whole, "[") {
 		ip := net.ParseIP(host)

@@ -125,7 +125,7 @@ func (s *Source) readHierarchy() (bool, error) {
 	return err == nil, nil
 }
 
-// watchBoards keeps one watch of the boards of all GPUs: they outlive layouts, and groups are few. Where the engine
+// watchBoards keeps one watch of all GPUs: they outlive layouts, and groups are few. Where the engine
 // refuses them together each gets its own, so that one which can't be profiled costs no other's series.
 func (s *Source) watchBoards() error {
 	if s.split {
@@ -137,7 +137,7 @@ func (s *Source) watchBoards() error {
 			s.ids = append(s.ids, u.device)
 		}
 	}
-	// A board that is not wanted for now stays in the group: to make that anew would cost the others their values.
+	// A GPU that is not wanted for now stays in the group: to create that again would cost the others their values.
 	missing := func(w *watch) bool {
 		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
 	}

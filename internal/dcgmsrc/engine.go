@@ -11,7 +11,7 @@ import (
 // Level is what kind of device an Entity is.
 type Level uint8
 
-// The levels, from the board down.
+// The levels, from the GPU down.
 const (
 	LevelGPU Level = iota
 	LevelInstance

@@ -92,7 +92,7 @@ func Translate(op string, code int, text string) error {
 	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
 }
 
-// says tells whether a text is of one failure. "Timeout" is all that DCGM says of one: texts that hold it are others.
+// says reports whether a text is of one failure. "Timeout" is all that DCGM says of one: texts that hold it are others.
 func says(text, part string) bool {
 	if part == "timeout" {
 		return text == part || strings.HasSuffix(text, ": "+part)
@@ -100,5 +100,5 @@ func says(text, part string) bool {
 	return strings.Contains(text, part)
 }
 
-// lost tells whether the connection is of no more use.
+// lost reports whether the connection is of no more use.
 func lost(err error) bool { return errors.Is(err, ErrConnection) || errors.Is(err, ErrVersion) }

@@ -30,10 +30,10 @@ const (
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
 	// settle is for how long the engine's hierarchy may be of a layout that has passed: 1-2 s have been seen.
 	settle = 2 * time.Second
-	// patience is for how long a hierarchy of another layout is taken for one that lags behind. An engine in this process is
+	// hierarchyTimeout is for how long a hierarchy of another layout is taken for one that lags behind. An engine in this process is
 	// started again then, a running one is left to the operator.
-	patience         = 30 * time.Second
-	patienceEmbedded = 10 * time.Second
+	hierarchyTimeout         = 30 * time.Second
+	hierarchyTimeoutEmbedded = 10 * time.Second
 	// updateLag is how much later than its interval a value may be taken.
 	updateLag  = time.Second
 	minBackoff = time.Second
@@ -74,12 +74,12 @@ type Source struct {
 	looked   backoff // looking for GPUs that the engine does not know
 	fields   [levels]FieldGroup
 	named    [levels]bool // which field groups exist
-	boards   *watch       // of the boards of all units; nil where each has its own
-	split    bool         // the boards can't be watched together
+	boards   *watch       // of all GPUs; nil if each has its own
+	split    bool         // the GPUs can't be watched together
 	leftover []*watch     // could not be destroyed yet
 	made     int          // groups, for their names
 	sets     [levels][]uint16
-	ratios   int // how many of a board's fields are ratios; its traffic follows
+	ratios   int // how many of a GPU's fields are ratios; its traffic follows
 	tree     []MIGEntity
 	treeErr  error // why it could not be read in this cycle
 	// restarted are the layouts for which an engine in this process was started again because it did not follow.
@@ -148,7 +148,7 @@ func (s *Source) startOver(now time.Time) {
 	}
 	stale := false
 	for id, u := range s.units {
-		if u.wanted && u.stale(now, patienceEmbedded) && s.restarted[id] != u.layout {
+		if u.wanted && u.stale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
 			s.restarted[id], stale = u.layout, true
 		}
 	}
@@ -230,7 +230,7 @@ func (s *Source) Close(ctx context.Context) error {
 }
 
 // Release lets go of all GPUs, as an embedded engine holds them open and a running one what was made in it, and knows
-// nothing of a change of the MIG mode until it is begun anew. Until resume is called, Profile says gpu.ErrUnavailable. An
+// nothing of a change of the MIG mode until it is started again. Until resume is called, Profile says gpu.ErrUnavailable. An
 // error is as Close's: then nothing is to be resumed.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)

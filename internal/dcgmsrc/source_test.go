@@ -89,7 +89,7 @@ func TestSettle(t *testing.T) {
 		change func(h *harness)
 	}{
 		{"another layout", func(h *harness) { h.node.GPUs[0].MIG.LayoutGeneration++ }},
-		{"entity ids handed out anew", func(h *harness) {
+		{"entity ids assigned again", func(h *harness) {
 			h.engine.tree[0].Entity.ID, h.engine.tree[2].Entity.ID = h.engine.tree[2].Entity.ID, h.engine.tree[0].Entity.ID
 		}},
 	} {
@@ -305,7 +305,7 @@ func TestPaused(t *testing.T) {
 	}
 }
 
-// TestReconnect: attempts after 1, 2, 4 ... 60 s; then everything is made anew.
+// TestReconnect: attempts after 1, 2, 4 ... 60 s; then everything is created again.
 func TestReconnect(t *testing.T) {
 	h := mixed(t)
 	h.after(5)

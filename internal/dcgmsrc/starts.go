@@ -12,7 +12,7 @@ import (
 // libdcgm (seen with DCGM 4.5.3).
 const maxStarts = 3
 
-// startLimit counts the starts of an engine that failed. The count begins anew when the GPUs change: their MIG modes or layouts.
+// startLimit counts the starts of an engine that failed. The count starts again when the GPUs change: their MIG modes or layouts.
 type startLimit struct {
 	failed int
 	gpus   []gpuLayout // when they were counted
@@ -31,7 +31,7 @@ type gpuLayout struct {
 	generation uint64
 }
 
-// changed reports whether the GPUs have changed since the last call. If so, the count begins anew.
+// changed reports whether the GPUs have changed since the last call. If so, the count starts again.
 func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	l.next = l.next[:0]
 	for i := range s.GPUs {

@@ -23,10 +23,10 @@ type unit struct {
 	nodes   []node    // GPU instances, then compute instances, by id
 	next    []node
 	byLevel [levels][]Entity // of the nodes that are watched
-	rolled  bool             // the activity of the board is made of its instances' by others: only its traffic is read
+	rolled  bool             // the activity of the GPU is made of its instances' by others: only its traffic is read
 	unread  error            // why the hierarchy of its instances could not be read
 
-	board   *watch // its own, where boards are not watched together
+	board   *watch // its own, where GPUs are not watched together
 	watches [levels]*watch
 	retry   backoff
 	said    string // the last complaint
@@ -108,13 +108,13 @@ func (u *unit) stale(now time.Time, limit time.Duration) bool {
 	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
-// settled tells whether the instances may be watched: not before the settle time has passed, nor before a value of them
+// settled reports whether the instances may be watched: not before the settle time has passed, nor before a value of them
 // can only be of a window (one interval) that began in this layout.
 func (s *Source) settled(u *unit, now time.Time) bool {
 	return u.agreed && now.Sub(u.since) >= max(settle, s.opts.Interval)
 }
 
-// agree tells whether the hierarchy names the very instances of the Snapshot: ids and, where known, slices. A process
+// agree reports whether the hierarchy names the very instances of the Snapshot: ids and, where known, slices. A process
 // that may not list GPU instances (and so sees no placement) misses those without compute instances.
 func agree(g *gpu.GPU, nodes []node) bool {
 	hidden, count := true, 0
@@ -140,7 +140,7 @@ func agree(g *gpu.GPU, nodes []node) bool {
 	return count == len(nodes)
 }
 
-// names tells whether an instance is among the nodes, once.
+// names reports whether an instance is among the nodes, once.
 func names(nodes []node, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
 	found := 0
 	for _, n := range nodes {
@@ -158,7 +158,7 @@ func has(g *gpu.GPU, instance uint32) bool {
 	return slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return uint32(gi.ID) == instance })
 }
 
-// bare tells whether a GPU instance has no compute instance.
+// bare reports whether a GPU instance has no compute instance.
 func bare(nodes []node, instance uint32) bool {
 	return !slices.ContainsFunc(nodes, func(n node) bool { return n.entity.Level == LevelCompute && n.instance == instance })
 }
@@ -196,7 +196,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	if failed == nil {
 		failed = u.unread
 	}
-	if failed == nil && u.stale(now, patience) {
+	if failed == nil && u.stale(now, hierarchyTimeout) {
 		failed = fmt.Errorf("map instances: %w: %s", ErrStale, s.staleAdvice())
 	}
 	switch {
@@ -213,10 +213,10 @@ func (s *Source) staleAdvice() string {
 	if s.opts.Mode == ModeEmbedded {
 		return "the DCGM in this process was started again and does so still; restart this program"
 	}
-	return fmt.Sprintf("it has not followed a change for %s; restart the nv-hostengine at %s", patience, s.opts.Address)
+	return fmt.Sprintf("it has not followed a change for %s; restart the nv-hostengine at %s", hierarchyTimeout, s.opts.Address)
 }
 
-// watchUnit watches the board where it is to have its own watch, and the instances as soon as they have settled.
+// watchUnit watches the GPU where it is to have its own watch, and the instances as soon as they have settled.
 func (s *Source) watchUnit(u *unit, now time.Time) error {
 	var failed error
 	try := func(w **watch, l Level, entities []Entity) {

@@ -51,7 +51,7 @@ type reading struct {
 // readWatch reads the latest values of the GPU's entities in a watch.
 func (s *Source) readWatch(r *reading, w *watch) error {
 	entities := w.entities
-	if w.level == LevelGPU { // perhaps of several boards
+	if w.level == LevelGPU { // perhaps of several GPUs
 		s.ids = append(s.ids[:0], r.unit.device)
 		entities = s.ids
 	}

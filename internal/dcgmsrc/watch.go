@@ -8,7 +8,7 @@ import (
 )
 
 // watch is a group of entities of one level whose fields the engine keeps. An engine holds 64 groups, of all its clients:
-// one for all boards, and for each MIG GPU one of its GPU instances and one of its compute instances, which pass with
+// one for all GPUs, and for each MIG GPU one of its GPU instances and one of its compute instances, which pass with
 // its layout. 8 MIG GPUs come to 17, 30 to 61.
 type watch struct {
 	level    Level
@@ -20,7 +20,7 @@ type watch struct {
 	asked, unwatched int // values of the last cycle, and those that the engine does not watch
 }
 
-// forgotten tells whether the engine has forgotten the watch, as one that was restarted behind the connection, and
+// forgotten reports whether the engine has forgotten the watch, as one that was restarted behind the connection, and
 // begins to count anew.
 func (w *watch) forgotten() bool {
 	forgotten := w.asked > 0 && w.asked == w.unwatched

@@ -86,7 +86,7 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	}
 }
 
-// With the names of old drivers nothing of a compute instance's identity tells that it was made anew at another place.
+// With the names of old drivers nothing of a compute instance's identity tells that it was created again at another place.
 func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]

@@ -12,7 +12,7 @@ import (
 )
 
 // How long the queue waits in the driver at a time, which Close may have to wait for; how many events may be waiting to
-// be read; and the pauses before a failed queue is set up anew.
+// be read; and the pauses before a failed queue is created again.
 const (
 	waitMillis  = 250
 	eventBuffer = 256
@@ -138,7 +138,7 @@ func (q *eventQueue) waitForEvents() {
 			backoff, broken = minBackoff, false
 			q.deliver(e, ret == nvml.SUCCESS)
 		default:
-			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is set up anew", "err", driverError("nvmlEventSetWait", ret))
+			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is created again", "err", driverError("nvmlEventSetWait", ret))
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()

@@ -160,7 +160,7 @@ faults:
   - {at: 4m, gpu: 1, kind: xid, xid: 31}
 `
 
-// TestEventsOfTheOthersWhileAGPUHangs: a queue that is set up anew while a GPU hangs works for the others, and for that one
+// TestEventsOfTheOthersWhileAGPUHangs: a queue that is created again while a GPU hangs works for the others, and for that one
 // when it answers again.
 func TestEventsOfTheOthersWhileAGPUHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

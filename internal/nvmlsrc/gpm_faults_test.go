@@ -179,7 +179,7 @@ func TestNoSampleIsFreedUnderACall(t *testing.T) {
 	<-done
 }
 
-// TestModeChangeAsksAnew: with MIG switched off, windows begin anew and are of the whole GPU alone.
+// TestModeChangeAsksAnew: with MIG switched off, windows start again and are of the whole GPU alone.
 func TestModeChangeAsksAnew(t *testing.T) {
 	n := profiledNode(t, "version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true, layout: [\"4g.40gb@0\"]}\n")
 	id := n.discover()[0]

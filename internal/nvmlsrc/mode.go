@@ -12,7 +12,7 @@ import (
 )
 
 // SetMIGMode asks for a MIG mode and reads back what became of it. Before it does, it gives up what the Source holds of the
-// GPU: its events and its profiling samples, which begin anew with the next Reads. It never resets a GPU; the driver may.
+// GPU: its events and its profiling samples, which start again with the next Reads. It never resets a GPU; the driver may.
 func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	m, err := runQueued(ctx, a, queueKey{id: id, changes: true}, func() (mig.ModeChange, error) { return a.setMode(ctx, id, on) })
 	if err != nil {

@@ -63,7 +63,7 @@ faults: [{at: 2m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 
 			if n.holds(0) {
 				t.Error("the GPU is in a queue of events")
 			}
-			time.Sleep(5 * time.Second) // the queue is set up anew in the meantime, without it
+			time.Sleep(5 * time.Second) // the queue is created again in the meantime, without it
 			if n.holds(0) || !n.holds(1) {
 				t.Errorf("in a queue of events: %v, %v", n.holds(0), n.holds(1))
 			}
@@ -95,7 +95,7 @@ func TestEventsComeBackAtOnce(t *testing.T) {
 		id := n.discover()[0]
 		n.read(id)
 		n.spy.do("SetMigMode", func() {
-			time.Sleep(5 * time.Second)                   // the queue is set up anew in the meantime, without it
+			time.Sleep(5 * time.Second)                   // the queue is created again in the meantime, without it
 			n.spy.do("GetMigMode", func() { n.read(id) }) // to look what became of it
 		})
 		if _, err := n.source.Actuator().SetMIGMode(t.Context(), id, true); err != nil || n.holds(0) {

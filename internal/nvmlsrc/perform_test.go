@@ -101,10 +101,10 @@ func TestPerformStepWithoutComputePlacements(t *testing.T) {
 // stands. A reading that only differs because it was torn is no change.
 func TestPerformStepOnAnotherLayout(t *testing.T) {
 	for about, change := range map[string]func(p *performer){
-		"another instance":         func(p *performer) { p.anotherClient(19, 6) },
-		"one is gone":              func(p *performer) { must(p.t, p.Reset(0)) },
-		"made anew as another one": func(p *performer) { must(p.t, p.Reset(0)); p.anotherClient(9, 4) },
-		"MIG is off":               func(p *performer) { must(p.t, p.Reset(0)); must(p.t, p.SetMIGMode(0, false)); must(p.t, p.Reset(0)) },
+		"another instance":             func(p *performer) { p.anotherClient(19, 6) },
+		"one is gone":                  func(p *performer) { must(p.t, p.Reset(0)) },
+		"created again as another one": func(p *performer) { must(p.t, p.Reset(0)); p.anotherClient(9, 4) },
+		"MIG is off":                   func(p *performer) { must(p.t, p.Reset(0)); must(p.t, p.SetMIGMode(0, false)); must(p.t, p.Reset(0)) },
 	} {
 		p := newPerformer(t)
 		change(p)

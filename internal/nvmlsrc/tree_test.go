@@ -409,7 +409,7 @@ func TestScanThatIsNotSupported(t *testing.T) {
 	}
 }
 
-// A device that is made anew while the tree is scanned may show under two indexes. It is one.
+// A device that is created again while the tree is scanned may show under two indexes. It is one.
 func TestDeviceThatShowsTwice(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]

@@ -14,7 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A StatefulSet's pod is made anew under its name on another device. The process of the new one keeps the old device held, for ever.
+// A StatefulSet's pod is created again under its name on another device. The process of the new one keeps the old device held, for ever.
 func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { return a.Holder.Pod == "web-0" && a.ID == gpuB }
@@ -25,7 +25,7 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	}
 	for _, a := range got.List {
 		if a.ID == gpuA {
-			t.Errorf("web-0 was made anew with B, but A is told to be held by %s, unconfirmed %q", a.Holder.Pod, a.Holder.Unconfirmed)
+			t.Errorf("web-0 was created again with B, but A is told to be held by %s, unconfirmed %q", a.Holder.Pod, a.Holder.Unconfirmed)
 		}
 	}
 }
@@ -56,7 +56,7 @@ func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 		t.Error("taken")
 	}
 	if got := g.list(); len(got.Free) > 0 {
-		t.Errorf("free %v after the kubelet has begun anew", got.Free)
+		t.Errorf("free %v after the kubelet has started again", got.Free)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestAStaticPodThatIsPutBack(t *testing.T) {
 	}
 }
 
-// A pod and its claim are made anew under their names, the first for administrative access, the second not.
+// A pod and its claim are created again under their names, the first for administrative access, the second not.
 func TestAClaimOfTheSameName(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/web-0": {UID: uidA}}, asked: time.Unix(9999, 0), admin: map[gpu.ClaimDevice]bool{}}
 	g := newTestLedger(t, c)
@@ -242,7 +242,7 @@ func TestTwoListsAreBothSettled(t *testing.T) {
 	}
 }
 
-// On a node with HAMi a pod is made anew under its name with the same id: the reservation of the former one names its device.
+// On a node with HAMi a pod is created again under its name with the same id: the reservation of the former one names its device.
 func TestAReservationOfTheFormerPod(t *testing.T) {
 	c := &fakeCluster{asked: time.Unix(1003, 0), gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{
 		"ns/a": {UID: uidA, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-1"}}}}}}

@@ -30,7 +30,7 @@ func (t *tracked) addActivity(g *gpu.GPU, at time.Time) {
 }
 
 // takeProfiling lays what the profiler said to the GPU and its instances. It was asked for the layout of the last Snapshot
-// and has answered before this reading began: where the layout is still the same, nothing was re-cut in between.
+// and has answered before this reading began: where the layout is still the same, nothing was repartitioned in between.
 func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
 	p := &t.profiled
 	if p.asked.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.asked) >= t.maxGap {
@@ -97,7 +97,7 @@ func rollUp(g *gpu.GPU) {
 	}
 }
 
-// rolledUp is one ratio of the board, the m-th of Activity.
+// rolledUp is one ratio of the GPU, the m-th of Activity.
 func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 	for i := range g.Instances {
@@ -114,7 +114,7 @@ func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// canWork tells whether any GPU instance has a compute instance. A board without one has no more than its own counters.
+// canWork reports whether any GPU instance has a compute instance. A GPU without one has no more than its own counters.
 func canWork(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if len(g.Instances[i].Computes) > 0 {

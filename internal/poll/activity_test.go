@@ -27,7 +27,7 @@ func profiledGPU(first, second gpu.Opt[float64]) gpu.GPU {
 func TestActivityIsRolledUp(t *testing.T) {
 	tr := track()
 	g := profiledGPU(gpu.Some(0.986), gpu.Some(0.986))
-	g.Activity.SM = gpu.Some(0.1) // the board's own counters give way
+	g.Activity.SM = gpu.Some(0.1) // the GPU's own counters give way
 	tr.absorb(g, time.Unix(1, 0))
 	if !tr.last.ActivityRollup {
 		t.Error("not marked as rolled up")

@@ -16,7 +16,7 @@ type result[T any] struct {
 	started time.Time // by the loop's clock; take sets it
 }
 
-// start runs f unless an earlier one has not returned yet, and tells whether it did.
+// start runs f unless an earlier one has not returned yet, and reports whether it did.
 func (c *call[T]) start(now time.Time, f func() (T, error)) bool {
 	if c.running {
 		return false
@@ -60,7 +60,7 @@ func (c *call[T]) end(r result[T]) result[T] {
 	return r
 }
 
-// hung tells whether the running function has been at it for longer than limit.
+// hung reports whether the running function has been at it for longer than limit.
 func (c *call[T]) hung(now time.Time, limit time.Duration) bool {
 	return c.running && now.Sub(c.started) >= limit
 }

@@ -141,7 +141,7 @@ func TestFallBackToTheDriver(t *testing.T) {
 	}
 }
 
-// TestPausedProfilerIsLeftAlone: somebody wants the counters for something else. An answer without any value is no failure.
+// TestPausedProfilerIsLeftAlone: another program uses the counters. An answer without any value is no failure.
 func TestPausedProfilerIsLeftAlone(t *testing.T) {
 	n, stop := startFallback(t)
 	defer stop()

@@ -111,7 +111,7 @@ func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Contai
 		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
 			strings.Compare(a.Replica, b.Replica), strings.Compare(a.Unconfirmed, b.Unconfirmed))
 	})
-	// A pod that was made anew under its name can hold what it held before: the confirmed one counts.
+	// A pod that was created again under its name can hold what it held before: the confirmed one counts.
 	return slices.CompactFunc(holders, func(a, b gpu.Holder) bool {
 		return a.Container == b.Container && a.Resource == b.Resource && a.Replica == b.Replica
 	})
@@ -190,7 +190,7 @@ func withProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers C
 	return claims[found].Holder, true
 }
 
-// runsOn tells whether a process runs on a device.
+// runsOn reports whether a process runs on a device.
 func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
 	if d.Instance == gpu.Whole {
 		return true
@@ -210,7 +210,7 @@ type vacancy struct {
 	doubtful map[gpu.Device]bool
 }
 
-// allocated tells whether a device with these holders is allocated: absent if that is not known.
+// allocated reports whether a device with these holders is allocated: absent if that is not known.
 func (v *vacancy) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
 	switch {
 	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):

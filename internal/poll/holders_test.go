@@ -201,8 +201,8 @@ func TestAllocated(t *testing.T) {
 		known gpu.Assignments
 		want  []gpu.Opt[bool] // of the GPU, GI 2 and its compute instances, GI 1 and its compute instance
 	}{
-		{"nobody", gpu.Assignments{}, all},
-		{"nobody that is known", gpu.Assignments{Incomplete: "x"}, []gpu.Opt[bool]{unknown, unknown, unknown, unknown, unknown, unknown}},
+		{"no holder", gpu.Assignments{}, all},
+		{"no known holder", gpu.Assignments{Incomplete: "x"}, []gpu.Opt[bool]{unknown, unknown, unknown, unknown, unknown, unknown}},
 		{"a holder", gpu.Assignments{List: []gpu.Assignment{p}}, []gpu.Opt[bool]{yes, yes, yes, no, no, no}},
 		{"a holder of those that are known", gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x"}, []gpu.Opt[bool]{yes, yes, yes, unknown, unknown, unknown}},
 		{"an unconfirmed holder", gpu.Assignments{List: []gpu.Assignment{q}}, []gpu.Opt[bool]{unknown, unknown, no, unknown, no, no}},
@@ -272,7 +272,7 @@ func TestSourcesOfOthers(t *testing.T) {
 	}
 }
 
-// TestMappingIsOlderThanTheInstance: after a re-cut an id and a UUID come back; what the kubelet said before is not of them.
+// TestMappingIsOlderThanTheInstance: after a layout change an id and a UUID come back; what the kubelet said before is not of them.
 func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()

@@ -46,7 +46,7 @@ type tenant struct {
 	job       string
 }
 
-// isSame reports whether two tenants are one: a pod that was created anew under its name is another. A UID may be known late.
+// isSame reports whether two tenants are one: a pod that was created again under its name is another. A UID may be known late.
 func (t *tenant) isSame(other *tenant) bool {
 	return t.container == other.container && t.job == other.job &&
 		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))

@@ -61,7 +61,7 @@ func (s *jobState) take(expired <-chan struct{}) bool {
 	return true
 }
 
-// state is nothing where nobody was asked.
+// state is nothing if no source is configured.
 func (s *jobState) state() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil {
 		return gpu.SourceState{}, false

@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layout follows a GPU's GI/CI tree over time. Ids and UUIDs are reused after a re-cut: an instance keeps its generation
+// layout follows a GPU's GI/CI tree over time. Ids and UUIDs are reused after a layout change: an instance keeps its generation
 // only while it stands unchanged in every reading.
 type layout struct {
 	generation uint64 // 0: the tree has not been seen yet
@@ -34,7 +34,7 @@ type computeNode struct {
 	since      time.Time
 }
 
-// same tells whether two are one instance. A placement that is not told (the right to see it was lost) agrees with any.
+// same reports whether two are one instance. A placement that is not told (the right to see it was lost) agrees with any.
 func (a treeNode) same(b treeNode) bool {
 	placed := a.placement.Present() && b.placement.Present()
 	return a.id == b.id && a.profile == b.profile && (!placed || a.placement == b.placement)
@@ -44,7 +44,7 @@ func (a computeNode) same(b computeNode) bool {
 	return a.id == b.id && a.uuid == b.uuid && a.profile == b.profile
 }
 
-// update writes the generations into g and tells whether the tree differs from the one before; the first is no change.
+// update writes the generations into g and reports whether the tree differs from the one before; the first is no change.
 func (l *layout) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
@@ -98,7 +98,7 @@ func (l *layout) hidden(g *gpu.GPU) []treeNode {
 	return list
 }
 
-// unseen tells whether a reading may have left out GPU instances for lack of a right.
+// unseen reports whether a reading may have left out GPU instances for lack of a right.
 func unseen(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)

@@ -75,9 +75,9 @@ func TestWrappedCounters(t *testing.T) {
 		{"one failed reading", gpu.None[uint64](), true, 0},
 		{"grows over it", gpu.Some(uint64(1<<32 - 1)), true, 1<<32 - 1501},
 		{"wraps", gpu.Some(uint64(9)), true, 10},
-		{"began anew", gpu.Some(uint64(5)), false, 5},
+		{"started again", gpu.Some(uint64(5)), false, 5},
 		{"is wide after all", gpu.Some(uint64(1 << 40)), true, 1<<40 - 5},
-		{"a wide one that fell began anew", gpu.Some(uint64(7)), true, 7},
+		{"a wide one that fell started again", gpu.Some(uint64(7)), true, 7},
 	} {
 		total += step.grow
 		got := w.add(step.raw, true, step.wraps, at).Or(gpu.Counter{})
@@ -90,7 +90,7 @@ func TestWrappedCounters(t *testing.T) {
 	}
 }
 
-// TestInstancesThatWereNotSeen: a scan that fails is no re-cut, nor is the loss of the right to see placements.
+// TestInstancesThatWereNotSeen: a scan that fails is no layout change, nor is the loss of the right to see placements.
 func TestInstancesThatWereNotSeen(t *testing.T) {
 	tr := track()
 	tr.absorb(migGPU(), time.Unix(1, 0))

@@ -71,7 +71,7 @@ func TestLateReadingHasTheIndexOfNow(t *testing.T) {
 	})
 }
 
-// TestIndexOfALostGPUBecomesFree: the 15 minutes for which a lost GPU is kept begin anew when its index is taken again.
+// TestIndexOfALostGPUBecomesFree: the 15 minutes for which a lost GPU is kept start again when its index is taken again.
 func TestIndexOfALostGPUBecomesFree(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	h := start(t, src, nil)

@@ -52,7 +52,7 @@ func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter tim
 	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// state is nothing if nobody was asked, and if there is no kubelet on this node.
+// state is nothing if no source is configured, and if there is no kubelet on this node.
 func (s *podState) state() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil || errors.Is(s.err, gpu.ErrNoKubelet) {
 		return gpu.SourceState{}, false

@@ -28,7 +28,7 @@ type Options struct {
 	// PodsStaleAfter is how long what the kubelet said last outlives a kubelet that does not answer.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
-	Pods           Pods       // nil: nobody is asked who holds a device
+	Pods           Pods       // nil: holders are not known
 	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers asks for the containers of single processes, not only of those that share a device.
 	ProcessContainers bool
@@ -211,7 +211,7 @@ func after(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
 // maxJoin bounds the wait for the calls under way at the end. Who shuts the driver down after it waits for them again.
 const maxJoin = 2 * time.Second
 
-// event takes one event in and tells whether it calls for a poll at once.
+// event takes one event in and reports whether it calls for a poll at once.
 func (p *Poller) event(e gpu.Event) bool {
 	switch e.Kind {
 	case gpu.EventXID:

@@ -7,21 +7,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// No sensor exists below the board, so an instance's power is an estimate. Active power (board - idle, never negative)
+// No sensor exists below the GPU, so an instance's power is an estimate. Active power (the GPU's - idle, never negative)
 // is shared by w*u / sum(w*u), w the instance's share of the SMs of the largest profile and u its graphics engine
-// activity; idle power by w. What is left is unallocated, so that the parts add up to the board.
+// activity; idle power by w. What is left is unallocated, so that the parts add up to the GPU.
 
-// idlePower learns a board's idle power: the lowest seen while nothing ran, a default for the model until then.
+// idlePower learns a GPU's idle power: the lowest seen while nothing ran, a default for the model until then.
 type idlePower struct {
 	learnt gpu.Opt[float64]
 }
 
-// defaultIdleShare is the idle power of a board whose model has no default, as a share of its power limit.
+// defaultIdleShare is the idle power of a GPU whose model has no default, as a share of its power limit.
 const defaultIdleShare = 0.1
 
-// defaultIdleWatts lists idle board power by a part of the model's name, the first match counts. They serve until an
+// defaultIdleWatts lists idle GPU power by a part of the model's name, the first match counts. They serve until an
 // idle moment was seen. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W); the others are what
-// idle boards of that kind commonly show and are marked as defaults in the docs.
+// idle GPUs of that kind commonly show and are marked as defaults in the docs.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
 		part  string
@@ -59,7 +59,7 @@ func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// estimatePower shares the board's power and energy among the GPU instances and the parts of split ones.
+// estimatePower shares the GPU's power and energy among the GPU instances and the parts of split ones.
 func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
 	idle := t.idle.watts(g)
 	g.Power = gpu.PowerEstimate{IdleWatts: idle}
@@ -113,7 +113,7 @@ type watts struct{ idle, active float64 }
 
 func (w watts) sum() float64 { return w.idle + w.active }
 
-// sharePower splits board power among the instances; idle is the part of it that is drawn without work.
+// sharePower splits GPU power among the instances; idle is the part of it that is drawn without work.
 func sharePower(g *gpu.GPU, board, idle float64) ([]watts, gpu.PowerMethod) {
 	parts := make([]watts, len(g.Instances))
 	weights := smShares(g)
@@ -209,7 +209,7 @@ func smShares(g *gpu.GPU) []float64 {
 	return shares
 }
 
-// energySince is what the board's counter grew by; it began anew where it fell.
+// energySince is what the GPU's counter grew by; it started again where it fell.
 func energySince(before, now gpu.Opt[float64]) float64 {
 	from, ok := before.Get()
 	to, okNow := now.Get()

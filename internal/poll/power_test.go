@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestEstimatesAddUpToTheBoard: whatever runs where, the instances' and the unallocated part are the board's, in watts
+// TestEstimatesAddUpToTheBoard: whatever runs where, the instances' and the unallocated part are the GPU's, in watts
 // and in joules.
 func TestEstimatesAddUpToTheBoard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -150,10 +150,10 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 	tr.absorb(g, time.Unix(1, 0))
 	g = migGPU()
 	g.Readings.EnergyJoules = gpu.Some(1200.0)
-	g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2}) // same id, re-cut
+	g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2}) // same id, repartitioned
 	tr.absorb(g, time.Unix(2, 0))
 	if e := tr.last.Instances[0].EnergyJoules.Or(gpu.Counter{Value: -1}); e.Value != 0 || !e.Since.Equal(time.Unix(2, 0)) {
-		t.Errorf("energy of the re-cut instance %+v, want 0 from now", e)
+		t.Errorf("energy of the layout change instance %+v, want 0 from now", e)
 	}
 	if e := tr.last.Instances[1].EnergyJoules.Or(gpu.Counter{}); e.Value <= 0 || !e.Since.Equal(time.Unix(1, 0)) {
 		t.Errorf("energy of the instance that stayed %+v, want more than 0 from its start", e)
@@ -161,7 +161,7 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 }
 
 // TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its energy counter, and its
-// share of what was spent meanwhile is unallocated. One that was destroyed meanwhile begins anew.
+// share of what was spent meanwhile is unallocated. One that was destroyed meanwhile starts again.
 func TestEnergySurvivesALostRight(t *testing.T) {
 	tr := track()
 	all := migGPU()

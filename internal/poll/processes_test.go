@@ -18,8 +18,8 @@ func (c countingContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	return c.fakeContainers.ContainerOf(pid)
 }
 
-// TestProcessContainers: the containers of processes are looked up where somebody asked for them, also without a kubelet
-// and for devices that nobody shares, and what the source handed out stays as it is.
+// TestProcessContainers: the containers of processes are looked up if that is enabled, also without a kubelet
+// and for devices that are not shared, and what the source handed out stays as it is.
 func TestProcessContainers(t *testing.T) {
 	main := gpu.Container{Namespace: "ns", Pod: "p", Name: "main"}
 	for _, asked := range []bool{true, false} {

@@ -42,7 +42,7 @@ type tracked struct {
 	toldAll   time.Time // when it told everything
 	byDriver  bool      // the driver is asked for the activity instead
 	idle      idlePower
-	boardJ    gpu.Opt[float64] // the board's energy counter when it was last shared
+	boardJ    gpu.Opt[float64] // the GPU's energy counter when it was last shared
 	boardAt   time.Time        // when that was
 }
 
@@ -132,7 +132,7 @@ func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	return list
 }
 
-// failed tells whether a reading of the GPU as a whole failed; else its absence means that there is none.
+// failed reports whether a reading of the GPU as a whole failed; else its absence means that there is none.
 func failed(g *gpu.GPU, reading gpu.Reading) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == reading })
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// wrapped turns a driver's byte counter, which may wrap or begin anew, into one that only grows.
+// wrapped turns a driver's byte counter, which may wrap or start again, into one that only grows.
 type wrapped struct {
 	total gpu.Opt[gpu.Counter]
 	last  uint64
@@ -18,7 +18,7 @@ type wrapped struct {
 const wrap32 = 1 << 32
 
 // add takes the driver's value and returns the running total. A counter that fell has wrapped where it may, else it
-// began anew at 0. failed says that there is no value because the reading failed: the total stays then, and ends where
+// started again at 0. failed says that there is no value because the reading failed: the total stays then, and ends where
 // the GPU does not tell it.
 func (w *wrapped) add(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
 	now, ok := raw.Get()
@@ -44,8 +44,8 @@ func (w *wrapped) add(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu
 	return w.total
 }
 
-// addTraffic adds the bytes that went over PCIe and NVLink. Where the board's energy counter fell too, the driver was
-// loaded anew and nothing has wrapped.
+// addTraffic adds the bytes that went over PCIe and NVLink. Where the GPU's energy counter fell too, the driver was
+// loaded again and nothing has wrapped.
 func (t *tracked) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
 	before, hadEnergy := t.boardJ.Get()

@@ -149,7 +149,7 @@ func TestEnergyOfHoldings(t *testing.T) {
 type churn struct {
 	tr    *tracked
 	at    time.Time
-	board float64 // the board's counter
+	board float64 // the GPU's counter
 	read  float64 // its value when it was last shared
 	since time.Time
 	pods  map[gpu.MIGUUID]gpu.Holder
@@ -321,7 +321,7 @@ func TestUsesOfContradictions(t *testing.T) {
 		"a replica that is not described yet":    {[]gpu.Assignment{undescribed(replica(ref, "a", "0")), replica(ref, "b", "1")}, "b time-slicing 50"},
 		"several unconfirmed ones":               {[]gpu.Assignment{unconfirmed(ref, "a"), unconfirmed(ref, "b")}, ""},
 		"the GPU and a part of it":               {[]gpu.Assignment{assign(gpuRef, "whole", 1), assign(ref, "a", 1)}, "a exclusive 150"},
-		"the GPU, and somebody else's processes": {[]gpu.Assignment{replica(gpuRef, "c", "0"), replica(gpuRef, "d", "1")}, "c time-slicing 0, d time-slicing 0"},
+		"the GPU, and processes of no holder":    {[]gpu.Assignment{replica(gpuRef, "c", "0"), replica(gpuRef, "d", "1")}, "c time-slicing 0, d time-slicing 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := migGPU()

@@ -88,7 +88,7 @@ func podsOf(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// xid counts an XID for the GPU and for the GPU instance that it names, or else among those of the board alone.
+// xid counts an XID for the GPU and for the GPU instance that it names, or else among those of the GPU alone.
 func (t *tracked) xid(e gpu.Event) {
 	t.totals.XIDs.Value++
 	t.totals.XIDErrors = countXID(t.totals.XIDErrors, e)

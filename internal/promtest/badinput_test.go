@@ -120,7 +120,7 @@ func TestRulesOverAScrapeGap(t *testing.T) {
 	}
 }
 
-// TestRulesOverCounterResets: counters that begin anew, as after a restart of the node, are no events.
+// TestRulesOverCounterResets: counters that start again, as after a restart of the node, are no events.
 func TestRulesOverCounterResets(t *testing.T) {
 	f := newFleet(t, "a")
 	f.run(40, func(node string, m int) string {

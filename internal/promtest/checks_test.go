@@ -298,8 +298,8 @@ func slicesOf(model, kind string) float64 {
 // freeGPUs is documented.
 const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) group_left (name) nvidia_gpu_info)`
 
-// checkFree: free GPUs by model come out of nvidia_gpu_allocated, which says that somebody holds the GPU or a device of it.
-// Where nobody can tell, as on a node without a kubelet, the family is absent.
+// checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds the GPU or a device of it.
+// If that is not known, as on a node without a kubelet, the family is absent.
 func checkFree(e *Engine, x exposition) error {
 	held := map[string]bool{}
 	for _, l := range levels() {

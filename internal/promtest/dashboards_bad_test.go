@@ -19,7 +19,7 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 	return view{from: scraped(), to: scraped().Add(badRuns), step: fleetStep, set: map[string]string{"node": name}}
 }
 
-// TestCounterResetIsNoDrop: counters that begin anew, as after a restart of the exporter, make no negative rate and no spike.
+// TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no negative rate and no spike.
 func TestCounterResetIsNoDrop(t *testing.T) {
 	f := &fleet{Engine: Open(t)}
 	const on = `{gpu="0",uuid="GPU-0"`

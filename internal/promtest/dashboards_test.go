@@ -104,7 +104,7 @@ func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard)
 		for _, p := range d.all() {
 			for _, target := range p.Targets {
 				for _, in := range []*fleet{f, empty} {
-					if a := in.query(t, p, target.RefID, fleetView("nobody")); len(a.series) > 0 {
+					if a := in.query(t, p, target.RefID, fleetView("no-node")); len(a.series) > 0 {
 						t.Errorf("%s, %s, %s: %v of a node that is not there", uid, p.Title, target.RefID, a.series)
 					}
 				}

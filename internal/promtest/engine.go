@@ -231,7 +231,7 @@ func (e *Engine) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 	return append(promql.Vector(nil), v...), nil
 }
 
-// isAboutDCGMsName tells whether Prometheus only remarks that one of DCGM's counters is not called _total.
+// isAboutDCGMsName reports whether Prometheus only remarks that one of DCGM's counters is not called _total.
 func isAboutDCGMsName(err error) bool {
 	return errors.Is(err, annotations.PossibleNonCounterInfo) && strings.Contains(err.Error(), `"DCGM_`)
 }

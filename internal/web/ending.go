@@ -12,7 +12,7 @@ import (
 )
 
 // endings makes the second part of answers: the families that belong to no Snapshot, and what ends an exposition. It is
-// gathered anew unless that was done for the same exposition within keep, so that scrapers at the same moment share it: to gather the process'
+// gathered again unless that was done for the same exposition within keep, so that scrapers at the same moment share it: to gather the process'
 // own metrics is a dozen system calls.
 type endings struct {
 	fresh  prometheus.Gatherer
@@ -34,7 +34,7 @@ type endingForm struct {
 type keptEnding struct {
 	mu   sync.Mutex // held while it is made: others of the form wait for it
 	made time.Time  // zero: never
-	// after is the exposition that it ends: with a new one it is made anew, so that both are of one moment.
+	// after is the exposition that it ends: with a new one it is created again, so that both are of one moment.
 	after *exposition
 	ending
 }

@@ -31,11 +31,11 @@ func TestScrapersAtTheSameMomentShareTheFreshPart(t *testing.T) {
 		first := gathersSaid(t, get(h, "/metrics").Body.String())
 		time.Sleep(time.Second - 1)
 		if again := gathersSaid(t, get(h, "/metrics").Body.String()); again != first {
-			t.Errorf("gathered anew within FreshFor: %s, then %s", first, again)
+			t.Errorf("gathered again within FreshFor: %s, then %s", first, again)
 		}
 		time.Sleep(time.Nanosecond)
 		if later := gathersSaid(t, get(h, "/metrics").Body.String()); later == first {
-			t.Error("not gathered anew after FreshFor")
+			t.Error("not gathered again after FreshFor")
 		}
 	})
 }

@@ -46,7 +46,7 @@ type Options struct {
 	NoOpenMetrics bool
 	// MaxScrapes bounds the scrapes gathered and encoded at the same time, those beyond it get a 503; 0 is no bound.
 	MaxScrapes int
-	// FreshFor is for how long, in real time, scrapers share what was gathered anew for one of them; 0 is not at all.
+	// FreshFor is for how long, in real time, scrapers share what was gathered again for one of them; 0 is not at all.
 	FreshFor time.Duration
 	// FreshCollector is the collector that the fresh families belong to: a scrape that picks others does not get them. Empty is
 	// none.
@@ -96,7 +96,7 @@ func CheckTelemetryPath(path string) error {
 	return nil
 }
 
-// NewHandler serves everything. fresh is gathered anew for scrapes (go_*, process_* and the like), see Options.FreshFor,
+// NewHandler serves everything. fresh is gathered again for scrapes (go_*, process_* and the like), see Options.FreshFor,
 // and must not have a family in common with metrics. It panics if the telemetry path or a pattern of Extra cannot be served.
 func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) http.Handler {
 	if opts.TelemetryPath == "" {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	begunAnew = "the kubelet began anew 4 s ago and does not list the pod of this exporter yet"
-	notListed = "listed until the kubelet began anew, 4 s ago"
+	begunAnew = "the kubelet started again 4 s ago and does not list the pod of this exporter yet"
+	notListed = "listed until the kubelet started again, 4 s ago"
 )
 
-// forgottenFixture is a node whose kubelet has just begun anew and lists the pods of GPU 3 alone.
+// forgottenFixture is a node whose kubelet has just started again and lists the pods of GPU 3 alone.
 func forgottenFixture() *gpu.Snapshot {
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{wholeGPU(0), freeGPU(1), mixedGPU(2), splitGPU(3), sharedGPU(4)}

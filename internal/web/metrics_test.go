@@ -60,7 +60,7 @@ func newRegistry(t testing.TB) *registry {
 	r := &registry{reg: prometheus.NewRegistry(), current: prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "test_generation", Help: "The Snapshot's generation."})}
 	created := prometheus.MustNewConstMetricWithCreatedTimestamp(
-		prometheus.NewDesc("test_energy_joules_total", "A counter that began anew.", []string{"pod"}, nil),
+		prometheus.NewDesc("test_energy_joules_total", "A counter that started again.", []string{"pod"}, nil),
 		prometheus.CounterValue, 12.5, fixtureTime, "a\"b\\c\nd")
 	hist := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "test_memory_distribution", Help: "A native histogram.",
 		NativeHistogramBucketFactor: 1.1})

@@ -92,7 +92,7 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.served.Add(1)
 }
 
-// encode returns the parts of an answer: the Snapshot, and the families that are gathered anew with what ends an
+// encode returns the parts of an answer: the Snapshot, and the families that are gathered again with what ends an
 // exposition. It gives up its slot before the answer is written, so that slow readers do not block others. What is missing is
 // logged; it is an error only where nothing else is left.
 func (h *scrapeHandler) encode(form wire, chosen selection) ([][]byte, error) {

@@ -57,7 +57,7 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 		return buf.Bytes(), nil
 	})
 	return &stateDocument{
-		// Weak, as the same state goes out in several codings. Generations begin anew with the process: the time tells
+		// Weak, as the same state goes out in several codings. Generations start again with the process: the time tells
 		// its Snapshots from those of the process before.
 		etag:   fmt.Sprintf(`W/"%d-%x"`, snap.Generation, snap.Time.UnixNano()),
 		plain:  plain,

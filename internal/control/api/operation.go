@@ -29,7 +29,7 @@ const (
 // OperationState is how far an operation is.
 type OperationState string
 
-// The states. Succeeded, rolled-back, failed, interrupted and accepted are final; degraded and stuck want an operator.
+// The states. Succeeded, rolled-back, failed, interrupted and accepted are final; degraded and stuck need an operator.
 const (
 	Pending     OperationState = "pending"      // accepted; nothing was done yet
 	Running     OperationState = "running"      // steps are being done

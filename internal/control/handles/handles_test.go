@@ -124,7 +124,7 @@ func TestOpen(t *testing.T) {
 		{"a GPU instance alone", []string{"/dev/nvidia-caps/nvidia-cap21"}, "7 job 2/-"},
 		{"two GPU instances", []string{"/dev/nvidia-caps/nvidia-cap22", "/dev/nvidia-caps/nvidia-cap12"}, "7 job 1/-, 7 job 2/0"},
 		{"one that is gone", []string{"/dev/nvidia-caps/nvidia-cap4"}, "7 job 0/0"},
-		{"files made anew since", []string{"/dev/nvidia-caps/nvidia-cap12 (deleted)"}, "7 job 1/-"},
+		{"files created again since", []string{"/dev/nvidia-caps/nvidia-cap12 (deleted)"}, "7 job 1/-"},
 		{"a device deleted", []string{"/dev/nvidia0 (deleted)"}, "7 job -/-"},
 		{"files at another place", []string{"/run/nvidia/driver/dev/nvidia0", "/nvidia-cap22"}, "7 job 2/0"},
 		{"capabilities of an old driver", []string{"/proc/driver/nvidia/capabilities/gpu0/mig/gi2/ci0/access"}, "7 job 2/0"},

@@ -22,7 +22,7 @@ const (
 type slot struct {
 	file   *os.File
 	size   int64
-	broken bool // what is on disk is not known: the file must be made anew
+	broken bool // what is on disk is not known: the file must be created again
 	unused bool
 }
 
