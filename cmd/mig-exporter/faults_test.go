@@ -351,7 +351,7 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 	if again := p.said("Permission is there again"); again != 1 {
 		t.Errorf("said %d times that permission is there again:\n%s", again, p.logText())
 	}
-	for _, missing := range []string{"memory of the whole GPU", "GPU instances without"} {
+	for _, missing := range []string{"memory of MIG GPUs as a whole", "GPU instances without"} {
 		if n := p.said(missing); n != 1 {
 			t.Errorf("said %d times that %s is missing:\n%s", n, missing, p.logText())
 		}
