@@ -63,8 +63,8 @@ func tellsActivity(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		some = some || hasRatio(&gi.Activity)
-		for c := range gi.Computes {
-			some = some || hasRatio(&gi.Computes[c].Activity)
+		for c := range gi.ComputeInstances {
+			some = some || hasRatio(&gi.ComputeInstances[c].Activity)
 		}
 	}
 	return some

@@ -16,7 +16,7 @@ func activityCases() []groupCase {
 			gi := &g.Instances[0]
 			gi.Activity = gpu.Activity{
 				SM: gpu.Some(1.0211), SMOccupancy: gpu.Some(0.6), FP64: gpu.Some(0.1), FP32: gpu.Some(0.2), FP16: gpu.Some(0.3), DRAM: gpu.Some(0.7)}
-			gi.Computes[0].Activity = gpu.Activity{SM: gpu.Some(0.25)}
+			gi.ComputeInstances[0].Activity = gpu.Activity{SM: gpu.Some(0.25)}
 		}, `# TYPE nvidia_gpu_activity_anomalies_total counter
 			nvidia_gpu_activity_anomalies_total{gpu="2",uuid="GPU-2"} 2
 			# TYPE nvidia_gpu_activity_source gauge
@@ -69,6 +69,6 @@ func TestNoDRAMActivityOfComputeInstances(t *testing.T) {
 		}
 	}
 	g := migGPU()
-	g.Instances[0].Computes[0].Activity.DRAM = gpu.Some(0.5)
+	g.Instances[0].ComputeInstances[0].Activity.DRAM = gpu.Some(0.5)
 	expect(t, text(t, mustNew(t, fixedOptions("activity")), node(g)), "")
 }

@@ -59,8 +59,8 @@ func TestFamiliesAreWhatIsServed(t *testing.T) {
 	c := mustNew(t, everything())
 	s := richNode(3, 2)
 	split := richInstance(2, 6)
-	split.Computes = append(split.Computes, split.Computes[0])
-	split.Computes[1].ID++
+	split.ComputeInstances = append(split.ComputeInstances, split.ComputeInstances[0])
+	split.ComputeInstances[1].ID++
 	s.GPUs[2].Instances = append(s.GPUs[2].Instances, split)
 	c.Observe(s)
 	families, err := c.Gather(s)

@@ -23,10 +23,10 @@ func usedNode() *gpu.Snapshot {
 	shared.Containers = []gpu.ContainerUse{one, two}
 
 	busy.DRAM = gpu.None[float64]()
-	cut.Instances[0].Computes[0].Activity = busy
+	cut.Instances[0].ComputeInstances[0].Activity = busy
 	left := use("left", gpu.SharingExclusive)
 	left.Instance, left.Compute, left.MemoryUsed = gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.ComputeID(0)), gpu.Some[uint64](13)
-	undivided := gpu.GPUInstance{ID: 5, Profile: "1g.5gb", Computes: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-u"}}}
+	undivided := gpu.GPUInstance{ID: 5, Profile: "1g.5gb", ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-u"}}}
 	undivided.Activity.DRAM = gpu.Some(0.75)
 	cut.Instances = append(cut.Instances, undivided)
 	small := use("small", gpu.SharingExclusive)

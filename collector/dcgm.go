@@ -233,8 +233,8 @@ func (d *dcgmGroup) parts(base labels, g *gpu.GPU) []dcgmDevice {
 			continue
 		}
 		parts = append(parts, part, dcgmDevice{labels: plain, activity: &gi.Activity})
-		for j := range gi.Computes {
-			ci := &gi.Computes[j]
+		for j := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[j]
 			of := d.device(plain.extend("GPU_CI_ID", formatUint(ci.ID)), ci.Holders, gi.Jobs)
 			of.activity = &ci.Activity
 			parts = append(parts, of)

@@ -146,7 +146,7 @@ func TestDCGMOnePodOfAll(t *testing.T) {
 	gi := &s.GPUs[0].Instances[1]
 	s.GPUs[0].Instances = s.GPUs[0].Instances[1:]
 	holder := []gpu.Holder{exclusive("all")}
-	gi.Holders, gi.Computes[0].Holders, gi.Computes[1].Holders = holder, holder, holder
+	gi.Holders, gi.ComputeInstances[0].Holders, gi.ComputeInstances[1].Holders = holder, holder, holder
 	expect(t, dcgmText(t, Options{}, s, "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), `
 		# TYPE DCGM_FI_DEV_FB_USED gauge
 		DCGM_FI_DEV_FB_USED{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="all"} 2048
@@ -166,7 +166,7 @@ func TestDCGMPartOfAnInstance(t *testing.T) {
 		s := bare(dcgmNode().GPUs[1])
 		s.GPUs[0].Instances = s.GPUs[0].Instances[:1]
 		gi := &s.GPUs[0].Instances[0]
-		gi.ComputeSlices, gi.Computes[0].ComputeSlices = gpu.Some(3), test.slices
+		gi.ComputeSlices, gi.ComputeInstances[0].ComputeSlices = gpu.Some(3), test.slices
 		got := dcgmText(t, Options{}, s, "DCGM_FI_PROF_SM_ACTIVE")
 		if n := strings.Count(got, "DCGM_FI_PROF_SM_ACTIVE{"); n != test.series || strings.Contains(got, "GPU_CI_ID") != (n == 2) {
 			t.Errorf("%v of 3 slices: %s", test.slices, got)

@@ -31,7 +31,7 @@ func dcgmNode() *gpu.Snapshot {
 		dcgmInstance(1, 0.75, dcgmCompute(0, "3g.20gb", 0.75, "train")),
 		dcgmInstance(2, 0.5, dcgmCompute(0, "1c.3g.20gb", 1, "asr"), dcgmCompute(1, "2c.3g.20gb", 0.25, "tts")),
 	}
-	s.GPUs[1].Instances[0].Holders = s.GPUs[1].Instances[0].Computes[0].Holders
+	s.GPUs[1].Instances[0].Holders = s.GPUs[1].Instances[0].ComputeInstances[0].Holders
 	return s
 }
 
@@ -71,7 +71,7 @@ func dcgmActivity(v float64) gpu.Activity {
 
 func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu.GPUInstance {
 	return gpu.GPUInstance{
-		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: epoch(), Activity: dcgmActivity(activity), Computes: computes,
+		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: epoch(), Activity: dcgmActivity(activity), ComputeInstances: computes,
 		Memory: gpu.Memory{Total: gpu.Some[uint64](20 << 30), Used: gpu.Some(uint64(id) << 30), Free: gpu.Some(uint64(19-id) << 30), Reserved: gpu.Some[uint64](0)},
 	}
 }

@@ -14,7 +14,7 @@ func migGPU() gpu.GPU {
 	g.MIG.Enabled = gpu.Some(true)
 	g.Instances = []gpu.GPUInstance{{
 		ID: 1, Profile: "3g.20gb", Up: true, LastRead: epoch(),
-		Computes: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-a", Up: true}, {ID: 1, UUID: "MIG-b"}},
+		ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-a", Up: true}, {ID: 1, UUID: "MIG-b"}},
 	}}
 	return g
 }
@@ -32,8 +32,8 @@ func identityCases() []groupCase {
 			g.Name, g.Serial, g.Minor, g.SMs = "A100", `1"2`, gpu.Some(3), gpu.Some(108)
 			gi := &g.Instances[0]
 			gi.Placement, gi.ComputeSlices, gi.MemorySlices = gpu.Some(gpu.Placement{Start: 4, Size: 4}), gpu.Some(3), gpu.Some(4)
-			gi.SMs, gi.Computes[0].SMs = gpu.Some(42), gpu.Some(14)
-			gi.Computes[0].Profile, gi.Computes[0].Placement = "1c.3g.20gb", gpu.Some(gpu.Placement{Start: 0, Size: 1})
+			gi.SMs, gi.ComputeInstances[0].SMs = gpu.Some(42), gpu.Some(14)
+			gi.ComputeInstances[0].Profile, gi.ComputeInstances[0].Placement = "1c.3g.20gb", gpu.Some(gpu.Placement{Start: 0, Size: 1})
 		}, `# TYPE nvidia_gpu_info gauge
 			nvidia_gpu_info{gpu="2",minor="3",name="A100",serial="1\"2",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_sms gauge
@@ -190,7 +190,7 @@ func errorCases() []groupCase {
 			nvidia_mig_gpu_instance_xid_last_timestamp_seconds{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2",xid="79"} 1.75e+09`},
 		{"processes instance_processes", func(g *gpu.GPU) {
 			g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 1}, {PID: 1, Graphics: true}, {PID: 2}})
-			g.Instances[0].Processes, g.Instances[0].Computes[1].Processes = gpu.Some(2), gpu.Some(0)
+			g.Instances[0].Processes, g.Instances[0].ComputeInstances[1].Processes = gpu.Some(2), gpu.Some(0)
 		}, `# TYPE nvidia_gpu_processes gauge
 			nvidia_gpu_processes{gpu="2",uuid="GPU-2"} 2
 			# TYPE nvidia_mig_compute_instance_processes gauge

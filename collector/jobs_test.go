@@ -12,7 +12,7 @@ func jobNode() *gpu.Snapshot {
 	whole.Jobs, shared.Jobs = []string{"41"}, []string{"42", "43"}
 	whole.Totals.LayoutChanges = begun(3)
 	cut.Instances[0].Jobs = []string{"44"}
-	cut.Instances[0].Computes = cut.Instances[0].Computes[:1]
+	cut.Instances[0].ComputeInstances = cut.Instances[0].ComputeInstances[:1]
 	cut.Instances = append(cut.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
 	return node(whole, shared, cut)
 }

@@ -15,10 +15,10 @@ func heldGPUs() *gpu.Snapshot {
 	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
 	whole.Holders = []gpu.Holder{exclusive("whole")}
 	shared.Holders = []gpu.Holder{replica("one", "0"), replica("two", "1")}
-	cut.Instances[0].Computes[0].Holders = []gpu.Holder{exclusive("left")}
-	cut.Instances[0].Computes[1].Holders = []gpu.Holder{exclusive("right")}
+	cut.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusive("left")}
+	cut.Instances[0].ComputeInstances[1].Holders = []gpu.Holder{exclusive("right")}
 	cut.Allocated, cut.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
-	cut.Instances[0].Computes[0].Allocated, cut.Instances[0].Computes[1].Allocated = gpu.Some(true), gpu.Some(true)
+	cut.Instances[0].ComputeInstances[0].Allocated, cut.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true), gpu.Some(true)
 	return node(whole, shared, cut)
 }
 
@@ -70,7 +70,7 @@ func TestHolderOnSeries(t *testing.T) {
 	s := heldGPUs()
 	whole, gi := &s.GPUs[0], &s.GPUs[2].Instances[0]
 	whole.Readings.PowerWatts, whole.Readings.PowerLimitWatts = gpu.Some(100.0), gpu.Some(300.0)
-	gi.PowerWatts, gi.Computes[0].PowerWatts = gpu.Some(20.0), gpu.Some(9.0)
+	gi.PowerWatts, gi.ComputeInstances[0].PowerWatts = gpu.Some(20.0), gpu.Some(9.0)
 	same := exclusive("both")
 	same.Name = "" // two containers of one pod
 	gi.Holders = []gpu.Holder{same}

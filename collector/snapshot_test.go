@@ -145,7 +145,7 @@ func richNode(count, instances int) *gpu.Snapshot {
 				gi := richInstance(i, j)
 				g.Instances = append(g.Instances, gi)
 				g.Containers = append(g.Containers, gpu.ContainerUse{
-					Container: gi.Holders[0].Container, Instance: gpu.Some(gi.ID), Compute: gpu.Some(gi.Computes[0].ID), Sharing: gpu.SharingExclusive,
+					Container: gi.Holders[0].Container, Instance: gpu.Some(gi.ID), Compute: gpu.Some(gi.ComputeInstances[0].ID), Sharing: gpu.SharingExclusive,
 					MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts, EnergyJoules: gpu.Some(begun(50)),
 				})
 			}
@@ -222,7 +222,7 @@ func richInstance(i, j int) gpu.GPUInstance {
 		Activity: richActivity(), Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders, Jobs: []string{"4242"},
 		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
 		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(begun(10)),
-		Computes: []gpu.ComputeInstance{{
+		ComputeInstances: []gpu.ComputeInstance{{
 			ID: 0, Generation: 1, UUID: gpu.MIGUUID(fmt.Sprintf("MIG-00000000-0000-0000-%04d-%012d", i, j)), Profile: "1g.5gb",
 			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14), Up: true,
 			Activity: compute, Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,

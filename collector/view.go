@@ -56,7 +56,7 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 		one.instances, instances = instances[:len(g.Instances):len(g.Instances)], instances[len(g.Instances):]
 		for j := range g.Instances {
 			gi := &g.Instances[j]
-			one.instances[j].computes, computes = computes[:len(gi.Computes):len(gi.Computes)], computes[len(gi.Computes):]
+			one.instances[j].computes, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)], computes[len(gi.ComputeInstances):]
 			one.instances[j].set(plain, gi, pods, s.Time)
 		}
 		v.gpus = append(v.gpus, one)
@@ -70,7 +70,7 @@ func allocate(s *gpu.Snapshot) ([]instanceView, []computeView) {
 	for i := range s.GPUs {
 		instances += len(s.GPUs[i].Instances)
 		for j := range s.GPUs[i].Instances {
-			computes += len(s.GPUs[i].Instances[j].Computes)
+			computes += len(s.GPUs[i].Instances[j].ComputeInstances)
 		}
 	}
 	return make([]instanceView, instances), make([]computeView, computes)
@@ -80,8 +80,8 @@ func allocate(s *gpu.Snapshot) ([]instanceView, []computeView) {
 func (v *instanceView) set(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
 	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
 	v.GPUInstance, v.deviceLabels = gi, pods.ofDevice(plain, gi.Holders, gi.Jobs, now)
-	for k := range gi.Computes {
-		ci := &gi.Computes[k]
+	for k := range gi.ComputeInstances {
+		ci := &gi.ComputeInstances[k]
 		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
 		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: pods.ofDevice(own, ci.Holders, gi.Jobs, now)}
 	}

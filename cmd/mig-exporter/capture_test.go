@@ -315,7 +315,7 @@ func identitiesOf(t *testing.T, n *node) []string {
 			list = append(list, fmt.Sprintf("pid: %d,", p.PID))
 		}
 		for _, gi := range g.Instances {
-			for _, ci := range gi.Computes {
+			for _, ci := range gi.ComputeInstances {
 				list = append(list, string(ci.UUID))
 			}
 		}

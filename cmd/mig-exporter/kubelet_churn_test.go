@@ -119,7 +119,7 @@ func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed 
 		}
 		allocated, holders := s.GPUs[d.GPU].Allocated, s.GPUs[d.GPU].Holders
 		if d.Instance != gpu.Whole {
-			ci := s.GPUs[d.GPU].Instances[d.Instance].Computes[d.Compute]
+			ci := s.GPUs[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute]
 			allocated, holders = ci.Allocated, ci.Holders
 		}
 		if allocated == gpu.Some(false) || s.GPUs[d.GPU].Allocated == gpu.Some(false) {

@@ -80,8 +80,8 @@ func TestRunningContainers(t *testing.T) {
 		Facts: gpu.Facts{UUID: "GPU-1"}, Up: true,
 		Readings: gpu.Readings{Processes: gpu.Some([]gpu.Process{{PID: 1, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}})},
 		Instances: []gpu.GPUInstance{
-			{ID: 3, Computes: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-1"}, {ID: 1, UUID: "MIG-2"}}},
-			{ID: 5, Computes: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-3"}}},
+			{ID: 3, ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-1"}, {ID: 1, UUID: "MIG-2"}}},
+			{ID: 5, ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-3"}}},
 		},
 	}}}
 	r := runningContainers{current: func() *gpu.Snapshot { return s }}

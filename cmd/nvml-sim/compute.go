@@ -117,7 +117,7 @@ func remainingComputes(_ *sim.State, i *sim.Instance, a args) result {
 	}
 	count, end := 0, 0
 	for _, p := range f.placements {
-		taken := slices.ContainsFunc(i.Computes, func(c sim.Compute) bool { return c.Placement.Overlaps(p) })
+		taken := slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.Placement.Overlaps(p) })
 		if !taken && p.Start >= end {
 			count, end = count+1, p.End()
 		}
@@ -188,7 +188,7 @@ func computesOfProfile(s *sim.State, i *sim.Instance, a args) result {
 		return ret
 	}
 	var handles []uintptr
-	for _, c := range i.Computes {
+	for _, c := range i.ComputeInstances {
 		if c.Placement.Size == f.size {
 			handles = append(handles, handle{aComputeInstance, s.Index, i.ID, c.ID}.raw())
 		}
@@ -198,11 +198,11 @@ func computesOfProfile(s *sim.State, i *sim.Instance, a args) result {
 }
 
 func computeByID(s *sim.State, i *sim.Instance, a args) result {
-	at := slices.IndexFunc(i.Computes, func(c sim.Compute) bool { return uint32(c.ID) == a.uint(1) })
+	at := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return uint32(c.ID) == a.uint(1) })
 	if at < 0 {
 		return notFound
 	}
-	putRaw(a, 2, handle{aComputeInstance, s.Index, i.ID, i.Computes[at].ID})
+	putRaw(a, 2, handle{aComputeInstance, s.Index, i.ID, i.ComputeInstances[at].ID})
 	return success
 }
 
@@ -216,11 +216,11 @@ func computeInfo(size uintptr) call {
 		}
 		a.raw[0] = handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance}.raw()
 		return instance(func(_ *sim.State, i *sim.Instance, a args) result {
-			k := slices.IndexFunc(i.Computes, func(c sim.Compute) bool { return c.ID == h.compute })
+			k := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == h.compute })
 			if k < 0 {
 				return notFound
 			}
-			c := &i.Computes[k]
+			c := &i.ComputeInstances[k]
 			id, _ := sim.ComputeProfileID(c.Placement.Size)
 			info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
 			putHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})

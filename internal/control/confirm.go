@@ -137,7 +137,7 @@ func (c *usage) holdsOn(t target) []api.Hold {
 			continue
 		}
 		all = append(all, c.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
-		for k, ci := range i.Computes {
+		for k, ci := range i.ComputeInstances {
 			if t.overlaps(gpu.Device{Instance: m, Compute: k}) {
 				all = append(all, c.holds[unit{t.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
 			}
@@ -167,7 +167,7 @@ func (t target) contains(d gpu.Device) bool {
 	case t.at.Instance != d.Instance:
 		return false
 	default:
-		return t.at.Compute == gpu.Whole || t.at.Compute == d.Compute || len(t.g.Instances[d.Instance].Computes) == 1
+		return t.at.Compute == gpu.Whole || t.at.Compute == d.Compute || len(t.g.Instances[d.Instance].ComputeInstances) == 1
 	}
 }
 
@@ -182,7 +182,7 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	covered := coveredBy(t.g, free)
 	var refs []gpu.DeviceRef
 	all := true
-	for k, ci := range i.Computes {
+	for k, ci := range i.ComputeInstances {
 		switch d := (gpu.Device{Instance: t.at.Instance, Compute: k}); {
 		case !t.overlaps(d):
 			all = all && covered[d]
@@ -205,6 +205,6 @@ func (t target) name() string {
 	case t.at.Compute == gpu.Whole:
 		return bareName(t.g.UUID, t.g.Instances[t.at.Instance].ID)
 	default:
-		return string(t.g.Instances[t.at.Instance].Computes[t.at.Compute].UUID)
+		return string(t.g.Instances[t.at.Instance].ComputeInstances[t.at.Compute].UUID)
 	}
 }

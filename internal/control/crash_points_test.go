@@ -47,7 +47,7 @@ func prepared(t *testing.T, name string) (w *world, before, after string) {
 	w = newWorld(t)
 	if name == "compute instances" {
 		twin := newWorld(t)
-		if op := twin.engine(t, nil).applied(t, parts()); op.State != api.Succeeded || len(twin.gpu(gpu1).Instances[0].Computes) != 2 ||
+		if op := twin.engine(t, nil).applied(t, parts()); op.State != api.Succeeded || len(twin.gpu(gpu1).Instances[0].ComputeInstances) != 2 ||
 			twin.gpu(gpu1).Instances[0].ID != w.gpu(gpu1).Instances[0].ID {
 			t.Fatalf("prepared: operation is %s\n%s", op.State, twin.cutting())
 		}

@@ -17,8 +17,8 @@ func devicesOf(gpus ...mig.NodeGPU) *gpu.Devices {
 		list[n].UUID, list[n].Minor, list[n].Up = g.UUID, g.Minor, true
 		for _, i := range g.Instances {
 			gi := gpu.GPUInstance{ID: i.ID, ProfileID: gpu.Some(i.ProfileID), Placement: gpu.Some(i.Placement)}
-			for _, c := range i.Computes {
-				gi.Computes = append(gi.Computes, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID})
+			for _, c := range i.ComputeInstances {
+				gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID})
 			}
 			list[n].Instances = append(list[n].Instances, gi)
 		}
@@ -68,7 +68,7 @@ func migDevices(gpus []mig.NodeGPU) []migDevice {
 	var list []migDevice
 	for n, g := range gpus {
 		for m, i := range g.Instances {
-			for k, c := range i.Computes {
+			for k, c := range i.ComputeInstances {
 				if c.UUID != "" {
 					list = append(list, migDevice{gpu.Device{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID, profileOf(i, c)})
 				}

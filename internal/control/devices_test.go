@@ -44,7 +44,7 @@ func (n namer) all(gpus []mig.NodeGPU) []gpu.DeviceRef {
 	var list []gpu.DeviceRef
 	for _, g := range gpus {
 		for _, i := range g.Instances {
-			for _, c := range i.Computes {
+			for _, c := range i.ComputeInstances {
 				list = append(list, n(g, i, c))
 			}
 		}
@@ -316,7 +316,7 @@ func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
 	instance := func(profile string, slices int) []mig.NodeInstance {
 		return []mig.NodeInstance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
-			Computes: []mig.NodeCompute{{UUID: uuid, Slices: slices}}}}
+			ComputeInstances: []mig.NodeCompute{{UUID: uuid, Slices: slices}}}}
 	}
 	single, media := instance("1g.5gb", 1), instance("1g.5gb+me", 1)
 	for name, tt := range map[string]struct {

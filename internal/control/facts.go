@@ -56,7 +56,7 @@ func (c *usage) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place]
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 	list = append(list, holdFacts(name, c.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
 	for n, at := range mig.ComputePlacements(i) {
-		ci := i.Computes[n]
+		ci := i.ComputeInstances[n]
 		p.compute = gpu.Some(at)
 		name := fmt.Sprintf("compute instance %d (%s at %s) in %s", ci.ID, ci.UUID, at, name)
 		list = append(list, name)

@@ -238,30 +238,30 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 	used := slices.ContainsFunc(w.processes[s.GPU], func(p gpu.Process) bool { return p.Instance.Or(0) == i.ID })
 	switch s.Op {
 	case mig.DestroyInstance:
-		if len(i.Computes) > 0 || used {
+		if len(i.ComputeInstances) > 0 || used {
 			return mig.Done{}, gpu.ErrInUse
 		}
 		g.Instances = slices.Delete(g.Instances, at, at+1)
 		return mig.Done{}, nil
 	case mig.CreateCompute:
-		if slices.ContainsFunc(i.Computes, func(c mig.NodeCompute) bool {
+		if slices.ContainsFunc(i.ComputeInstances, func(c mig.NodeCompute) bool {
 			return c.Placement.Or(gpu.Placement{}).Overlaps(s.Compute.Or(gpu.Placement{}))
 		}) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
-		c := mig.NodeCompute{ID: gpu.ComputeID(len(i.Computes)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
+		c := mig.NodeCompute{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
 			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}), w.epoch))}
-		i.Computes = append(i.Computes, c)
+		i.ComputeInstances = append(i.ComputeInstances, c)
 		return mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID}, nil
 	default:
-		k := slices.IndexFunc(i.Computes, func(c mig.NodeCompute) bool { return c.Placement == s.Compute })
+		k := slices.IndexFunc(i.ComputeInstances, func(c mig.NodeCompute) bool { return c.Placement == s.Compute })
 		if k < 0 {
 			return mig.Done{}, gpu.ErrNotFound
 		}
 		if used {
 			return mig.Done{}, gpu.ErrInUse
 		}
-		i.Computes = slices.Delete(i.Computes, k, k+1)
+		i.ComputeInstances = slices.Delete(i.ComputeInstances, k, k+1)
 		return mig.Done{Instance: i.ID}, nil
 	}
 }
@@ -366,7 +366,7 @@ func (k kubelet) Allocatable(context.Context) ([]gpu.Offer, error) {
 	var list []gpu.Offer
 	for _, g := range k.gpus {
 		for _, i := range g.Instances {
-			for _, c := range i.Computes {
+			for _, c := range i.ComputeInstances {
 				if !k.kubeletLags {
 					list = append(list, gpu.Offer{Device: gpu.DeviceRef{MIG: c.UUID}})
 				}

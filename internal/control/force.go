@@ -17,15 +17,15 @@ func (c *usage) markBusy(force []string) *api.Problem {
 		g := &c.gpus[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
-			lifted := len(i.Computes) > 0
-			for k := range i.Computes {
-				ci := &i.Computes[k]
+			lifted := len(i.ComputeInstances) > 0
+			for k := range i.ComputeInstances {
+				ci := &i.ComputeInstances[k]
 				forced := ci.UUID != "" && slices.Contains(force, string(ci.UUID))
 				used[string(ci.UUID)] = used[string(ci.UUID)] || forced
 				ci.Busy = !forced && len(c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
 				lifted = lifted && forced
 			}
-			if name := bareName(g.UUID, i.ID); len(i.Computes) == 0 && slices.Contains(force, name) {
+			if name := bareName(g.UUID, i.ID); len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
 				lifted, used[name] = true, true
 			}
 			i.Busy = !lifted && len(c.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
@@ -72,7 +72,7 @@ func (c *usage) warnOfProcesses(forced []string) []string {
 	var list []string
 	for _, g := range c.gpus {
 		for _, i := range g.Instances {
-			for _, ci := range i.Computes {
+			for _, ci := range i.ComputeInstances {
 				if ci.UUID == "" || !slices.Contains(forced, string(ci.UUID)) {
 					continue
 				}
@@ -109,8 +109,8 @@ func (c *usage) widenForce(force []string) []string {
 	wide := slices.Clone(force)
 	for _, g := range c.gpus {
 		for _, i := range g.Instances {
-			held := slices.ContainsFunc(i.Computes, func(n mig.NodeCompute) bool { return !slices.Contains(force, string(n.UUID)) })
-			if len(i.Computes) > 0 && !held {
+			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.NodeCompute) bool { return !slices.Contains(force, string(n.UUID)) })
+			if len(i.ComputeInstances) > 0 && !held {
 				wide = append(wide, bareName(g.UUID, i.ID))
 			}
 		}

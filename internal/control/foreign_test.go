@@ -150,7 +150,7 @@ func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.gpu(gpu1).Instances[0].Computes = nil
+		w.gpu(gpu1).Instances[0].ComputeInstances = nil
 		e.drive(t)
 		op := e.now(t, started.ID)
 		if op.State != api.Failed || op.Error.Type != api.LayoutChanged || w.calls != 0 || e.State() != idle {

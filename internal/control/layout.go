@@ -33,9 +33,9 @@ func copyInstances(list []mig.NodeInstance) []mig.NodeInstance {
 	copied := slices.Clone(list)
 	for n := range copied {
 		copied[n].Busy = false
-		copied[n].Computes = slices.Clone(copied[n].Computes)
-		for k := range copied[n].Computes {
-			copied[n].Computes[k].Busy = false
+		copied[n].ComputeInstances = slices.Clone(copied[n].ComputeInstances)
+		for k := range copied[n].ComputeInstances {
+			copied[n].ComputeInstances[k].Busy = false
 		}
 	}
 	return copied
@@ -46,8 +46,8 @@ func instancesAfter(after []mig.PlannedInstance) []mig.NodeInstance {
 	var list []mig.NodeInstance
 	for _, i := range after {
 		n := mig.NodeInstance{Placed: i.Placed}
-		for _, c := range i.Computes {
-			n.Computes = append(n.Computes, mig.NodeCompute{Slices: c.Placement.Size, Placement: gpu.Some(c.Placement)})
+		for _, c := range i.ComputeInstances {
+			n.ComputeInstances = append(n.ComputeInstances, mig.NodeCompute{Slices: c.Placement.Size, Placement: gpu.Some(c.Placement)})
 		}
 		list = append(list, n)
 	}
@@ -92,7 +92,7 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.NodeInstance) []mig.Step {
 
 func destroyCompute(id gpu.UUID, i mig.NodeInstance, n int, at gpu.Placement) mig.Step {
 	return mig.Step{Op: mig.DestroyCompute, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement,
-		Compute: gpu.Some(at), UUID: i.Computes[n].UUID, Instance: gpu.Some(i.ID), ComputeID: gpu.Some(i.Computes[n].ID)}
+		Compute: gpu.Some(at), UUID: i.ComputeInstances[n].UUID, Instance: gpu.Some(i.ID), ComputeID: gpu.Some(i.ComputeInstances[n].ID)}
 }
 
 func createComputes(id gpu.UUID, w mig.NodeInstance, standing []gpu.Placement) []mig.Step {
@@ -125,7 +125,7 @@ func afterStep(before []mig.NodeInstance, s mig.Step, read []mig.NodeInstance) (
 	for n := range after {
 		at := slices.IndexFunc(before, func(i mig.NodeInstance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) })
 		if at >= 0 {
-			keepUUIDs(after[n].Computes, before[at].Computes)
+			keepUUIDs(after[n].ComputeInstances, before[at].ComputeInstances)
 		}
 	}
 	return after, nil
@@ -146,7 +146,7 @@ func removeOne(list *[]mig.NodeInstance, s mig.Step) bool {
 	if at < 0 {
 		return false
 	}
-	computes := &(*list)[at].Computes
+	computes := &(*list)[at].ComputeInstances
 	place, isCompute := s.Compute.Get()
 	if !isCompute {
 		if len(*computes) > 0 {
@@ -180,7 +180,7 @@ func (l layout) devices() map[place]gpu.MIGUUID {
 	found := map[place]gpu.MIGUUID{}
 	for _, i := range l.Instances {
 		for n, at := range mig.ComputePlacements(i) {
-			found[place{gpu: l.GPU, profile: i.ProfileID, at: i.Placement, compute: gpu.Some(at)}] = i.Computes[n].UUID
+			found[place{gpu: l.GPU, profile: i.ProfileID, at: i.Placement, compute: gpu.Some(at)}] = i.ComputeInstances[n].UUID
 		}
 	}
 	return found
@@ -190,7 +190,7 @@ func (l layout) devices() map[place]gpu.MIGUUID {
 func uuids(list []mig.NodeInstance) []string {
 	var found []string
 	for _, i := range list {
-		for _, c := range i.Computes {
+		for _, c := range i.ComputeInstances {
 			if c.UUID != "" {
 				found = append(found, string(c.UUID))
 			}
@@ -234,7 +234,7 @@ func describeStanding(instances []mig.NodeInstance) []api.Instance {
 		d := api.Instance{ID: gpu.Some(i.ID), Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement,
 			Compute: []api.Compute{}, Fate: api.Keep}
 		for n, at := range mig.ComputePlacements(i) {
-			ci := i.Computes[n]
+			ci := i.ComputeInstances[n]
 			d.Compute = append(d.Compute, api.Compute{ID: gpu.Some(ci.ID), UUID: ci.UUID, Placement: at, Fate: api.Keep})
 		}
 		list = append(list, d)
@@ -260,10 +260,10 @@ func describeAfter(g mig.NodeGPU, after []mig.PlannedInstance) []api.Instance {
 			own = g.Instances[at]
 			d.ID = gpu.Some(own.ID)
 		}
-		for _, ci := range i.Computes {
+		for _, ci := range i.ComputeInstances {
 			dc := api.Compute{Placement: ci.Placement, Fate: fateOf(!ci.Standing.Present(), api.Create)}
 			if at, ok := ci.Standing.Get(); ok {
-				dc.ID, dc.UUID = gpu.Some(own.Computes[at].ID), own.Computes[at].UUID
+				dc.ID, dc.UUID = gpu.Some(own.ComputeInstances[at].ID), own.ComputeInstances[at].UUID
 			}
 			d.Compute = append(d.Compute, dc)
 		}

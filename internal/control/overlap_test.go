@@ -359,7 +359,7 @@ func TestKubeletStillOffersDestroyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, func(o *Options) {
-			o.Assignments, o.SettleTimeout = oldKubelet{kubelet{w}, w.gpu(gpu1).Instances[0].Computes[0].UUID}, time.Hour
+			o.Assignments, o.SettleTimeout = oldKubelet{kubelet{w}, w.gpu(gpu1).Instances[0].ComputeInstances[0].UUID}, time.Hour
 		})
 		a, err := e.start(t, second(two3g))
 		if err != nil {

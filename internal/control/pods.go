@@ -56,12 +56,12 @@ func (c *usage) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
 			continue
 		}
 		var open []unit
-		for k, ci := range i.Computes {
+		for k, ci := range i.ComputeInstances {
 			if !covered[gpu.Device{Instance: m, Compute: k}] {
 				open = append(open, unit{g.UUID, i.ID, gpu.Some(ci.ID)})
 			}
 		}
-		if len(open) == len(i.Computes) {
+		if len(open) == len(i.ComputeInstances) {
 			open = []unit{{gpu: g.UUID, instance: i.ID}}
 		}
 		for _, u := range open {

@@ -108,8 +108,8 @@ func (c *usage) blocker(b mig.Blocking) api.Blocker {
 	i := g.Instances[b.Instance]
 	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
 	if ci, ok := b.Compute.Get(); ok {
-		d.Instance = string(i.Computes[ci].UUID)
-		d.Holders = slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(i.Computes[ci].ID)}])
+		d.Instance = string(i.ComputeInstances[ci].UUID)
+		d.Holders = slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
 		return d
 	}
 	d.Holders = c.holders(g, i)
@@ -119,7 +119,7 @@ func (c *usage) blocker(b mig.Blocking) api.Blocker {
 // holders returns the holds on an instance and on all its compute instances.
 func (c *usage) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
 	list := slices.Clone(c.holds[unit{gpu: g.UUID, instance: i.ID}])
-	for _, ci := range i.Computes {
+	for _, ci := range i.ComputeInstances {
 		for _, h := range c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
 			if !slices.Contains(list, h) {
 				list = append(list, h)
@@ -131,8 +131,8 @@ func (c *usage) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
 
 // instanceName is the name of an instance in requests: its MIG UUID if it has exactly one compute instance.
 func instanceName(g mig.NodeGPU, i mig.NodeInstance) string {
-	if len(i.Computes) == 1 && i.Computes[0].UUID != "" {
-		return string(i.Computes[0].UUID)
+	if len(i.ComputeInstances) == 1 && i.ComputeInstances[0].UUID != "" {
+		return string(i.ComputeInstances[0].UUID)
 	}
 	return fmt.Sprintf("%s/%d", g.UUID, i.ID)
 }

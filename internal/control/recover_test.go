@@ -48,10 +48,10 @@ func TestForceOfOneOfTwoComputeInstances(t *testing.T) {
 		e := w.engine(t, nil)
 		e.applied(t, parts())
 		seven := w.gpu(gpu1).Instances[0]
-		for n := range seven.Computes {
-			w.processes[gpu1] = append(w.processes[gpu1], gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.Computes[n].ID)})
+		for n := range seven.ComputeInstances {
+			w.processes[gpu1] = append(w.processes[gpu1], gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.ComputeInstances[n].ID)})
 		}
-		one, other := string(seven.Computes[0].UUID), string(seven.Computes[1].UUID)
+		one, other := string(seven.ComputeInstances[0].UUID), string(seven.ComputeInstances[1].UUID)
 		_, err := e.Plan(t.Context(), everything, second(two3g, one))
 		p := isProblem(t, err, api.Infeasible)
 		if len(p.Blocking) != 1 || p.Blocking[0].Instance == one {

@@ -77,16 +77,16 @@ func TestForceDoesNotEndProcesses(t *testing.T) {
 		e := w.engine(t, nil)
 		g := w.gpu(gpu0)
 		i := g.Instances[0]
-		w.processes[gpu0] = []gpu.Process{{PID: 4711, Instance: gpu.Some(i.ID), Compute: gpu.Some(i.Computes[0].ID)}}
+		w.processes[gpu0] = []gpu.Process{{PID: 4711, Instance: gpu.Some(i.ID), Compute: gpu.Some(i.ComputeInstances[0].ID)}}
 		w.look()
 		plan, err := e.Plan(t.Context(), everything, api.PlanRequest{
 			Spec:  api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{}},
-			Force: []string{string(i.Computes[0].UUID)},
+			Force: []string{string(i.ComputeInstances[0].UUID)},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := strings.Join(plan.Warnings, "\n"); !strings.Contains(text, "4711") || !strings.Contains(text, string(i.Computes[0].UUID)) {
+		if text := strings.Join(plan.Warnings, "\n"); !strings.Contains(text, "4711") || !strings.Contains(text, string(i.ComputeInstances[0].UUID)) {
 			t.Errorf("warnings %q", text)
 		}
 	})

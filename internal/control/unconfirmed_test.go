@@ -171,9 +171,9 @@ func TestFreeCovers(t *testing.T) {
 // split makes two compute instances, MIG-first and MIG-other, of the 7g on the second GPU.
 func (w *world) split() {
 	i := &w.gpu(gpu1).Instances[0]
-	first := i.Computes[0]
+	first := i.ComputeInstances[0]
 	first.Slices, first.Placement, first.UUID = 3, gpu.Some(gpu.Placement{Size: 3}), "MIG-first"
 	other := first
 	other.ID, other.Placement, other.UUID = 1, gpu.Some(gpu.Placement{Start: 3, Size: 3}), "MIG-other"
-	i.Computes = []mig.NodeCompute{first, other}
+	i.ComputeInstances = []mig.NodeCompute{first, other}
 }

@@ -45,7 +45,7 @@ func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeG
 func fillPlacements(instances []mig.NodeInstance) {
 	for n := range instances {
 		for k, at := range mig.ComputePlacements(instances[n]) {
-			instances[n].Computes[k].Placement = gpu.Some(at)
+			instances[n].ComputeInstances[k].Placement = gpu.Some(at)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (c *usage) addToDevice(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
 		c.addToUnit(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
 	default:
 		i := g.Instances[d.Instance]
-		c.addToUnit(unit{g.UUID, i.ID, gpu.Some(i.Computes[d.Compute].ID)}, h)
+		c.addToUnit(unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[d.Compute].ID)}, h)
 	}
 }
 

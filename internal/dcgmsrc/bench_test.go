@@ -30,7 +30,7 @@ func BenchmarkPoll(b *testing.B) {
 				for gi := range 7 {
 					one := gpu.GPUInstance{ID: gpu.InstanceID(gi + 1), ComputeSlices: gpu.Some(computes), Placement: gpu.Some(gpu.Placement{Start: gi, Size: 1})}
 					for c := range computes {
-						one.Computes = append(one.Computes, gpu.ComputeInstance{ID: gpu.ComputeID(c), ComputeSlices: gpu.Some(1)})
+						one.ComputeInstances = append(one.ComputeInstances, gpu.ComputeInstance{ID: gpu.ComputeID(c), ComputeSlices: gpu.Some(1)})
 					}
 					g.Instances = append(g.Instances, one)
 				}
@@ -51,8 +51,8 @@ func BenchmarkPoll(b *testing.B) {
 			ahead = 0
 			ask()
 			ask()
-			if got := ask()[node.GPUs[7].UUID]; len(got.Instances) != 7 || len(got.Computes) != 7*computes {
-				b.Fatalf("%d instances, %d compute instances", len(got.Instances), len(got.Computes))
+			if got := ask()[node.GPUs[7].UUID]; len(got.Instances) != 7 || len(got.ComputeInstances) != 7*computes {
+				b.Fatalf("%d instances, %d compute instances", len(got.Instances), len(got.ComputeInstances))
 			}
 			b.ReportAllocs()
 			before := processorTime(b)

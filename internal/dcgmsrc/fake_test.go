@@ -192,7 +192,7 @@ func (h *harness) cut(index int, id gpu.InstanceID, slices, part int) {
 	g.MIG.Enabled = gpu.Some(true)
 	g.Instances = append(g.Instances, gpu.GPUInstance{
 		ID: id, ComputeSlices: gpu.Some(slices), Placement: gpu.Some(gpu.Placement{Start: int(id), Size: 1}),
-		Computes: []gpu.ComputeInstance{{ComputeSlices: gpu.Some(part)}},
+		ComputeInstances: []gpu.ComputeInstance{{ComputeSlices: gpu.Some(part)}},
 	})
 }
 

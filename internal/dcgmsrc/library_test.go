@@ -146,11 +146,11 @@ func TestFunctionsThatAreCalled(t *testing.T) {
 		for id := range 2 {
 			h.cut(0, gpu.InstanceID(id+1), 2, 1)
 			gi := &h.node.GPUs[0].Instances[id]
-			gi.Computes = append(gi.Computes, gpu.ComputeInstance{ID: 1, ComputeSlices: gpu.Some(1)})
+			gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: 1, ComputeSlices: gpu.Some(1)})
 		}
 		h.use(Options{Mode: mode, Address: "127.0.0.1:5555"})
 		h.source.engine = Open(mode, "127.0.0.1:5555")
-		if got := h.after(8)["GPU-00000000-0000-0000-0000-000000000000"]; len(got.Instances) != 2 || len(got.Computes) != 4 {
+		if got := h.after(8)["GPU-00000000-0000-0000-0000-000000000000"]; len(got.Instances) != 2 || len(got.ComputeInstances) != 4 {
 			t.Errorf("%s: %+v\n%s", mode, got, h.lines.String())
 		}
 		h.node.GPUs[0].MIG.LayoutGeneration++

@@ -36,9 +36,9 @@ func TestProfile(t *testing.T) {
 	}
 	for i, field := range []uint16{1001, 1002, 1003, 1004, 1006, 1007, 1008, 1005} {
 		checkRatio(t, "board", b.Board.All()[i], Entity{LevelGPU, 1}, field)
-		gi, ci := a.Instances[1], a.Computes[[2]uint32{2, 0}]
+		gi, ci := a.Instances[1], a.ComputeInstances[[2]uint32{2, 0}]
 		checkRatio(t, "instance", gi.All()[i], Entity{LevelInstance, 7}, field)
-		whole := a.Computes[[2]uint32{1, 0}]
+		whole := a.ComputeInstances[[2]uint32{1, 0}]
 		if field != fieldDRAM {
 			checkRatio(t, "compute instance", ci.All()[i], Entity{LevelCompute, 4}, field)
 			checkRatio(t, "compute instance that is all of its GPU instance", whole.All()[i], Entity{LevelInstance, 7}, field)
@@ -98,7 +98,7 @@ func TestSettle(t *testing.T) {
 			if got := h.after(2)[uuidA]; len(got.Instances) > 0 || !got.Rates.PCIeReceive.Present() {
 				t.Errorf("before it has settled: %+v", got)
 			}
-			if got := h.after(2)[uuidA]; len(got.Instances) != 2 || len(got.Computes) != 2 {
+			if got := h.after(2)[uuidA]; len(got.Instances) != 2 || len(got.ComputeInstances) != 2 {
 				t.Fatalf("settled: %+v", got)
 			}
 			tt.change(h)
@@ -214,8 +214,8 @@ func TestChunks(t *testing.T) {
 		e.add(0, uint32(100+i), gpu.InstanceID(i), 2, 1)
 		h.cut(0, gpu.InstanceID(i), 2, 1)
 	}
-	if got := h.after(4)[uuidA]; len(got.Instances) != 40 || len(got.Computes) != 40 || e.biggest != 256 {
-		t.Errorf("%d instances, %d compute instances, %d values at once", len(got.Instances), len(got.Computes), e.biggest)
+	if got := h.after(4)[uuidA]; len(got.Instances) != 40 || len(got.ComputeInstances) != 40 || e.biggest != 256 {
+		t.Errorf("%d instances, %d compute instances, %d values at once", len(got.Instances), len(got.ComputeInstances), e.biggest)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestOneGPUFails(t *testing.T) {
 				return nil
 			}
 			got := h.after(10)
-			if a := got[uuidA]; a.Rates.PCIeReceive.Present() != tt.board || (len(a.Instances) > 0) != tt.instances || !a.Computes[[2]uint32{2, 0}].SM.Present() {
+			if a := got[uuidA]; a.Rates.PCIeReceive.Present() != tt.board || (len(a.Instances) > 0) != tt.instances || !a.ComputeInstances[[2]uint32{2, 0}].SM.Present() {
 				t.Errorf("its own: %+v", a)
 			}
 			if !got[uuidB].Board.SM.Present() {
@@ -356,11 +356,11 @@ func TestGroupLimit(t *testing.T) {
 		}
 		return nil
 	}
-	if got := h.after(9); len(got[uuidA].Instances) != 2 || got[uuidA].Computes[[2]uint32{2, 0}].SM.Present() || !got[uuidB].Board.SM.Present() {
+	if got := h.after(9); len(got[uuidA].Instances) != 2 || got[uuidA].ComputeInstances[[2]uint32{2, 0}].SM.Present() || !got[uuidB].Board.SM.Present() {
 		t.Errorf("%+v", got)
 	}
 	limit = 64
-	if got := h.after(9)[uuidA]; !got.Computes[[2]uint32{2, 0}].SM.Present() {
+	if got := h.after(9)[uuidA]; !got.ComputeInstances[[2]uint32{2, 0}].SM.Present() {
 		t.Errorf("%+v", got)
 	}
 	h.engine.fail = func(op string, _ []Entity) error {

@@ -61,7 +61,7 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance), cmp.Compare(a.compute, b.compute))
 	})
 	markWhole(u.next)
-	u.rolled = g.MIG.Enabled.Or(false) && slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.Computes) > 0 })
+	u.rolled = g.MIG.Enabled.Or(false) && slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.ComputeInstances) > 0 })
 	u.unread = nil
 	if len(g.Instances) > 0 {
 		u.unread = s.treeErr
@@ -124,13 +124,13 @@ func agree(g *gpu.GPU, nodes []node) bool {
 		if !names(nodes, LevelInstance, uint32(gi.ID), 0, gi.ComputeSlices) {
 			return false
 		}
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
 			if !names(nodes, LevelCompute, uint32(gi.ID), uint32(ci.ID), ci.ComputeSlices) {
 				return false
 			}
 		}
-		count += 1 + len(gi.Computes)
+		count += 1 + len(gi.ComputeInstances)
 	}
 	for _, n := range nodes {
 		if hidden && n.entity.Level == LevelInstance && bare(nodes, n.instance) && !has(g, n.instance) {

@@ -137,7 +137,7 @@ func (r *reading) finish() {
 		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
 	}
 	if p.Instances != nil || u.watches[LevelCompute] != nil {
-		p.Computes = make(map[[2]uint32]gpu.Activity, len(u.nodes)-len(u.byLevel[LevelInstance]))
+		p.ComputeInstances = make(map[[2]uint32]gpu.Activity, len(u.nodes)-len(u.byLevel[LevelInstance]))
 	}
 	for i, n := range u.nodes { // GPU instances come first
 		a := u.read[i]
@@ -150,7 +150,7 @@ func (r *reading) finish() {
 		case n.entity.Level == LevelInstance:
 			p.Instances[gpu.InstanceID(n.instance)] = a
 		case n.entity.Level == LevelCompute:
-			p.Computes[[2]uint32{n.instance, n.compute}] = a
+			p.ComputeInstances[[2]uint32{n.instance, n.compute}] = a
 		}
 	}
 }

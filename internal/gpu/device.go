@@ -70,8 +70,8 @@ func NewDevices(gpus []GPU) *Devices {
 			}
 		}
 		for i := range gpus[g].Instances {
-			for c := range gpus[g].Instances[i].Computes {
-				d.mig[gpus[g].Instances[i].Computes[c].UUID] = Device{g, i, c}
+			for c := range gpus[g].Instances[i].ComputeInstances {
+				d.mig[gpus[g].Instances[i].ComputeInstances[c].UUID] = Device{g, i, c}
 			}
 		}
 	}
@@ -128,8 +128,8 @@ func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match
 	if !named {
 		return at, MatchDevice
 	}
-	for c := range gi.Computes {
-		if gi.Computes[c].ID == id {
+	for c := range gi.ComputeInstances {
+		if gi.ComputeInstances[c].ID == id {
 			at.Compute = c
 			return at, MatchDevice
 		}
@@ -149,7 +149,7 @@ func (d *Devices) Cover(refs []DeviceRef) map[Device]bool {
 	for g := range d.gpus {
 		whole := covered[Device{g, Whole, Whole}]
 		for i := range d.gpus[g].Instances {
-			gi, computes := Device{g, i, Whole}, len(d.gpus[g].Instances[i].Computes)
+			gi, computes := Device{g, i, Whole}, len(d.gpus[g].Instances[i].ComputeInstances)
 			within := 0
 			for c := range computes {
 				if at := (Device{g, i, c}); whole || covered[gi] || covered[at] {

@@ -12,7 +12,7 @@ const (
 // whose placement starts where that of a GPU instance of another profile may.
 func referenced() []GPU {
 	instance := func(id InstanceID, profile uint32, at Placement, computes ...ComputeInstance) GPUInstance {
-		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), Computes: computes}
+		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computes}
 	}
 	return []GPU{
 		{Facts: Facts{UUID: downGPU, Minor: Some(0)}, Instances: []GPUInstance{
@@ -112,7 +112,7 @@ func BenchmarkResolve(b *testing.B) {
 		g := GPU{Facts: Facts{UUID: migGPU + UUID(rune('a'+n)), Minor: Some(n)}, Up: true}
 		for i := range 7 {
 			id := MIGUUID(string(g.UUID) + string(rune('a'+i)))
-			g.Instances = append(g.Instances, GPUInstance{ID: InstanceID(i), Computes: []ComputeInstance{{UUID: id}}})
+			g.Instances = append(g.Instances, GPUInstance{ID: InstanceID(i), ComputeInstances: []ComputeInstance{{UUID: id}}})
 			refs = append(refs, DeviceRef{MIG: id})
 		}
 		gpus = append(gpus, g)

@@ -80,8 +80,8 @@ func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
 		for i := range other.Instances {
 			gi := &other.Instances[i]
 			haveGI[other.Key(gi)] = true
-			for c := range gi.Computes {
-				have[other.ComputeKey(gi, &gi.Computes[c])] = true
+			for c := range gi.ComputeInstances {
+				have[other.ComputeKey(gi, &gi.ComputeInstances[c])] = true
 			}
 		}
 	}
@@ -90,8 +90,8 @@ func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
 		if !haveGI[g.Key(gi)] {
 			to = append(to, InstanceChange{Key: g.Key(gi), Profile: gi.Profile})
 		}
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
 			if !have[g.ComputeKey(gi, ci)] {
 				to = append(to, InstanceChange{Key: g.Key(gi), Compute: Some(ci.ID), Profile: ci.Profile, UUID: ci.UUID})
 			}

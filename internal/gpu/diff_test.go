@@ -12,7 +12,7 @@ func cut(id UUID, layout uint64) GPU {
 	return GPU{
 		Facts: Facts{UUID: id}, Up: true, MIG: MIGState{Enabled: Some(true), Pending: Some(true), LayoutGeneration: layout},
 		Instances: []GPUInstance{{ID: 1, Generation: layout, Profile: "3g.20gb",
-			Computes: []ComputeInstance{{ID: 0, Generation: layout, UUID: "MIG-x", Profile: "3g.20gb"}}}},
+			ComputeInstances: []ComputeInstance{{ID: 0, Generation: layout, UUID: "MIG-x", Profile: "3g.20gb"}}}},
 	}
 }
 
@@ -53,7 +53,7 @@ func TestDiff(t *testing.T) {
 func TestDiffOfAComputeInstance(t *testing.T) {
 	before, after := cut("GPU-a", 1), cut("GPU-a", 1)
 	after.MIG.LayoutGeneration = 2
-	after.Instances[0].Computes = append(after.Instances[0].Computes, ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})
+	after.Instances[0].ComputeInstances = append(after.Instances[0].ComputeInstances, ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})
 	got := Diff(node(before), node(after))
 	want := Delta{Created: []InstanceChange{{Key: InstanceKey{"GPU-a", 1, 1}, Compute: Some(ComputeID(1)), UUID: "MIG-y"}}}
 	if !reflect.DeepEqual(got, want) {

@@ -32,7 +32,7 @@ type GPUInstance struct {
 	XIDErrors    []XIDCount
 	PowerWatts   Opt[float64] // estimate
 	EnergyJoules Opt[Counter] // estimate
-	Computes     []ComputeInstance
+	ComputeInstances     []ComputeInstance
 }
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.
@@ -62,11 +62,11 @@ type ComputeInstance struct {
 // IsSplit reports whether the compute instances are parts of the GPU instance. One that is all of it has nothing to tell that
 // the GPU instance does not.
 func (i *GPUInstance) IsSplit() bool {
-	if len(i.Computes) != 1 {
-		return len(i.Computes) > 1
+	if len(i.ComputeInstances) != 1 {
+		return len(i.ComputeInstances) > 1
 	}
 	of, ofOK := i.ComputeSlices.Get()
-	part, partOK := i.Computes[0].ComputeSlices.Get()
+	part, partOK := i.ComputeInstances[0].ComputeSlices.Get()
 	return ofOK && partOK && part < of
 }
 

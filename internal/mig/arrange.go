@@ -36,7 +36,7 @@ func arrange(ofInstance int, sizes []int, standing *NodeInstance) (best arrangem
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
 	if standing != nil {
 		a.standing = standing
-		for _, c := range standing.Computes {
+		for _, c := range standing.ComputeInstances {
 			place, known := computePlace(ofInstance, c)
 			if !known {
 				return keptWhole(ofInstance, a.sizes, standing)
@@ -63,7 +63,7 @@ func computePlace(ofInstance int, c NodeCompute) (gpu.Placement, bool) {
 // keptWhole keeps an instance as it is, where it has the sizes that are wanted.
 func keptWhole(ofInstance int, sizes []int, standing *NodeInstance) (arrangement, bool) {
 	var has []int
-	for _, c := range standing.Computes {
+	for _, c := range standing.ComputeInstances {
 		has = append(has, c.Slices)
 	}
 	slices.SortFunc(has, func(x, y int) int { return y - x })
@@ -76,7 +76,7 @@ func keptWhole(ofInstance int, sizes []int, standing *NodeInstance) (arrangement
 // asItIs is the arrangement that stands.
 func asItIs(ofInstance int, standing *NodeInstance) arrangement {
 	var a arrangement
-	for i, c := range standing.Computes {
+	for i, c := range standing.ComputeInstances {
 		place, _ := computePlace(ofInstance, c)
 		a.computes = append(a.computes, PlannedCompute{Placement: place, Standing: gpu.Some(i)})
 	}
@@ -141,7 +141,7 @@ func (a *arranger) judge() {
 	}
 }
 
-func (a *arranger) pinned(i int) bool { return a.standing.Busy || a.standing.Computes[i].Busy }
+func (a *arranger) pinned(i int) bool { return a.standing.Busy || a.standing.ComputeInstances[i].Busy }
 
 // alignment is the number of slices at whose multiples a compute instance certainly can stand: by NVIDIA's open kernel modules
 // any start will do, by its emulated GPUs (go-nvml) only these.

@@ -204,7 +204,7 @@ func (d *demand) likeness(board int) string {
 	fmt.Fprint(&key, g.Profiles)
 	for i := range g.Instances {
 		instance := &g.Instances[i]
-		fmt.Fprint(&key, instance.Placed, instance.inUse(), len(instance.Computes))
+		fmt.Fprint(&key, instance.Placed, instance.inUse(), len(instance.ComputeInstances))
 	}
 	return key.String()
 }
@@ -324,14 +324,14 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 			if o.gone>>i&1 == 0 {
 				own := profileOf(g.Profiles, g.Instances[i].Placed)
 				after = append(after, PlannedInstance{
-					Placed: g.Instances[i].Placed, Standing: gpu.Some(i), Computes: asItIs(own.ComputeSlices, &g.Instances[i]).computes,
+					Placed: g.Instances[i].Placed, Standing: gpu.Some(i), ComputeInstances: asItIs(own.ComputeSlices, &g.Instances[i]).computes,
 				})
 			}
 		}
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
 			after = append(after, PlannedInstance{
-				Placed: placedAt(f.fitted), Computes: whole.computes, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
+				Placed: placedAt(f.fitted), ComputeInstances: whole.computes, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
 			})
 			met[f.kind]++
 		}

@@ -192,7 +192,7 @@ func (g *naiveGPU) checkNeeds(t *testing.T, planned *PlannedGPU, needs []Need, m
 		if p.MemoryBytes < needs[need].MemoryBytes || p.SMs < needs[need].SMs {
 			t.Fatalf("%+v for %+v", a, needs[need])
 		}
-		if len(a.Computes) != 1 || a.Computes[0].Placement != (gpu.Placement{Start: 0, Size: p.ComputeSlices}) {
+		if len(a.ComputeInstances) != 1 || a.ComputeInstances[0].Placement != (gpu.Placement{Start: 0, Size: p.ComputeSlices}) {
 			t.Fatalf("%+v: want one whole compute instance", a)
 		}
 	}

@@ -87,7 +87,7 @@ func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile, Offers: offers(g.Profiles)}
 		}
 		p := g.Profiles[at]
-		sizes, err := sizesOf(p, w.Computes)
+		sizes, err := sizesOf(p, w.ComputeInstances)
 		if err != nil {
 			return nil, err
 		}
@@ -181,7 +181,7 @@ func (e *exact) costOf(chosen []fitted, standing int) cost {
 	if a := e.keeps(chosen, standing); a != nil {
 		return cost{busy: len(a.busy), computes: len(a.gone)}
 	}
-	c := cost{instances: 1, computes: len(instance.Computes)}
+	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
 	if instance.inUse() {
 		c.busy = 1
 	}
@@ -190,7 +190,7 @@ func (e *exact) costOf(chosen []fitted, standing int) cost {
 
 // inUse reports whether anything of an instance is busy: then it cannot go as a whole.
 func (i *NodeInstance) inUse() bool {
-	return i.Busy || slices.ContainsFunc(i.Computes, func(c NodeCompute) bool { return c.Busy })
+	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c NodeCompute) bool { return c.Busy })
 }
 
 // keeps is how a standing instance is kept in a layout; nil where it goes.
@@ -219,13 +219,13 @@ func (e *exact) after() []PlannedInstance {
 	for i, instance := range e.gpu.Instances {
 		if a := e.keeps(e.best, i); a != nil {
 			keeps[instance.Placement] = true
-			list = append(list, PlannedInstance{Placed: instance.Placed, Standing: gpu.Some(i), Computes: a.computes})
+			list = append(list, PlannedInstance{Placed: instance.Placed, Standing: gpu.Some(i), ComputeInstances: a.computes})
 		}
 	}
 	for _, f := range e.best {
 		if !keeps[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
-			list = append(list, PlannedInstance{Placed: placedAt(f), Computes: a.computes})
+			list = append(list, PlannedInstance{Placed: placedAt(f), ComputeInstances: a.computes})
 		}
 	}
 	return list
@@ -260,7 +260,7 @@ func (g *NodeGPU) names(blocking []Blocking) string {
 		instance := g.Instances[b.Instance]
 		name := fmt.Sprintf("%s@%s", instance.Profile, instance.Placement)
 		if i, ok := b.Compute.Get(); ok {
-			name = fmt.Sprintf("compute instance %d of %s", instance.Computes[i].ID, name)
+			name = fmt.Sprintf("compute instance %d of %s", instance.ComputeInstances[i].ID, name)
 		}
 		parts = append(parts, name)
 	}

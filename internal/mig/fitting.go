@@ -90,7 +90,7 @@ func (f *fitting) judge(o occupancy, chosen []fitted) {
 
 func (f *fitting) costOf(i int) cost {
 	instance := &f.gpu.Instances[i]
-	c := cost{instances: 1, computes: len(instance.Computes)}
+	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
 	if instance.inUse() {
 		c.busy = 1
 	}

@@ -226,7 +226,7 @@ func (g *naiveGPU) nodeGPU(index int, standing []naiveStanding) NodeGPU {
 			if !c.untold {
 				compute.Placement = gpu.Some(gpu.Placement{Start: c.start, Size: c.size})
 			}
-			instance.Computes = append(instance.Computes, compute)
+			instance.ComputeInstances = append(instance.ComputeInstances, compute)
 		}
 		n.Instances = append(n.Instances, instance)
 	}
@@ -276,12 +276,12 @@ func (g *naiveGPU) asWants(rng *rand.Rand, wants []naiveWant) []Want {
 	var list []Want
 	for _, w := range wants {
 		p := g.profiles[w.profile]
-		want := Want{Profile: p.Name, Count: 1, Computes: slices.Clone(w.sizes)}
+		want := Want{Profile: p.Name, Count: 1, ComputeInstances: slices.Clone(w.sizes)}
 		if rng.IntN(4) == 0 {
 			want.Profile = fmt.Sprint(p.ID)
 		}
-		rng.Shuffle(len(want.Computes), func(i, j int) {
-			want.Computes[i], want.Computes[j] = want.Computes[j], want.Computes[i]
+		rng.Shuffle(len(want.ComputeInstances), func(i, j int) {
+			want.ComputeInstances[i], want.ComputeInstances[j] = want.ComputeInstances[j], want.ComputeInstances[i]
 		})
 		list = append(list, want)
 	}

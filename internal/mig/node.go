@@ -32,7 +32,7 @@ type NodeInstance struct {
 	Placed
 	// Busy says that it may not be destroyed, nor any of its compute instances: what could not be checked is busy.
 	Busy     bool
-	Computes []NodeCompute // by id
+	ComputeInstances []NodeCompute // by id
 }
 
 // NodeCompute is a compute instance that stands.
@@ -105,7 +105,7 @@ var ErrNotAsAsked = errors.New("the driver reported success, and what it created
 // Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles are not compared.
 func SameInstances(a, b []NodeInstance) bool {
 	return slices.EqualFunc(a, b, func(x, y NodeInstance) bool {
-		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement && slices.EqualFunc(x.Computes, y.Computes, sameCompute)
+		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement && slices.EqualFunc(x.ComputeInstances, y.ComputeInstances, sameCompute)
 	})
 }
 
@@ -141,9 +141,9 @@ type Rule struct {
 type Want struct {
 	Profile string // by name or id
 	Count   int
-	// Computes are the sizes, in compute slices, of the compute instances of each of them; nil is one of all its slices, a
+	// ComputeInstances are the sizes, in compute slices, of the compute instances of each of them; nil is one of all its slices, a
 	// list that is empty none.
-	Computes []int
+	ComputeInstances []int
 }
 
 // NodePlan leads from a node's instances to those that a spec asks for.
@@ -170,7 +170,7 @@ type PlannedGPU struct {
 type PlannedInstance struct {
 	Placed
 	Standing gpu.Opt[int] // index of the one that it is already
-	Computes []PlannedCompute
+	ComputeInstances []PlannedCompute
 	// Need is the index of the need that it is created for, in a demand.
 	Need gpu.Opt[int]
 }

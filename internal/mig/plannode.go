@@ -134,7 +134,7 @@ func steps(g *NodeGPU, p PlannedGPU) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 	for _, i := range p.Destroy {
 		instance := &g.Instances[i]
-		for k := range instance.Computes {
+		for k := range instance.ComputeInstances {
 			destroyComputes = append(destroyComputes, g.destroyCompute(instance, k))
 		}
 		s := step(DestroyInstance, g.UUID, instance.Placed)
@@ -147,7 +147,7 @@ func steps(g *NodeGPU, p PlannedGPU) []Step {
 		if !kept {
 			createInstances = append(createInstances, step(CreateInstance, g.UUID, a.Placed))
 		}
-		for _, c := range a.Computes {
+		for _, c := range a.ComputeInstances {
 			if k, ok := c.Standing.Get(); ok {
 				stays = append(stays, k)
 				continue
@@ -157,7 +157,7 @@ func steps(g *NodeGPU, p PlannedGPU) []Step {
 			createComputes = append(createComputes, s)
 		}
 		if kept {
-			for k := range g.Instances[i].Computes {
+			for k := range g.Instances[i].ComputeInstances {
 				if !slices.Contains(stays, k) {
 					destroyComputes = append(destroyComputes, g.destroyCompute(&g.Instances[i], k))
 				}
@@ -172,7 +172,7 @@ func step(op StepOp, id gpu.UUID, p Placed) Step {
 }
 
 func (g *NodeGPU) destroyCompute(instance *NodeInstance, k int) Step {
-	c := instance.Computes[k]
+	c := instance.ComputeInstances[k]
 	s := step(DestroyCompute, g.UUID, instance.Placed)
 	place, _ := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
 	s.Compute = gpu.Some(place)

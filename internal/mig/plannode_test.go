@@ -43,11 +43,11 @@ func (g *naiveGPU) checkBlocking(t *testing.T, node NodeGPU, e *InfeasibleError)
 	for _, b := range e.Blocking {
 		instance := node.Instances[b.Instance]
 		busy := instance.Busy
-		for _, c := range instance.Computes {
+		for _, c := range instance.ComputeInstances {
 			busy = busy || c.Busy && !b.Compute.Present()
 		}
 		if k, ok := b.Compute.Get(); ok {
-			busy = busy || instance.Computes[k].Busy
+			busy = busy || instance.ComputeInstances[k].Busy
 		}
 		if !busy {
 			t.Fatalf("%+v is named as in the way of %v", instance, e)

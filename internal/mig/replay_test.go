@@ -83,17 +83,17 @@ func (r *replayed) destroyCompute(node NodeGPU, s Step) {
 	i := r.instances[k]
 	place, _ := s.Compute.Get()
 	of := node.Instances[slices.IndexFunc(node.Instances, func(n NodeInstance) bool { return n.Placement == s.Placement })]
-	which := slices.IndexFunc(of.Computes, func(c NodeCompute) bool { return c.UUID == s.UUID })
+	which := slices.IndexFunc(of.ComputeInstances, func(c NodeCompute) bool { return c.UUID == s.UUID })
 	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
 		return c.size == place.Size && (c.start == place.Start || c.untold && place.Start == -1)
 	})
-	if c < 0 || which < 0 || s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.Computes[which].ID) {
+	if c < 0 || which < 0 || s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.ComputeInstances[which].ID) {
 		r.t.Fatalf("%+v of %+v", s, i)
 	}
-	if place.Start >= 0 && of.Computes[which].Placement.Or(place) != place {
-		r.t.Fatalf("%+v names one that stands at %v", s, of.Computes[which].Placement)
+	if place.Start >= 0 && of.ComputeInstances[which].Placement.Or(place) != place {
+		r.t.Fatalf("%+v names one that stands at %v", s, of.ComputeInstances[which].Placement)
 	}
-	if i.busy || i.computes[c].busy || of.Computes[which].Busy {
+	if i.busy || i.computes[c].busy || of.ComputeInstances[which].Busy {
 		r.t.Fatalf("%+v: busy", s)
 	}
 	i.computes = slices.Delete(i.computes, c, c+1)
@@ -164,14 +164,14 @@ func (r *replayed) compare(node NodeGPU, planned *PlannedGPU) {
 			r.t.Fatalf("%+v is not in order", planned.After)
 		}
 		k := r.find(a.Profile, a.ProfileID, a.Placement)
-		if k < 0 || len(r.instances[k].computes) != len(a.Computes) {
+		if k < 0 || len(r.instances[k].computes) != len(a.ComputeInstances) {
 			r.t.Fatalf("%+v is not what stands in the end", a)
 		}
 		if i, ok := a.Standing.Get(); ok && (!slices.Contains(planned.Keep, i) || node.Instances[i].Placed != a.Placed) {
 			r.t.Fatalf("%+v is not the standing %+v", a, node.Instances[i])
 		}
 		left := slices.Clone(r.instances[k].computes)
-		for _, c := range a.Computes {
+		for _, c := range a.ComputeInstances {
 			at := slices.IndexFunc(left, func(x naiveCompute) bool {
 				return x.size == c.Placement.Size && (x.start == c.Placement.Start || x.untold && c.Placement.Start == -1)
 			})

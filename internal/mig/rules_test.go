@@ -20,7 +20,7 @@ func ruleNode(t *testing.T) []NodeGPU {
 	gpus[0].Name, gpus[1].Name, gpus[1].PCIDevice = "NVIDIA A100-SXM4-40GB", "NVIDIA A30", 0x20B710DE
 	gpus[1].Instances = []NodeInstance{{
 		ID: 3, Placed: Placed{ProfileID: 5, Profile: "2g.12gb", Placement: gpu.Placement{Start: 0, Size: 2}},
-		Computes: []NodeCompute{
+		ComputeInstances: []NodeCompute{
 			{ID: 0, UUID: "MIG-a", Slices: 1, Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1})},
 			{ID: 1, UUID: "MIG-b", Slices: 1, Placement: gpu.Some(gpu.Placement{Start: 1, Size: 1}), Busy: true},
 		},
@@ -44,7 +44,7 @@ func TestTheLastRuleThatSelectsAGPUCounts(t *testing.T) {
 	plan := planOf(t, gpus,
 		Rule{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "7g.40gb", Count: 1}}},
 		Rule{GPUs: []string{"2"}},
-		Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x20B710DE}, Enabled: true, Want: []Want{{Profile: "2g.12gb", Count: 2, Computes: []int{1}}}},
+		Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x20B710DE}, Enabled: true, Want: []Want{{Profile: "2g.12gb", Count: 2, ComputeInstances: []int{1}}}},
 	)
 	var touched []int
 	for _, p := range plan.GPUs {
@@ -114,8 +114,8 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 		{all(Want{Profile: "1g.6gb", Count: 1}), &ProfileError{}, `profile "1g.6gb": GPU 0 (NVIDIA A100-SXM4-40GB) offers 1g.5gb (19), 1g.5gb+me (20), 1g.10gb (15), 2g.10gb (14), 3g.20gb (9), 4g.20gb (5), 7g.40gb (0)`},
 		{all(Want{Profile: "1g.5gb", Count: -1}), &SpecError{}, `-1 of profile "1g.5gb": expected 0 to 64`},
 		{all(Want{Profile: "1g.5gb", Count: 65}), &SpecError{}, `65 of profile "1g.5gb": expected 0 to 64`},
-		{all(Want{Profile: "3g.20gb", Count: 1, Computes: []int{2, 2}}), &SpecError{}, "profile 3g.20gb: compute instances of 4 slices together: it has 3"},
-		{all(Want{Profile: "7g.40gb", Count: 1, Computes: []int{5}}), &SpecError{}, "profile 7g.40gb: a compute instance of 5 slices: expected one of 1 2 3 4 7"},
+		{all(Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2, 2}}), &SpecError{}, "profile 3g.20gb: compute instances of 4 slices together: it has 3"},
+		{all(Want{Profile: "7g.40gb", Count: 1, ComputeInstances: []int{5}}), &SpecError{}, "profile 7g.40gb: a compute instance of 5 slices: expected one of 1 2 3 4 7"},
 		{all(Want{Profile: "4g.20gb", Count: 2}), &InfeasibleError{}, "GPU 0: 2 x 4g.20gb do not fit on an empty NVIDIA A100-SXM4-40GB together"},
 		{all(Want{Profile: "1g.5gb+me", Count: 2}), &InfeasibleError{}, "GPU 0: 2 x 1g.5gb+me do not fit"},
 		{a30(Want{Profile: "4g.24gb", Count: 1}), &InfeasibleError{}, "GPU 1: 1 x 4g.24gb fit only without 2g.12gb@0:2, busy"},
@@ -180,7 +180,7 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 	want := func(sizes ...[]int) Rule {
 		r := Rule{GPUs: []string{"0"}, Enabled: true}
 		for _, s := range sizes {
-			r.Want = append(r.Want, Want{Profile: "3g.20gb", Count: 1, Computes: s})
+			r.Want = append(r.Want, Want{Profile: "3g.20gb", Count: 1, ComputeInstances: s})
 		}
 		return r
 	}
@@ -287,7 +287,7 @@ func BenchmarkRules(b *testing.B) {
 	gpus := sixteen(b)
 	for i := range gpus {
 		for k := range gpus[i].Instances {
-			gpus[i].Instances[k].Busy, gpus[i].Instances[k].Computes = false, nil
+			gpus[i].Instances[k].Busy, gpus[i].Instances[k].ComputeInstances = false, nil
 		}
 	}
 	spec := Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "1g.10gb", Count: 3}, {Profile: "2g.20gb", Count: 1}, {Profile: "1g.20gb", Count: 1}}}}}

@@ -10,15 +10,15 @@ import (
 // ComputePlacements returns the placements of the compute instances of i, in their order. One that the driver does not report
 // is taken to be the first free one, by id, which is where drivers create compute instances.
 func ComputePlacements(i NodeInstance) []gpu.Placement {
-	placements := make([]gpu.Placement, len(i.Computes))
+	placements := make([]gpu.Placement, len(i.ComputeInstances))
 	var taken []gpu.Placement
-	for n, c := range i.Computes {
+	for n, c := range i.ComputeInstances {
 		if at, ok := c.Placement.Get(); ok {
 			placements[n] = at
 			taken = append(taken, at)
 		}
 	}
-	for n, c := range i.Computes {
+	for n, c := range i.ComputeInstances {
 		if c.Placement.Present() {
 			continue
 		}
@@ -51,18 +51,18 @@ func AfterStep(before []NodeInstance, s Step, d Done) []NodeInstance {
 		after = slices.Delete(after, at, at+1)
 	case DestroyCompute:
 		placements := ComputePlacements(after[at])
-		computes := after[at].Computes
-		after[at].Computes = nil
+		computes := after[at].ComputeInstances
+		after[at].ComputeInstances = nil
 		for n, c := range computes {
 			if placements[n] != place {
-				after[at].Computes = append(after[at].Computes, c)
+				after[at].ComputeInstances = append(after[at].ComputeInstances, c)
 			}
 		}
 	case CreateCompute:
 		made := NodeCompute{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
-		computes := append(slices.Clone(after[at].Computes), made)
+		computes := append(slices.Clone(after[at].ComputeInstances), made)
 		slices.SortFunc(computes, func(a, b NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
-		after[at].Computes = computes
+		after[at].ComputeInstances = computes
 	}
 	return after
 }

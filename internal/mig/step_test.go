@@ -9,7 +9,7 @@ import (
 )
 
 func standing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.NodeCompute) mig.NodeInstance {
-	return mig.NodeInstance{ID: id, Placed: mig.Placed{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}}, Computes: computes}
+	return mig.NodeInstance{ID: id, Placed: mig.Placed{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
 }
 
 func computeAt(id gpu.ComputeID, start, size int) mig.NodeCompute {
@@ -68,14 +68,14 @@ func TestAfterStep(t *testing.T) {
 func TestSameInstances(t *testing.T) {
 	list := func(change func(i *mig.NodeInstance)) []mig.NodeInstance {
 		i := standing(1, 9, 0, 4, computeAt(0, 0, 1))
-		i.Profile, i.Computes[0].UUID = "3g.20gb", "MIG-1"
+		i.Profile, i.ComputeInstances[0].UUID = "3g.20gb", "MIG-1"
 		change(&i)
 		return []mig.NodeInstance{i}
 	}
 	unchanged := list(func(*mig.NodeInstance) {})
 	for about, change := range map[string]func(i *mig.NodeInstance){
-		"busy":            func(i *mig.NodeInstance) { i.Busy, i.Computes[0].Busy = true, true },
-		"without a UUID":  func(i *mig.NodeInstance) { i.Computes[0].UUID = "" },
+		"busy":            func(i *mig.NodeInstance) { i.Busy, i.ComputeInstances[0].Busy = true, true },
+		"without a UUID":  func(i *mig.NodeInstance) { i.ComputeInstances[0].UUID = "" },
 		"name of profile": func(i *mig.NodeInstance) { i.Profile = "" },
 	} {
 		if !mig.SameInstances(unchanged, list(change)) {
@@ -86,11 +86,11 @@ func TestSameInstances(t *testing.T) {
 		"id":               func(i *mig.NodeInstance) { i.ID = 2 },
 		"profile":          func(i *mig.NodeInstance) { i.ProfileID = 10 },
 		"placement":        func(i *mig.NodeInstance) { i.Placement.Start = 4 },
-		"UUID":             func(i *mig.NodeInstance) { i.Computes[0].UUID = "MIG-2" },
-		"compute id":       func(i *mig.NodeInstance) { i.Computes[0].ID = 1 },
-		"place in it":      func(i *mig.NodeInstance) { i.Computes[0].Placement = gpu.Some(gpu.Placement{Start: 1, Size: 1}) },
-		"compute is gone":  func(i *mig.NodeInstance) { i.Computes = nil },
-		"place is unknown": func(i *mig.NodeInstance) { i.Computes[0].Placement = gpu.None[gpu.Placement]() },
+		"UUID":             func(i *mig.NodeInstance) { i.ComputeInstances[0].UUID = "MIG-2" },
+		"compute id":       func(i *mig.NodeInstance) { i.ComputeInstances[0].ID = 1 },
+		"place in it":      func(i *mig.NodeInstance) { i.ComputeInstances[0].Placement = gpu.Some(gpu.Placement{Start: 1, Size: 1}) },
+		"compute is gone":  func(i *mig.NodeInstance) { i.ComputeInstances = nil },
+		"place is unknown": func(i *mig.NodeInstance) { i.ComputeInstances[0].Placement = gpu.None[gpu.Placement]() },
 	} {
 		if mig.SameInstances(unchanged, list(change)) {
 			t.Errorf("%s: the same", about)

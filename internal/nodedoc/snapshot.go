@@ -119,7 +119,7 @@ func newInstance(i *gpu.GPUInstance) Instance {
 		Use:                  newUse(i.Processes, i.Allocated, i.ConfirmedFree, i.Holders, i.Jobs),
 		XIDErrors:            each(i.XIDErrors, newXID),
 		Errors:               each(i.Errors, newError),
-		ComputeInstances:     each(i.Computes, newCompute),
+		ComputeInstances:     each(i.ComputeInstances, newCompute),
 	}
 }
 

@@ -34,11 +34,11 @@ func TestLayouts(t *testing.T) {
 		t.Fatalf("instances %+v", g.Instances)
 	}
 	i := g.Instances[0]
-	if i.Placed != (mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}) || i.Busy || len(i.Computes) != 2 {
+	if i.Placed != (mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}) || i.Busy || len(i.ComputeInstances) != 2 {
 		t.Fatalf("instance %+v", i)
 	}
 	for k, want := range []gpu.Placement{{Start: 0, Size: 1}, {Start: 1, Size: 2}} {
-		if c := i.Computes[k]; c.Slices != want.Size || c.Placement != gpu.Some(want) || c.UUID == "" || c.ID != gpu.ComputeID(k) {
+		if c := i.ComputeInstances[k]; c.Slices != want.Size || c.Placement != gpu.Some(want) || c.UUID == "" || c.ID != gpu.ComputeID(k) {
 			t.Errorf("compute instance %+v", c)
 		}
 	}
@@ -62,10 +62,10 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 		t.Fatalf("made %+v, %+v", madeGI, madeCI)
 	}
 	at := n.layout(0).Instances[1]
-	if at.ID != madeGI.Instance || at.Placement != gi.Placement || at.Computes[0].Placement != ci.Compute || at.Computes[0].UUID != madeCI.UUID {
+	if at.ID != madeGI.Instance || at.Placement != gi.Placement || at.ComputeInstances[0].Placement != ci.Compute || at.ComputeInstances[0].UUID != madeCI.UUID {
 		t.Errorf("layout %+v", at)
 	}
-	if g := n.read(id); len(g.Instances) != 2 || g.Instances[1].Computes[0].UUID != madeCI.UUID {
+	if g := n.read(id); len(g.Instances) != 2 || g.Instances[1].ComputeInstances[0].UUID != madeCI.UUID {
 		t.Errorf("read %+v", g.Instances)
 	}
 	if _, err := n.source.Actuator().Do(t.Context(), s.destroy(gi, madeGI)); !errors.Is(err, gpu.ErrInUse) {
@@ -90,7 +90,7 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]
-	old := n.read(id).Instances[0].Computes[0]
+	old := n.read(id).Instances[0].ComputeInstances[0]
 	s := steps{id}
 	ci := s.createCI(s.createGI(9, 0, 4), 0, 1)
 	n.do(s.destroy(ci, mig.Done{Instance: n.layout(0).Instances[0].ID, ComputeID: gpu.Some(old.ID), UUID: old.UUID}))
@@ -98,7 +98,7 @@ func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	if moved.UUID != old.UUID {
 		t.Fatalf("UUIDs %s and %s", old.UUID, moved.UUID)
 	}
-	if c := n.read(id).Instances[0].Computes[0]; c.Placement != gpu.Some(gpu.Placement{Start: 2, Size: 1}) {
+	if c := n.read(id).Instances[0].ComputeInstances[0]; c.Placement != gpu.Some(gpu.Placement{Start: 2, Size: 1}) {
 		t.Errorf("read at %v", c.Placement)
 	}
 }
@@ -109,7 +109,7 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 	s := steps{n.discover()[0]}
 	i := n.layout(0).Instances[0]
 	gi := s.destroy(s.createGI(9, 0, 4), mig.Done{Instance: i.ID})
-	c := i.Computes[1]
+	c := i.ComputeInstances[1]
 	ci := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2), mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID})
 	for _, tc := range []struct {
 		about  string
@@ -221,7 +221,7 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	}
 	i := n.layout(0).Instances[0]
 	s := steps{id}
-	busy := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.Computes[1].ID), UUID: i.Computes[1].UUID})
+	busy := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[1].ID), UUID: i.ComputeInstances[1].UUID})
 	if _, err := a.Do(t.Context(), busy); !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("destroying what a process uses: %v", err)
 	}
@@ -300,7 +300,7 @@ func TestTornLayouts(t *testing.T) {
 			t.Fatal(err, errs)
 		}
 		g := list[0]
-		if len(g.Instances) != 1 || g.Instances[0].Placement.Start != 4 || len(g.Instances[0].Computes) != 1 {
+		if len(g.Instances) != 1 || g.Instances[0].Placement.Start != 4 || len(g.Instances[0].ComputeInstances) != 1 {
 			t.Errorf("%s: %+v", name, g.Instances)
 		}
 	}

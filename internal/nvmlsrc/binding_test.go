@@ -111,7 +111,7 @@ func checkGoneInstance(t *testing.T, lib nvmlsrc.Library) {
 func checkNothingIsChanged(t *testing.T, a *nvmlsrc.Actuator, id gpu.UUID) {
 	t.Helper()
 	list, failed, err := a.Layouts(t.Context())
-	if err != nil || len(failed) != 0 || len(list) != 1 || len(list[0].Instances) != 1 || len(list[0].Instances[0].Computes) != 1 {
+	if err != nil || len(failed) != 0 || len(list) != 1 || len(list[0].Instances) != 1 || len(list[0].Instances[0].ComputeInstances) != 1 {
 		t.Fatalf("layouts %+v, %v, %v", list, failed, err)
 	}
 	gi := mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Instance: gpu.Some(gpu.InstanceID(2))}
@@ -145,10 +145,10 @@ func checkOldGPU(t *testing.T, g gpu.GPU) {
 	if len(g.Profiles) != 2 || g.Profiles[0].Name != "3g.20gb" || g.Profiles[0].MaxInstances != 2 || g.Profiles[1].Name != "7g.40gb" {
 		t.Errorf("profiles %+v", g.Profiles)
 	}
-	if len(g.Instances) != 1 || len(g.Instances[0].Computes) != 1 {
+	if len(g.Instances) != 1 || len(g.Instances[0].ComputeInstances) != 1 {
 		t.Fatalf("instances %+v", g.Instances)
 	}
-	gi, ci := g.Instances[0], g.Instances[0].Computes[0]
+	gi, ci := g.Instances[0], g.Instances[0].ComputeInstances[0]
 	if gi.ID != 2 || gi.Profile != "3g.20gb" || gi.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) || !gi.Memory.Used.Present() {
 		t.Errorf("GPU instance %+v", gi)
 	}

@@ -18,7 +18,7 @@ func TestAPlaceThatIsLongerThanItsSlices(t *testing.T) {
 	ci := s.createCI(gi, 0, 7)
 	madeCI := n.do(ci)
 	g := n.layout(0)
-	if c := g.Instances[0].Computes[0]; c.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 7}) || c.Slices != 7 || c.UUID != madeCI.UUID {
+	if c := g.Instances[0].ComputeInstances[0]; c.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 7}) || c.Slices != 7 || c.UUID != madeCI.UUID {
 		t.Errorf("%+v", c)
 	}
 	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: "7g.40gb", Count: 1}}}}})

@@ -317,7 +317,7 @@ func checkSane(t *testing.T, g *gpu.GPU) {
 			t.Error(err)
 		}
 		computes := map[gpu.ComputeID]bool{}
-		for _, ci := range gi.Computes {
+		for _, ci := range gi.ComputeInstances {
 			if computes[ci.ID] || !utf8.ValidString(string(ci.UUID)+ci.Profile) {
 				t.Errorf("compute instance %d %q %q of GPU instance %d", ci.ID, ci.UUID, ci.Profile, gi.ID)
 			}

@@ -360,8 +360,8 @@ func (r *gpuRead) fillActivity() {
 			gi.Activity, gi.Media = w.activity, w.media
 			gi.Errors = r.windowErrors(gi.Errors, w)
 		}
-		for j := range gi.Computes {
-			ci := &gi.Computes[j]
+		for j := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[j]
 			if w := g.instances[instanceRef{gi.ID, int64(ci.ID)}]; w != nil {
 				ci.Activity = w.activity
 				ci.Errors = r.windowErrors(ci.Errors, w)

@@ -38,7 +38,7 @@ func TestMetricsThatAreNoNumbers(t *testing.T) {
 	}
 	ids := n.discover()
 	g := n.window(ids[1])
-	for _, a := range []gpu.Activity{g.Activity, g.Instances[0].Activity, g.Instances[1].Computes[0].Activity} {
+	for _, a := range []gpu.Activity{g.Activity, g.Instances[0].Activity, g.Instances[1].ComputeInstances[0].Activity} {
 		if a.SM.Present() || a.SMOccupancy.Present() || a.Tensor.Present() || a.FP32.Present() || !about(a.FP64, 2.5) || !a.FP16.Present() {
 			t.Errorf("%+v", a)
 		}
@@ -72,7 +72,7 @@ func TestGPMRefusals(t *testing.T) {
 		n.spy.set(c.call, c.ret)
 		g := n.window(n.discover()[1])
 		gi := g.Instances[0]
-		ci := gi.Computes[0]
+		ci := gi.ComputeInstances[0]
 		if g.Activity.SM.Present() != c.gpu || gi.Activity.SM.Present() != c.instance || ci.Activity.SM.Present() != c.computes {
 			t.Errorf("%s %d: GPU %+v, instance %+v, compute instance %+v", c.call, c.ret, g.Activity, gi.Activity, ci.Activity)
 		}
@@ -82,7 +82,7 @@ func TestGPMRefusals(t *testing.T) {
 		n.spy.set(c.call, nvml.SUCCESS)
 		n.advance(15 * time.Second)
 		if c.ret != nvml.ERROR_NOT_SUPPORTED {
-			if back := n.window(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() || !back.Computes[0].Activity.SM.Present() {
+			if back := n.window(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() || !back.ComputeInstances[0].Activity.SM.Present() {
 				t.Errorf("%s %d, and well again: %+v", c.call, c.ret, back)
 			}
 		}
@@ -185,7 +185,7 @@ func TestModeChangeAsksAnew(t *testing.T) {
 	id := n.discover()[0]
 	n.window(id)
 	i := n.read(id).Instances[0]
-	must(t, n.DestroyComputeInstance(0, i.ID, i.Computes[0].ID))
+	must(t, n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID))
 	must(t, n.DestroyGPUInstance(0, i.ID))
 	must(t, n.SetMIGMode(0, false))
 	n.Settle(t.Context()) // the events have been heard: they would begin new windows once more

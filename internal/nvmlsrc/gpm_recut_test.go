@@ -96,7 +96,7 @@ func (c *recutter) check(g gpu.GPU) (values int) {
 	}
 	for _, i := range g.Instances {
 		of(i.Activity, i)
-		for _, ci := range i.Computes {
+		for _, ci := range i.ComputeInstances {
 			of(ci.Activity, i)
 		}
 	}

@@ -68,11 +68,11 @@ func TestActivityByGPM(t *testing.T) {
 	if got := cut.Instances[0].Activity; !about(got.SM, 0.5) || !about(got.DRAM, 0.1) {
 		t.Errorf("a GPU instance: %+v", got)
 	}
-	if got := cut.Instances[0].Computes[0].Activity; !about(got.SM, 0.5) || got.DRAM.Present() {
+	if got := cut.Instances[0].ComputeInstances[0].Activity; !about(got.SM, 0.5) || got.DRAM.Present() {
 		t.Errorf("its compute instance, which has no memory of its own: %+v", got)
 	}
-	if got := cut.Instances[1]; !about(got.Activity.SM, 10.0/60) || !about(got.Computes[0].Activity.SM, 0) || !about(got.Computes[1].Activity.SM, 10.0/40) {
-		t.Errorf("two compute instances: %+v in %+v", got.Computes, got.Activity)
+	if got := cut.Instances[1]; !about(got.Activity.SM, 10.0/60) || !about(got.ComputeInstances[0].Activity.SM, 0) || !about(got.ComputeInstances[1].Activity.SM, 10.0/40) {
+		t.Errorf("two compute instances: %+v in %+v", got.ComputeInstances, got.Activity)
 	}
 	if old.ActivitySource != gpu.ActivityUnknown || old.Activity != (gpu.Activity{}) || len(old.Errors) > 0 {
 		t.Errorf("an A100: source %q, %+v, errors %v; want nothing", old.ActivitySource, old.Activity, old.Errors)
@@ -108,7 +108,7 @@ func TestRecutBeginsNewWindows(t *testing.T) {
 	n.advance(time.Second)
 	before := n.read(ids[1])
 	free := before.Instances[1]
-	for _, c := range free.Computes {
+	for _, c := range free.ComputeInstances {
 		if c.Processes.Or(0) == 0 {
 			if err := n.DestroyComputeInstance(1, free.ID, c.ID); err != nil {
 				t.Fatal(err)
@@ -124,8 +124,8 @@ func TestRecutBeginsNewWindows(t *testing.T) {
 		}
 	}
 	n.advance(time.Second)
-	if after = n.read(ids[1]); !about(after.Instances[0].Activity.SM, 0.5) || !about(after.Instances[1].Computes[0].Activity.SM, 10.0/40) {
-		t.Errorf("one poll later: %+v, %+v", after.Instances[0].Activity, after.Instances[1].Computes)
+	if after = n.read(ids[1]); !about(after.Instances[0].Activity.SM, 0.5) || !about(after.Instances[1].ComputeInstances[0].Activity.SM, 10.0/40) {
+		t.Errorf("one poll later: %+v, %+v", after.Instances[0].Activity, after.Instances[1].ComputeInstances)
 	}
 }
 

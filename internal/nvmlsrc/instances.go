@@ -39,14 +39,14 @@ func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
 		} else { // its memory has no handle; its size is that of the profile
 			gi.Memory.Total = r.profileMemory(gi.ProfileID)
 		}
-		gi.Computes = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
+		gi.ComputeInstances = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
 		for j := range n.computes {
 			c := &n.computes[j]
 			ci := c.ComputeInstance
 			if own != nil {
 				vanished = r.readComputeProcesses(c, gi.ID, &ci, own) || vanished
 			}
-			gi.Computes = append(gi.Computes, ci)
+			gi.ComputeInstances = append(gi.ComputeInstances, ci)
 		}
 		r.out.Instances = append(r.out.Instances, gi)
 	}
@@ -69,7 +69,7 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 		for _, c := range t.nodes[i].computes {
 			ci := c.ComputeInstance
 			ci.Up, ci.Errors = false, gi.Errors
-			gi.Computes = append(gi.Computes, ci)
+			gi.ComputeInstances = append(gi.ComputeInstances, ci)
 		}
 		list = append(list, gi)
 	}

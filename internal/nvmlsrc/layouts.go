@@ -120,8 +120,8 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 func (p partition) identify(devices map[unit]gpu.MIGUUID) bool {
 	found := 0
 	for i := range p {
-		for k := range p[i].Computes {
-			c := &p[i].Computes[k]
+		for k := range p[i].ComputeInstances {
+			c := &p[i].ComputeInstances[k]
 			uuid, ok := devices[unit{p[i].ID, c.ID}]
 			if !ok {
 				return false

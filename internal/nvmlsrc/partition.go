@@ -218,13 +218,13 @@ func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
 	if info.Placement.Size > 0 {
 		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
 	}
-	at.Computes = append(at.Computes, c)
+	at.ComputeInstances = append(at.ComputeInstances, c)
 }
 
 // complete orders the compute instances and fills in the placements that the driver does not report.
 func (at *standingInstance) complete() {
-	slices.SortFunc(at.Computes, func(a, b mig.NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(at.ComputeInstances, func(a, b mig.NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
 	for k, place := range mig.ComputePlacements(at.NodeInstance) {
-		at.Computes[k].Placement = gpu.Some(place)
+		at.ComputeInstances[k].Placement = gpu.Some(place)
 	}
 }

@@ -143,7 +143,7 @@ func (c *stepCall) findCompute(at *standingInstance) (mig.NodeCompute, error) {
 		return mig.NodeCompute{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)
 	}
 	uuid := c.expectedUUID(at.ID)
-	for _, ci := range at.Computes {
+	for _, ci := range at.ComputeInstances {
 		where := ci.Placement.Or(gpu.Placement{})
 		known := uuid[ci.ID]
 		switch {
@@ -161,7 +161,7 @@ func (c *stepCall) findCompute(at *standingInstance) (mig.NodeCompute, error) {
 func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
 	uuids := map[gpu.ComputeID]gpu.MIGUUID{}
 	for _, i := range c.expected {
-		for _, ci := range i.Computes {
+		for _, ci := range i.ComputeInstances {
 			if i.ID == id {
 				uuids[ci.ID] = ci.UUID
 			}
@@ -178,7 +178,7 @@ func (c *stepCall) survived(done mig.Done, now []mig.NodeInstance) bool {
 	if at < 0 || c.step.Op == mig.DestroyInstance {
 		return at >= 0 && c.step.Op == mig.DestroyInstance
 	}
-	return c.step.Op == mig.DestroyCompute && slices.ContainsFunc(now[at].Computes, func(ci mig.NodeCompute) bool {
+	return c.step.Op == mig.DestroyCompute && slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.NodeCompute) bool {
 		return gpu.Some(ci.ID) == done.ComputeID && ci.Placement == c.step.Compute
 	})
 }
@@ -186,9 +186,9 @@ func (c *stepCall) survived(done mig.Done, now []mig.NodeInstance) bool {
 // setUUID gives the compute instance that was created its UUID.
 func setUUID(now []mig.NodeInstance, done mig.Done) {
 	for _, i := range now {
-		for k := range i.Computes {
-			if i.ID == done.Instance && gpu.Some(i.Computes[k].ID) == done.ComputeID {
-				i.Computes[k].UUID = done.UUID
+		for k := range i.ComputeInstances {
+			if i.ID == done.Instance && gpu.Some(i.ComputeInstances[k].ID) == done.ComputeID {
+				i.ComputeInstances[k].UUID = done.UUID
 			}
 		}
 	}

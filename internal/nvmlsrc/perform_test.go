@@ -73,7 +73,7 @@ func TestPerformEachStep(t *testing.T) {
 	before := p.expected
 	gi := p.perform(p.instance())
 	ci := p.perform(p.compute())
-	if c := p.expected[1].Computes[0]; ci.UUID == "" || c.UUID != ci.UUID || p.layout(0).Instances[1].Computes[0].UUID != ci.UUID {
+	if c := p.expected[1].ComputeInstances[0]; ci.UUID == "" || c.UUID != ci.UUID || p.layout(0).Instances[1].ComputeInstances[0].UUID != ci.UUID {
 		t.Errorf("created %+v, in the outcome %+v", ci, c)
 	}
 	destroyed := p.perform(p.destroy(p.compute(), ci))
@@ -92,7 +92,7 @@ func TestPerformStepWithoutComputePlacements(t *testing.T) {
 	p.spy.noPlacements = true
 	p.expected = p.layout(0).Instances
 	gi := p.perform(p.instance())
-	ci := p.expected[0].Computes[1]
+	ci := p.expected[0].ComputeInstances[1]
 	p.perform(p.destroy(p.createCI(p.createGI(9, 0, 4), 1, 2), mig.Done{Instance: p.expected[0].ID, ComputeID: gpu.Some(ci.ID)}))
 	p.perform(p.destroy(p.instance(), gi))
 }
@@ -179,7 +179,7 @@ func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p := newPerformer(t, `{gpu: 0, kind: external-reconfigure, on: destroy-ci, layout: ["7g.40gb@0"]}`)
 	i := p.expected[0]
-	out, err := p.try(p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.Computes[0].ID), UUID: i.Computes[0].UUID}))
+	out, err := p.try(p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[0].ID), UUID: i.ComputeInstances[0].UUID}))
 	if !errors.Is(err, gpu.ErrNotFound) || errors.Is(err, mig.ErrLayoutChanged) || mig.SameInstances(out.Instances, p.expected) {
 		t.Errorf("%+v, %v", out, err)
 	}
@@ -242,7 +242,7 @@ func TestStepsThatFail(t *testing.T) {
 			step = p.destroy(p.instance(), gi)
 		} else if strings.Contains(fault, "destroy-ci") {
 			step = p.destroy(p.createCI(p.createGI(9, 0, 4), 1, 2), mig.Done{Instance: p.expected[0].ID})
-			step.ComputeID = gpu.Some(p.expected[0].Computes[1].ID)
+			step.ComputeID = gpu.Some(p.expected[0].ComputeInstances[1].ID)
 		}
 		out, err := p.try(step)
 		if !errors.Is(err, want) || !mig.SameInstances(out.Instances, p.expected) || !reflect.DeepEqual(out.Done, mig.Done{}) {

@@ -136,21 +136,21 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 	for i := range instances {
 		gi := &instances[i]
 		count := 0
-		counts := make([]int, len(gi.Computes))
+		counts := make([]int, len(gi.ComputeInstances))
 		for _, p := range list {
 			if p.Instance != gpu.Some(gi.ID) {
 				continue
 			}
 			count++
-			for c := range gi.Computes {
-				if p.Compute == gpu.Some(gi.Computes[c].ID) {
+			for c := range gi.ComputeInstances {
+				if p.Compute == gpu.Some(gi.ComputeInstances[c].ID) {
 					counts[c]++
 				}
 			}
 		}
 		gi.Processes = gpu.Some(count)
-		for c := range gi.Computes {
-			gi.Computes[c].Processes = gpu.Some(counts[c])
+		for c := range gi.ComputeInstances {
+			gi.ComputeInstances[c].Processes = gpu.Some(counts[c])
 		}
 	}
 }

@@ -49,12 +49,12 @@ func checkInstances(t *testing.T, g *gpu.GPU) {
 	end := 0
 	for _, gi := range g.Instances {
 		at, ok := gi.Placement.Get()
-		if !gi.Up || gi.Profile == "" || !gi.SMs.Present() || !ok || at.Start < end || gi.Memory.Used.Present() != (len(gi.Computes) > 0) {
+		if !gi.Up || gi.Profile == "" || !gi.SMs.Present() || !ok || at.Start < end || gi.Memory.Used.Present() != (len(gi.ComputeInstances) > 0) {
 			t.Errorf("%s: GPU instance %+v", g.UUID, gi)
 		}
 		end = at.End()
 		processes += gi.Processes.Or(0)
-		for _, ci := range gi.Computes {
+		for _, ci := range gi.ComputeInstances {
 			if !ci.Up || ci.Profile == "" || !ci.SMs.Present() || !ci.Placement.Present() || ci.UUID == "" {
 				t.Errorf("%s: compute instance %+v", g.UUID, ci)
 			}

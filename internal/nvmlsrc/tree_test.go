@@ -27,10 +27,10 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	if shared.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 4}) || orphan.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) {
 		t.Errorf("placements %v, %v", shared.Placement, orphan.Placement)
 	}
-	if len(orphan.Computes) != 0 || orphan.Memory != (gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}) { // its profile's; the use is not known
+	if len(orphan.ComputeInstances) != 0 || orphan.Memory != (gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}) { // its profile's; the use is not known
 		t.Errorf("orphan: %+v", orphan)
 	}
-	if !shared.Memory.Total.Present() || len(shared.Computes) != 2 {
+	if !shared.Memory.Total.Present() || len(shared.ComputeInstances) != 2 {
 		t.Fatalf("shared: %+v", shared)
 	}
 	for i, want := range []struct {
@@ -38,7 +38,7 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 		sms       int
 		placement gpu.Placement
 	}{{"1c.3g.20gb", 14, gpu.Placement{Start: 0, Size: 1}}, {"2c.3g.20gb", 28, gpu.Placement{Start: 1, Size: 2}}} {
-		ci := shared.Computes[i]
+		ci := shared.ComputeInstances[i]
 		if ci.Profile != want.profile || ci.SMs != gpu.Some(want.sms) || ci.Placement != gpu.Some(want.placement) ||
 			!strings.HasPrefix(string(ci.UUID), "MIG-") || ci.ID != gpu.ComputeID(i) || !ci.Up {
 			t.Errorf("compute instance %d: %+v", i, ci)
@@ -57,13 +57,13 @@ func TestProcessesWithoutInstances(t *testing.T) {
 	id := n.discover()[0]
 	n.advance(time.Second)
 	g := n.read(id)
-	computes := g.Instances[0].Computes
+	computes := g.Instances[0].ComputeInstances
 	if computes[0].Processes != gpu.Some(0) || computes[1].Processes != gpu.Some(1) || len(g.Readings.Processes.Or(nil)) != 1 || len(g.Errors) != 0 {
 		t.Errorf("compute instances %+v, processes %v, errors %v", computes, g.Readings.Processes, g.Errors)
 	}
 	n.spy.set("MIG.GetComputeRunningProcesses", nvml.ERROR_UNKNOWN)
 	g = n.read(id)
-	if ci := g.Instances[0].Computes[1]; ci.Up || ci.Processes.Present() || g.Instances[0].Processes.Present() || g.Readings.Processes.Present() {
+	if ci := g.Instances[0].ComputeInstances[1]; ci.Up || ci.Processes.Present() || g.Instances[0].Processes.Present() || g.Readings.Processes.Present() {
 		t.Errorf("instances %+v, processes %v", g.Instances, g.Readings.Processes)
 	}
 }
@@ -75,7 +75,7 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 	n.advance(time.Second)
 	for range 3 {
 		g := n.read(id)
-		if len(g.Instances) != 1 || len(g.Instances[0].Computes) != 2 {
+		if len(g.Instances) != 1 || len(g.Instances[0].ComputeInstances) != 2 {
 			t.Fatalf("instances: %+v", g.Instances)
 		}
 		gi := g.Instances[0]
@@ -85,8 +85,8 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 		if gi.Placement.Present() || !gi.Memory.Used.Present() || !gi.Up || gi.Processes != gpu.Some(1) {
 			t.Errorf("GPU instance: %+v", gi)
 		}
-		if gi.Computes[0].Processes != gpu.Some(0) || gi.Computes[1].Processes != gpu.Some(1) || gi.Computes[0].Profile != "1c.3g.20gb" {
-			t.Errorf("compute instances: %+v", gi.Computes)
+		if gi.ComputeInstances[0].Processes != gpu.Some(0) || gi.ComputeInstances[1].Processes != gpu.Some(1) || gi.ComputeInstances[0].Profile != "1c.3g.20gb" {
+			t.Errorf("compute instances: %+v", gi.ComputeInstances)
 		}
 		if list, ok := g.Readings.Processes.Get(); !ok || len(list) != 1 || list[0].Compute != gpu.Some(gpu.ComputeID(1)) {
 			t.Errorf("processes: %v", g.Readings.Processes)
@@ -189,11 +189,11 @@ func TestRecutShowsInTheNextRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := n.read(id)
-	if len(g.Instances) != 2 || g.Instances[1].Profile != "2g.10gb" || g.Instances[1].ID != made || len(g.Instances[1].Computes) != 1 {
+	if len(g.Instances) != 2 || g.Instances[1].Profile != "2g.10gb" || g.Instances[1].ID != made || len(g.Instances[1].ComputeInstances) != 1 {
 		t.Errorf("instances: %+v", g.Instances)
 	}
-	if g.Instances[1].Computes[0].Profile != "2g.10gb" {
-		t.Errorf("compute instance: %+v", g.Instances[1].Computes[0])
+	if g.Instances[1].ComputeInstances[0].Profile != "2g.10gb" {
+		t.Errorf("compute instance: %+v", g.Instances[1].ComputeInstances[0])
 	}
 	if len(before.Instances) != 2 || before.Instances[1].Profile != "3g.20gb" {
 		t.Error("an earlier result was modified")
@@ -222,7 +222,7 @@ func TestRecutIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 		if before.Profile != "1g.10gb" || after.Profile != "2g.10gb" || after.SMs != gpu.Some(28) {
 			t.Errorf("before %+v\nafter %+v", before, after)
 		}
-		if after.ID != before.ID || after.Computes[0].UUID != before.Computes[0].UUID {
+		if after.ID != before.ID || after.ComputeInstances[0].UUID != before.ComputeInstances[0].UUID {
 			t.Errorf("the driver tells them apart: before %+v\nafter %+v", before, after)
 		}
 	}
@@ -235,7 +235,7 @@ func TestMostMIGDevicesIsNotRememberedAsNone(t *testing.T) {
 	n.spy.noMIGDevices = true
 	n.read(id)
 	n.spy.noMIGDevices = false
-	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 {
+	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].ComputeInstances) != 2 {
 		t.Errorf("instances: %+v", g.Instances)
 	}
 }
@@ -264,7 +264,7 @@ func TestRecutUnderLegacyUUIDs(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]
 	gi := n.read(id).Instances[0]
-	if ci := gi.Computes[0]; ci.Profile != "1c.3g.20gb" || !strings.HasPrefix(string(ci.UUID), "MIG-GPU-") {
+	if ci := gi.ComputeInstances[0]; ci.Profile != "1c.3g.20gb" || !strings.HasPrefix(string(ci.UUID), "MIG-GPU-") {
 		t.Fatalf("compute instance: %+v", ci)
 	}
 	if err := n.DestroyComputeInstance(0, gi.ID, 0); err != nil {
@@ -273,7 +273,7 @@ func TestRecutUnderLegacyUUIDs(t *testing.T) {
 	if _, err := n.CreateComputeInstance(0, gi.ID, 2); err != nil {
 		t.Fatal(err)
 	}
-	if ci := n.read(id).Instances[0].Computes[0]; ci.Profile != "2c.3g.20gb" || ci.SMs != gpu.Some(28) {
+	if ci := n.read(id).Instances[0].ComputeInstances[0]; ci.Profile != "2c.3g.20gb" || ci.SMs != gpu.Some(28) {
 		t.Errorf("compute instance: %+v", ci)
 	}
 }
@@ -338,14 +338,14 @@ func TestFailedScanKeepsTheTree(t *testing.T) {
 	for _, call := range []string{"MIG.GetUUID", "GetMigDeviceHandleByIndex", "GetGpuInstances"} {
 		n.spy.set(call, nvml.ERROR_UNKNOWN)
 		g := n.read(id)
-		if len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 || !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
+		if len(g.Instances) != 2 || len(g.Instances[0].ComputeInstances) != 2 || !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
 			t.Errorf("%s fails: instances %+v, errors %v", call, g.Instances, g.Errors)
 		}
 		for _, gi := range g.Instances {
 			if gi.Up || gi.Memory.Used.Present() || gi.Processes.Present() || !errors.Is(errorOf(gi.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
 				t.Errorf("%s fails: GPU instance %+v", call, gi)
 			}
-			for _, ci := range gi.Computes {
+			for _, ci := range gi.ComputeInstances {
 				if ci.Up || ci.Processes.Present() || ci.UUID == "" {
 					t.Errorf("%s fails: compute instance %+v", call, ci)
 				}
@@ -362,7 +362,7 @@ func TestDetailThatFailedIsReadAgain(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
 	n.spy.set("MIG.GetAttributes", nvml.ERROR_UNKNOWN)
-	if g := n.read(id); g.Instances[0].Computes[0].SMs.Present() || errorOf(g.Errors, gpu.ReadingMIG) == nil {
+	if g := n.read(id); g.Instances[0].ComputeInstances[0].SMs.Present() || errorOf(g.Errors, gpu.ReadingMIG) == nil {
 		t.Fatalf("instances %+v, errors %v", g.Instances, g.Errors)
 	}
 	n.spy.taken()
@@ -371,7 +371,7 @@ func TestDetailThatFailedIsReadAgain(t *testing.T) {
 	}
 	n.spy.set("MIG.GetAttributes", nvml.SUCCESS)
 	n.advance(15 * time.Second)
-	if g := n.read(id); g.Instances[0].Computes[0].SMs != gpu.Some(14) || len(g.Errors) != 0 {
+	if g := n.read(id); g.Instances[0].ComputeInstances[0].SMs != gpu.Some(14) || len(g.Errors) != 0 {
 		t.Errorf("instances %+v, errors %v", g.Instances, g.Errors)
 	}
 }
@@ -414,7 +414,7 @@ func TestDeviceThatShowsTwice(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
 	n.spy.twice = true
-	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].Computes) != 2 || len(g.Errors) != 0 {
+	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].ComputeInstances) != 2 || len(g.Errors) != 0 {
 		t.Errorf("instances %+v, errors %v", g.Instances, g.Errors)
 	}
 }

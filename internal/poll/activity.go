@@ -40,9 +40,9 @@ func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Activity = p.Instances[gi.ID]
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
-			ci.Activity = p.Computes[[2]uint32{uint32(gi.ID), uint32(ci.ID)}]
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
+			ci.Activity = p.ComputeInstances[[2]uint32{uint32(gi.ID), uint32(ci.ID)}]
 		}
 	}
 }
@@ -53,8 +53,8 @@ func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		above += countAboveOne(&gi.Activity)
-		for c := range gi.Computes {
-			above += countAboveOne(&gi.Computes[c].Activity)
+		for c := range gi.ComputeInstances {
+			above += countAboveOne(&gi.ComputeInstances[c].Activity)
 		}
 	}
 	counter, begun := t.totals.ActivityAnomalies.Get()
@@ -102,7 +102,7 @@ func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if len(gi.Computes) == 0 {
+		if len(gi.ComputeInstances) == 0 {
 			continue // nothing can run on it
 		}
 		ratio, ok := gi.Activity.All()[m].Get()
@@ -117,7 +117,7 @@ func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 // canWork reports whether any GPU instance has a compute instance. A GPU without one has no more than its own counters.
 func canWork(g *gpu.GPU) bool {
 	for i := range g.Instances {
-		if len(g.Instances[i].Computes) > 0 {
+		if len(g.Instances[i].ComputeInstances) > 0 {
 			return true
 		}
 	}

@@ -49,7 +49,7 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 	}{
 		{"one does not tell", func(g *gpu.GPU) { g.Instances[1].Activity = gpu.Activity{} }, gpu.None[float64](), true},
 		{"one has no compute instance", func(g *gpu.GPU) {
-			g.Instances[1].Activity, g.Instances[1].Computes = gpu.Activity{}, nil
+			g.Instances[1].Activity, g.Instances[1].ComputeInstances = gpu.Activity{}, nil
 		}, gpu.Some(0.5 * 42 / 98), true},
 		{"one of unknown size", func(g *gpu.GPU) { g.Instances[1].SMs = gpu.None[int]() }, gpu.None[float64](), true},
 		{"no instance at all", func(g *gpu.GPU) { g.Instances = nil }, gpu.Some(0.25), false},
@@ -72,7 +72,7 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	tr := track()
 	g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
-	g.Instances[0].Activity.SM, g.Instances[1].Computes[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
+	g.Instances[0].Activity.SM, g.Instances[1].ComputeInstances[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
 	g.GarbledActivity = 3
 	tr.absorb(g, time.Unix(1, 0))
 	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
@@ -107,12 +107,12 @@ func (p *fakeProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, err
 		p.seen = append(p.seen, g.MIG.LayoutGeneration)
 		answer := gpu.Profiling{
 			LayoutGeneration: g.MIG.LayoutGeneration, Source: gpu.ActivityDCGM, Board: gpu.Activity{SM: gpu.Some(p.sm)},
-			Instances: map[gpu.InstanceID]gpu.Activity{}, Computes: map[[2]uint32]gpu.Activity{},
+			Instances: map[gpu.InstanceID]gpu.Activity{}, ComputeInstances: map[[2]uint32]gpu.Activity{},
 		}
 		for k := range g.Instances {
 			gi := &g.Instances[k]
 			answer.Instances[gi.ID] = gpu.Activity{SM: gpu.Some(p.sm)}
-			answer.Computes[[2]uint32{uint32(gi.ID), uint32(gi.Computes[0].ID)}] = gpu.Activity{SM: gpu.Some(p.sm)}
+			answer.ComputeInstances[[2]uint32{uint32(gi.ID), uint32(gi.ComputeInstances[0].ID)}] = gpu.Activity{SM: gpu.Some(p.sm)}
 		}
 		out[g.UUID] = answer
 	}
@@ -135,7 +135,7 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	s := h.step(time.Second)
 	a, b := find(t, s, uuidA), find(t, s, uuidB)
 	if a.ActivitySource != gpu.ActivityDCGM || a.Instances[0].Activity.SM != gpu.Some(0.5) ||
-		a.Instances[1].Computes[0].Activity.SM != gpu.Some(0.5) {
+		a.Instances[1].ComputeInstances[0].Activity.SM != gpu.Some(0.5) {
 		t.Errorf("source %q, instance %v", a.ActivitySource, a.Instances[0].Activity)
 	}
 	if b.ActivitySource != gpu.ActivityGPM || b.Activity.SM != gpu.Some(0.9) {

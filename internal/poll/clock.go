@@ -22,8 +22,8 @@ func (p *Poller) turnBack(now time.Time) {
 		for i := range t.last.Instances {
 			gi := &t.last.Instances[i]
 			back(by, &gi.LastRead, &gi.Since)
-			for c := range gi.Computes {
-				back(by, &gi.Computes[c].Since)
+			for c := range gi.ComputeInstances {
+				back(by, &gi.ComputeInstances[c].Since)
 			}
 		}
 		for i := range t.layout.tree {

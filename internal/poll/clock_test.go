@@ -58,7 +58,7 @@ func TestClockThatJumps(t *testing.T) {
 					t.Errorf("%d: after %s: %+v at %s", n, jump, source, s.Time)
 				}
 			}
-			if holders := g.Instances[1].Computes[0].Holders; len(holders) != 1 {
+			if holders := g.Instances[1].ComputeInstances[0].Holders; len(holders) != 1 {
 				t.Errorf("%d: after %s: holders %+v", n, jump, holders)
 			}
 			now := counters(g)

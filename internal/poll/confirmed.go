@@ -12,8 +12,8 @@ func markConfirmed(gpus []gpu.GPU) {
 		for k := range g.Instances {
 			gi := &g.Instances[k]
 			gi.ConfirmedFree = gi.Allocated == free
-			for c := range gi.Computes {
-				gi.Computes[c].ConfirmedFree = gi.Computes[c].Allocated == free
+			for c := range gi.ComputeInstances {
+				gi.ComputeInstances[c].ConfirmedFree = gi.ComputeInstances[c].Allocated == free
 			}
 		}
 	}

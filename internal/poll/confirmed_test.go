@@ -22,9 +22,9 @@ func TestFreeByConfirmation(t *testing.T) {
 	}
 	for i := range a.Instances {
 		gi := &a.Instances[i]
-		want := gi.Computes[0].UUID == "MIG-3"
-		if gi.ConfirmedFree != want || gi.Computes[0].ConfirmedFree != want {
-			t.Errorf("GPU instance %d: %v, its compute instance %v; want %v", gi.ID, gi.ConfirmedFree, gi.Computes[0].ConfirmedFree, want)
+		want := gi.ComputeInstances[0].UUID == "MIG-3"
+		if gi.ConfirmedFree != want || gi.ComputeInstances[0].ConfirmedFree != want {
+			t.Errorf("GPU instance %d: %v, its compute instance %v; want %v", gi.ID, gi.ConfirmedFree, gi.ComputeInstances[0].ConfirmedFree, want)
 		}
 	}
 	pods.list = gpu.Assignments{}

@@ -86,7 +86,7 @@ func (s *fakeSource) set(f func()) {
 func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 	var out []gpu.GPUInstance
 	for _, gi := range list {
-		gi.Computes = append([]gpu.ComputeInstance(nil), gi.Computes...)
+		gi.ComputeInstances = append([]gpu.ComputeInstance(nil), gi.ComputeInstances...)
 		out = append(out, gi)
 	}
 	return out

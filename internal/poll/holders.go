@@ -51,7 +51,7 @@ func attach(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.
 
 // onlyCompute narrows a GPU instance down to its compute instance if it has just one: that is then what was given.
 func onlyCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
-	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].Computes) == 1 {
+	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
 		d.Compute = 0
 	}
 	return d
@@ -65,7 +65,7 @@ func since(gpus []gpu.GPU, d gpu.Device) time.Time {
 	case d.Compute == gpu.Whole:
 		return gpus[d.GPU].Instances[d.Instance].Since
 	}
-	return gpus[d.GPU].Instances[d.Instance].Computes[d.Compute].Since
+	return gpus[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute].Since
 }
 
 // place stores the holders of a device. A whole GPU instance that was given away is given with all its compute
@@ -75,7 +75,7 @@ func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	case d.Instance == gpu.Whole:
 		g.Holders = holders
 	case d.Compute != gpu.Whole:
-		ci := &g.Instances[d.Instance].Computes[d.Compute]
+		ci := &g.Instances[d.Instance].ComputeInstances[d.Compute]
 		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
 			ci.Holders = nil // those of the whole GPU instance
 		}
@@ -83,8 +83,8 @@ func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	default:
 		gi := &g.Instances[d.Instance]
 		gi.Holders = holders
-		for c := range gi.Computes {
-			gi.Computes[c].Holders = slices.Clone(holders)
+		for c := range gi.ComputeInstances {
+			gi.ComputeInstances[c].Holders = slices.Clone(holders)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
 	if p.Instance != gpu.Some(gi.ID) {
 		return false
 	}
-	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.Computes[d.Compute].ID)
+	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.ComputeInstances[d.Compute].ID)
 }
 
 // vacancy tells devices that are free from those of which it is not known.
@@ -237,8 +237,8 @@ func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		var computes []gpu.Opt[bool]
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
 			ci.Allocated = v.allocated(gpu.Device{GPU: at, Instance: i, Compute: c}, ci.Holders)
 			computes = append(computes, ci.Allocated)
 		}
@@ -251,8 +251,8 @@ func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
 		case len(gi.Holders) > 0:
 		case gi.IsSplit():
 			gi.Holders = commonHolder(gi)
-		case len(gi.Computes) == 1:
-			gi.Holders = slices.Clone(gi.Computes[0].Holders)
+		case len(gi.ComputeInstances) == 1:
+			gi.Holders = slices.Clone(gi.ComputeInstances[0].Holders)
 		}
 	}
 	if len(parts) == 0 || len(g.Holders) > 0 {
@@ -276,8 +276,8 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 // named if it is one, and it is confirmed if it is so everywhere.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
-	for c := range gi.Computes {
-		h := gpu.ExclusiveHolder(gi.Computes[c].Holders)
+	for c := range gi.ComputeInstances {
+		h := gpu.ExclusiveHolder(gi.ComputeInstances[c].Holders)
 		switch {
 		case h == nil:
 			return nil
@@ -296,7 +296,7 @@ func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 		common.Unconfirmed = cmp.Or(common.Unconfirmed, h.Unconfirmed)
 		common.Undescribed = common.Undescribed || h.Undescribed
 	}
-	if len(gi.Computes) == 0 {
+	if len(gi.ComputeInstances) == 0 {
 		return nil
 	}
 	return []gpu.Holder{common}

@@ -16,7 +16,7 @@ func migGPU() gpu.GPU {
 	gi := func(id gpu.InstanceID, start int, cis ...gpu.ComputeInstance) gpu.GPUInstance {
 		return gpu.GPUInstance{
 			ID: id, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), SMs: gpu.Some(42), Up: true,
-			Placement: gpu.Some(gpu.Placement{Start: start, Size: 4}), Processes: gpu.Some(0), Computes: cis,
+			Placement: gpu.Some(gpu.Placement{Start: start, Size: 4}), Processes: gpu.Some(0), ComputeInstances: cis,
 		}
 	}
 	return gpu.GPU{
@@ -80,7 +80,7 @@ func held(g *gpu.GPU) map[string][]string {
 	add("gpu", g.Holders)
 	for _, gi := range g.Instances {
 		add(fmt.Sprintf("gi/%d", gi.ID), gi.Holders)
-		for _, ci := range gi.Computes {
+		for _, ci := range gi.ComputeInstances {
 			add(fmt.Sprintf("ci/%d/%d", gi.ID, ci.ID), ci.Holders)
 		}
 	}
@@ -219,7 +219,7 @@ func TestAllocated(t *testing.T) {
 		got := []gpu.Opt[bool]{g.Allocated}
 		for _, gi := range g.Instances {
 			got = append(got, gi.Allocated)
-			for _, ci := range gi.Computes {
+			for _, ci := range gi.ComputeInstances {
 				got = append(got, ci.Allocated)
 			}
 		}
@@ -279,7 +279,7 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}}}
 	h := start(t, src, func(o *Options) { o.Pods = pods })
 	defer h.run()()
-	holders := func(s *gpu.Snapshot) []gpu.Holder { return s.GPUs[0].Instances[1].Computes[0].Holders }
+	holders := func(s *gpu.Snapshot) []gpu.Holder { return s.GPUs[0].Instances[1].ComputeInstances[0].Holders }
 	s := h.step(time.Second)
 	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now().Add(-time.Second)) {
 		t.Errorf("holders %+v, want p since the start", got)
@@ -306,11 +306,11 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	g := []gpu.GPU{migGPU()}
-	g[0].Instances[1].Since, g[0].Instances[1].Computes[0].Since = t0.Add(time.Minute), t0.Add(time.Minute)
+	g[0].Instances[1].Since, g[0].Instances[1].ComputeInstances[0].Since = t0.Add(time.Minute), t0.Add(time.Minute)
 	a := assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
 	a.Listed = t0
 	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
-	if got := g[0].Instances[1].Computes[0].Allocated; got == gpu.Some(false) {
+	if got := g[0].Instances[1].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("a confirmed holder was dropped and its device is told to be free")
 	}
 }
@@ -321,7 +321,7 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 	a := assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
 	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
-	if got := g[0].Instances[0].Computes[0].Allocated; got == gpu.Some(false) {
+	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("an instance of a GPU that a pod has a part of is told to be free")
 	}
 }
@@ -331,7 +331,7 @@ func TestUnconfirmedParent(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := unconfirmed(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
 	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
-	if got := g[0].Instances[0].Computes[0].Allocated; got == gpu.Some(false) {
+	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("told to be free, though control holds the whole GPU")
 	}
 }

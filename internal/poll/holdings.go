@@ -76,8 +76,8 @@ func (h *holdings) update(g *gpu.GPU, boardEnergy bool, now time.Time) {
 		gi := &g.Instances[i]
 		key := instancePart(gi)
 		h.keep(before[key], key, gi.Holders, gi.Jobs, gi.EnergyJoules.Present(), now)
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
 			known := gi.EnergyJoules.Present() && (!gi.IsSplit() || ci.SMs.Present())
 			key := computePart(gi, ci)
 			h.keep(before[key], key, ci.Holders, gi.Jobs, known, now)
@@ -122,8 +122,8 @@ func holdsParts(g *gpu.GPU) bool {
 		if len(g.Instances[i].Holders) > 0 || len(g.Instances[i].Jobs) > 0 {
 			return true
 		}
-		for c := range g.Instances[i].Computes {
-			if len(g.Instances[i].Computes[c].Holders) > 0 {
+		for c := range g.Instances[i].ComputeInstances {
+			if len(g.Instances[i].ComputeInstances[c].Holders) > 0 {
 				return true
 			}
 		}

@@ -57,12 +57,12 @@ func (l *layout) update(g *gpu.GPU, at time.Time) bool {
 		old := slices.IndexFunc(l.tree, node.same)
 		if old >= 0 {
 			node.generation, node.since = l.tree[old].generation, l.tree[old].since
-			changed = changed || len(gi.Computes) != len(l.tree[old].computes)
+			changed = changed || len(gi.ComputeInstances) != len(l.tree[old].computes)
 		} else {
 			changed = true
 		}
-		for c := range gi.Computes {
-			ci := &gi.Computes[c]
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
 			cn := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
 			if was := l.findCompute(old, cn); was != nil {
 				cn.generation, cn.since = was.generation, was.since

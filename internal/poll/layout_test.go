@@ -26,10 +26,10 @@ func TestLayoutGenerations(t *testing.T) {
 		change func(*gpu.GPU)
 		kept   bool // the GPU instance with id 1 keeps its generation
 	}{
-		{"compute instance gone", func(g *gpu.GPU) { g.Instances[0].Computes = g.Instances[0].Computes[:1] }, true},
+		{"compute instance gone", func(g *gpu.GPU) { g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1] }, true},
 		{"compute instance with the same id and another UUID", func(g *gpu.GPU) {
-			g.Instances[0].Computes[0].UUID = "MIG-8"
-			g.Instances[0].Computes = g.Instances[0].Computes[:1]
+			g.Instances[0].ComputeInstances[0].UUID = "MIG-8"
+			g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1]
 		}, true},
 		{"id 1 stands elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) }, false},
 		{"nothing left", func(g *gpu.GPU) { g.Instances = nil }, false},
@@ -154,7 +154,7 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 func TestPermissionToSeeTheTree(t *testing.T) {
 	tr := track()
 	all := migGPU()
-	all.Instances[1].Computes = nil
+	all.Instances[1].ComputeInstances = nil
 	all.Profiles[0].Placements = []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}
 	tr.absorb(all, time.Unix(1, 0))
 	denied := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
@@ -171,7 +171,7 @@ func TestPermissionToSeeTheTree(t *testing.T) {
 		t.Errorf("in sight again: generation %d, capacity %v, since %v", generation, capacity, tr.last.Instances[1].Since)
 	}
 	less := cloneInstances(all.Instances)[0]
-	less.Computes = less.Computes[:1]
+	less.ComputeInstances = less.ComputeInstances[:1]
 	if generation, _ := see(4, denied, less); generation != 2 {
 		t.Errorf("a compute instance gone while the others are out of sight: generation %d, want 2", generation)
 	}

@@ -334,7 +334,7 @@ func TestPublishedSnapshotsStayAsTheyAre(t *testing.T) {
 	h := start(t, src, func(o *Options) { o.Pods = pods })
 	defer h.run()()
 	s := h.step(time.Second)
-	holder := s.GPUs[0].Instances[0].Computes[0].Holders[0]
+	holder := s.GPUs[0].Instances[0].ComputeInstances[0].Holders[0]
 	saved := *s
 	saved.GPUs = append([]gpu.GPU(nil), s.GPUs...)
 	saved.GPUs[0].Instances = cloneInstances(s.GPUs[0].Instances)
@@ -344,7 +344,7 @@ func TestPublishedSnapshotsStayAsTheyAre(t *testing.T) {
 	for range 5 {
 		h.step(time.Second)
 	}
-	if !reflect.DeepEqual(saved, *s) || !reflect.DeepEqual(s.GPUs[0].Instances[0].Computes[0].Holders[0], holder) {
+	if !reflect.DeepEqual(saved, *s) || !reflect.DeepEqual(s.GPUs[0].Instances[0].ComputeInstances[0].Holders[0], holder) {
 		t.Errorf("a published Snapshot changed:\n%+v\n%+v", saved, *s)
 	}
 }

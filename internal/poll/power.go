@@ -133,16 +133,16 @@ func sharePower(g *gpu.GPU, board, idle float64) ([]watts, gpu.PowerMethod) {
 // sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the same rule. What is not
 // shared, as the active power if the activity of one is unknown, is no compute instance's.
 func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
-	parts := make([]watts, len(gi.Computes))
-	weights := make([]float64, len(gi.Computes))
-	work := make([]gpu.Opt[float64], len(gi.Computes))
+	parts := make([]watts, len(gi.ComputeInstances))
+	weights := make([]float64, len(gi.ComputeInstances))
+	work := make([]gpu.Opt[float64], len(gi.ComputeInstances))
 	total := 0
-	for c := range gi.Computes {
-		total += gi.Computes[c].SMs.Or(0)
+	for c := range gi.ComputeInstances {
+		total += gi.ComputeInstances[c].SMs.Or(0)
 	}
 	total = max(total, gi.SMs.Or(0))
-	for c := range gi.Computes {
-		ci := &gi.Computes[c]
+	for c := range gi.ComputeInstances {
+		ci := &gi.ComputeInstances[c]
 		if sms, ok := ci.SMs.Get(); ok && total > 0 {
 			weights[c] = float64(sms) / float64(total)
 			work[c] = ci.Activity.GraphicsEngine
@@ -150,9 +150,9 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
 		parts[c].idle = of.idle * weights[c]
 	}
 	shareActive(parts, weights, work, of.active)
-	for c := range gi.Computes {
-		if gi.Computes[c].SMs.Present() {
-			gi.Computes[c].PowerWatts = gpu.Some(parts[c].sum())
+	for c := range gi.ComputeInstances {
+		if gi.ComputeInstances[c].SMs.Present() {
+			gi.ComputeInstances[c].PowerWatts = gpu.Some(parts[c].sum())
 		}
 	}
 }
@@ -179,7 +179,7 @@ func shareActive(parts []watts, weights []float64, work []gpu.Opt[float64], acti
 
 // busy is the instance's graphics engine activity. One without a compute instance does nothing.
 func busy(gi *gpu.GPUInstance) gpu.Opt[float64] {
-	if len(gi.Computes) == 0 {
+	if len(gi.ComputeInstances) == 0 {
 		return gpu.Some(0.0)
 	}
 	return gi.Activity.GraphicsEngine
@@ -247,8 +247,8 @@ func (t *tracked) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
 			counter.Value += own
 			rest -= own
 			t.holdings.spend(instancePart(gi), own, before, at)
-			for c := range gi.Computes {
-				ci := &gi.Computes[c]
+			for c := range gi.ComputeInstances {
+				ci := &gi.ComputeInstances[c]
 				if gi.IsSplit() {
 					own = share(ci.PowerWatts)
 				}

@@ -165,7 +165,7 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 func TestEnergySurvivesALostRight(t *testing.T) {
 	tr := track()
 	all := migGPU()
-	all.Instances[1].Computes = nil // shows only with the right to list GPU instances
+	all.Instances[1].ComputeInstances = nil // shows only with the right to list GPU instances
 	board := 1000.0
 	see := func(at int64, errs []gpu.ReadError, instances ...gpu.GPUInstance) {
 		g := all

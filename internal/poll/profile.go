@@ -77,7 +77,7 @@ func tellsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if len(gi.Computes) > 0 && !answer.Instances[gi.ID].GraphicsEngine.Present() {
+		if len(gi.ComputeInstances) > 0 && !answer.Instances[gi.ID].GraphicsEngine.Present() {
 			return false
 		}
 	}

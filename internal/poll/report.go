@@ -79,9 +79,9 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 	}
 	found := find(g.Holders)
 	for i := range g.Instances {
-		for c := range g.Instances[i].Computes {
+		for c := range g.Instances[i].ComputeInstances {
 			if found == nil {
-				found = find(g.Instances[i].Computes[c].Holders)
+				found = find(g.Instances[i].ComputeInstances[c].Holders)
 			}
 		}
 	}

@@ -135,13 +135,13 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 	g.Instances = slices.Clone(g.Instances)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		gi.Computes = slices.Clone(gi.Computes)
+		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
 		if it := t.instances[gi.ID]; it != nil {
 			gi.XIDErrors = slices.Clone(it.xids)
 		}
 		gi.Up = gi.Up && t.up
-		for c := range gi.Computes {
-			gi.Computes[c].Up = gi.Computes[c].Up && t.up
+		for c := range gi.ComputeInstances {
+			gi.ComputeInstances[c].Up = gi.ComputeInstances[c].Up && t.up
 		}
 	}
 	if t.isStale(now, staleAfter) {
@@ -176,8 +176,8 @@ func dropInstanceReadings(gi *gpu.GPUInstance) {
 	gi.Memory, gi.Activity, gi.Media = gpu.Memory{}, gpu.Activity{}, gpu.Media{}
 	gi.Processes = gpu.None[int]()
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
-	for c := range gi.Computes {
-		ci := &gi.Computes[c]
+	for c := range gi.ComputeInstances {
+		ci := &gi.ComputeInstances[c]
 		ci.Processes, ci.Activity, ci.PowerWatts = gpu.None[int](), gpu.Activity{}, gpu.None[float64]()
 	}
 }

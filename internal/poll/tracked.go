@@ -122,11 +122,11 @@ func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	list := slices.Clone(before.Instances)
 	for i := range list {
 		gi := &list[i]
-		gi.Computes = slices.Clone(gi.Computes)
+		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
 		dropInstanceReadings(gi)
 		gi.Up = false
-		for c := range gi.Computes {
-			gi.Computes[c].Up = false
+		for c := range gi.ComputeInstances {
+			gi.ComputeInstances[c].Up = false
 		}
 	}
 	return list
@@ -161,8 +161,8 @@ func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
 		for _, e := range g.Instances[i].Errors {
 			t.countError(e, at)
 		}
-		for c := range g.Instances[i].Computes {
-			for _, e := range g.Instances[i].Computes[c].Errors {
+		for c := range g.Instances[i].ComputeInstances {
+			for _, e := range g.Instances[i].ComputeInstances[c].Errors {
 				t.countError(e, at)
 			}
 		}

@@ -37,13 +37,13 @@ type uses struct {
 // any. A batch job has all of its GPU instance, until a container has a part of it.
 func (u *uses) addInstance(gi *gpu.GPUInstance) {
 	whole := gpu.ContainerUse{Instance: gpu.Some(gi.ID), MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts}
-	held := slices.ContainsFunc(gi.Computes, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
+	held := slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
 	if !held {
 		u.add(instancePart(gi), gi.Holders, gi.Jobs, whole)
 		return
 	}
-	for c := range gi.Computes {
-		ci := &gi.Computes[c]
+	for c := range gi.ComputeInstances {
+		ci := &gi.ComputeInstances[c]
 		one := whole
 		one.Compute = gpu.Some(ci.ID)
 		if gi.IsSplit() {
@@ -143,7 +143,7 @@ func sharesAny(g *gpu.GPU) bool {
 		return true
 	}
 	for i := range g.Instances {
-		if slices.ContainsFunc(g.Instances[i].Computes, func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
+		if slices.ContainsFunc(g.Instances[i].ComputeInstances, func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
 			return true
 		}
 	}

@@ -27,7 +27,7 @@ func TestUses(t *testing.T) {
 	mib := func(n uint64) gpu.Opt[uint64] { return gpu.Some(n << 20) }
 	g := migGPU()
 	g.Instances[0].Memory.Used, g.Instances[1].Memory.Used = mib(500), mib(300)
-	g.Instances[0].Computes[0].PowerWatts, g.Instances[0].PowerWatts, g.Instances[1].PowerWatts = gpu.Some(20.0), gpu.Some(60.0), gpu.Some(30.0)
+	g.Instances[0].ComputeInstances[0].PowerWatts, g.Instances[0].PowerWatts, g.Instances[1].PowerWatts = gpu.Some(20.0), gpu.Some(60.0), gpu.Some(30.0)
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
 	split, other := gpu.Some(gpu.InstanceID(2)), gpu.Some(gpu.InstanceID(1))
 	first := gpu.Some(gpu.ComputeID(0))
@@ -84,7 +84,7 @@ func TestUsesOfJobs(t *testing.T) {
 	g := migGPU()
 	g.Jobs, g.Instances[0].Jobs, g.Instances[1].Jobs = []string{"1", "2"}, []string{"41"}, []string{"42"}
 	g.Instances[0].Memory.Used = gpu.Some(uint64(7))
-	g.Instances[1].Computes[0].Holders = []gpu.Holder{{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}}
+	g.Instances[1].ComputeInstances[0].Holders = []gpu.Holder{{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}}
 	var h holdings
 	h.update(&g, true, time.Unix(1, 0))
 	uses := h.usesOf(&g, nil, false)
@@ -103,22 +103,22 @@ func TestPowerOfASplitInstance(t *testing.T) {
 	g = migGPU()                  // 200 W
 	split := &g.Instances[0]
 	split.Activity.GraphicsEngine, g.Instances[1].Activity.GraphicsEngine = gpu.Some(0.8), gpu.Some(0.0)
-	split.Computes[0].SMs, split.Computes[1].SMs = gpu.Some(14), gpu.Some(28)
-	split.Computes[0].Activity.GraphicsEngine, split.Computes[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(0.5)
+	split.ComputeInstances[0].SMs, split.ComputeInstances[1].SMs = gpu.Some(14), gpu.Some(28)
+	split.ComputeInstances[0].Activity.GraphicsEngine, split.ComputeInstances[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(0.5)
 	tr.absorb(g, time.Unix(2, 0))
 	// 42 of 98 W idle by SMs, and all 102 W of work, of which each compute instance did a half.
 	for c, want := range []float64{14 + 51, 28 + 51} {
-		if got := tr.last.Instances[0].Computes[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
+		if got := tr.last.Instances[0].ComputeInstances[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
 			t.Errorf("compute instance %d draws %v W, want %v", c, got, want)
 		}
 	}
-	if tr.last.Instances[1].Computes[0].PowerWatts.Present() {
+	if tr.last.Instances[1].ComputeInstances[0].PowerWatts.Present() {
 		t.Error("the compute instance of a GPU instance that is not split has power of its own")
 	}
-	g.Instances[0].Computes[1].Activity = gpu.Activity{}
+	g.Instances[0].ComputeInstances[1].Activity = gpu.Activity{}
 	tr.absorb(g, time.Unix(3, 0))
 	for c, want := range []float64{14, 28} {
-		if got := tr.last.Instances[0].Computes[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
+		if got := tr.last.Instances[0].ComputeInstances[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
 			t.Errorf("activity unknown: compute instance %d draws %v W, want its %v W idle", c, got, want)
 		}
 	}
@@ -263,13 +263,13 @@ func (c *churn) take(r *rand.Rand) {
 	board, known := g.Readings.PowerWatts.Get()
 	for i := range c.tr.last.Instances {
 		gi := &c.tr.last.Instances[i]
-		for k := range gi.Computes {
+		for k := range gi.ComputeInstances {
 			watts := gi.PowerWatts
 			if gi.IsSplit() {
-				watts = gi.Computes[k].PowerWatts
+				watts = gi.ComputeInstances[k].PowerWatts
 			}
 			if known && !first {
-				c.used[gi.Computes[k].UUID] += spent * watts.Or(math.NaN()) / board
+				c.used[gi.ComputeInstances[k].UUID] += spent * watts.Or(math.NaN()) / board
 			}
 		}
 	}
@@ -282,8 +282,8 @@ func energyReading(r *rand.Rand, board float64) gpu.GPU {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Activity.GraphicsEngine = gpu.Some(r.Float64())
-		for c := range gi.Computes {
-			gi.Computes[c].SMs, gi.Computes[c].Activity.GraphicsEngine = gpu.Some(42/len(gi.Computes)), gpu.Some(r.Float64())
+		for c := range gi.ComputeInstances {
+			gi.ComputeInstances[c].SMs, gi.ComputeInstances[c].Activity.GraphicsEngine = gpu.Some(42/len(gi.ComputeInstances)), gpu.Some(r.Float64())
 		}
 	}
 	return g

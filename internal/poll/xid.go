@@ -76,7 +76,7 @@ func podsOf(s *gpu.Snapshot, e gpu.Event) string {
 			continue
 		}
 		add(gi.Holders)
-		for _, ci := range gi.Computes {
+		for _, ci := range gi.ComputeInstances {
 			if id, ok := e.Compute.Get(); !ok || id == ci.ID {
 				add(ci.Holders)
 			}

@@ -77,8 +77,8 @@ func TestCreationElsewhere(t *testing.T) {
 	s := state(t, n, 0)
 	made, _ := s.Instance(id)
 	parent, _ := s.Instance(old)
-	if made.Placement.Start == 6 || parent.Computes[0].Placement.Start == 0 {
-		t.Errorf("made at %v, %v", made.Placement, parent.Computes[0].Placement)
+	if made.Placement.Start == 6 || parent.ComputeInstances[0].Placement.Start == 0 {
+		t.Errorf("made at %v, %v", made.Placement, parent.ComputeInstances[0].Placement)
 	}
 }
 

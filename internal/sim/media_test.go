@@ -73,7 +73,7 @@ func TestMediaEngines(t *testing.T) {
 	if got, want := s.Instances[1].Activity.Media, (Media{MediaDecoder: 1, MediaOFA: 1}); got != want {
 		t.Errorf("too much for one decoder: %v, want %v", got, want)
 	}
-	if got := s.Instances[0].Computes[0].Activity.Media; got != (Media{}) {
+	if got := s.Instances[0].ComputeInstances[0].Activity.Media; got != (Media{}) {
 		t.Errorf("a compute instance has media engines: %v", got)
 	}
 	if got, want := s.Activity.Media, (Media{MediaDecoder: 2.0 / 7, MediaOFA: 1}); got != want {

@@ -299,7 +299,7 @@ func TestComputeInstancesShareTheirGPUInstance(t *testing.T) {
 	if _, err := n.CreateComputeInstance(0, 2, 4); !errors.Is(err, gpu.ErrInvalidArgument) {
 		t.Errorf("four slices of three: %v", err)
 	}
-	c := state(t, n, 0).Instances[0].Computes
+	c := state(t, n, 0).Instances[0].ComputeInstances
 	if c[0].Profile != "1c.3g.20gb" || c[1].Profile != "2c.3g.20gb" || c[0].SMs != 14 || c[1].SMs != 28 {
 		t.Errorf("compute instances %+v", c)
 	}

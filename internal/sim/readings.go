@@ -76,7 +76,7 @@ type Instance struct {
 	Placement  gpu.Placement
 	MemoryUsed uint64
 	Activity   Activity
-	Computes   []Compute
+	ComputeInstances   []Compute
 }
 
 // Compute is a compute instance. Its placement is in compute slices of its GPU instance.

@@ -144,12 +144,12 @@ func TestOtherSeedOtherIdentities(t *testing.T) {
 func TestDGXStory(t *testing.T) {
 	n := shipped(t, "dgx-a100-mixed")
 	s := state(t, n, 4)
-	if len(s.Instances) != 2 || len(s.Instances[0].Computes) != 2 || len(s.Instances[1].Computes) != 0 {
+	if len(s.Instances) != 2 || len(s.Instances[0].ComputeInstances) != 2 || len(s.Instances[1].ComputeInstances) != 0 {
 		t.Fatalf("GPU 4 has %+v, want two compute instances and an orphan", s.Instances)
 	}
 	asr, tts := mustContainer(t, n, "asr-0"), mustContainer(t, n, "tts-0")
 	for k, c := range []Container{asr, tts} {
-		if want := string(s.Instances[0].Computes[k].UUID); c.Devices[0].IDs[0] != want {
+		if want := string(s.Instances[0].ComputeInstances[k].UUID); c.Devices[0].IDs[0] != want {
 			t.Errorf("%s has %v, want %s", c.Pod, c.Devices, want)
 		}
 	}

@@ -149,7 +149,7 @@ func (b *simGPU) describeTree(s *State) {
 				s.Devices[at] = &devices[len(devices)-1]
 			}
 		}
-		d.Computes = computes[first:len(computes):len(computes)]
+		d.ComputeInstances = computes[first:len(computes):len(computes)]
 	}
 }
 

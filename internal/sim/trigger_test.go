@@ -76,7 +76,7 @@ func TestDestroyLies(t *testing.T) {
 	if err := n.DestroyComputeInstance(0, id, ci); err != nil {
 		t.Errorf("destroy: %v", err)
 	}
-	if i, ok := find(t, n, id); !ok || len(i.Computes) != 1 {
+	if i, ok := find(t, n, id); !ok || len(i.ComputeInstances) != 1 {
 		t.Errorf("the compute instance is gone: %+v", i)
 	}
 	if err := n.DestroyGPUInstance(0, id); !errors.Is(err, gpu.ErrInUse) {

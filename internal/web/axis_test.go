@@ -68,7 +68,7 @@ func TestAxis(t *testing.T) {
 func TestParts(t *testing.T) {
 	split, orphan := splitGPU(0).Instances[0], splitGPU(0).Instances[1]
 	half := split
-	half.Computes = split.Computes[:1]
+	half.ComputeInstances = split.ComputeInstances[:1]
 	for name, test := range map[string]struct {
 		inst gpu.GPUInstance
 		want string

@@ -193,7 +193,7 @@ func instance(id gpu.InstanceID, profile string, slices, start, size int, used u
 		Memory: memory(total, used), Processes: gpu.Some(len(holders)),
 		PowerWatts: gpu.Some(float64(20 * slices)), EnergyJoules: gpu.Some(gpu.Counter{Value: 4321.5}),
 		Allocated: gpu.Some(len(holders) > 0), Holders: holders,
-		Computes: []gpu.ComputeInstance{compute(id, 0, profile, 0, slices, holders)},
+		ComputeInstances: []gpu.ComputeInstance{compute(id, 0, profile, 0, slices, holders)},
 	}
 }
 
@@ -230,13 +230,13 @@ func splitGPU(index int) gpu.GPU {
 	g.Readings.PowerWatts, g.Power.UnallocatedWatts = gpu.Some(240.0), gpu.Some(120.0)
 	split := instance(2, "3g.20gb", 3, 0, 4, 15*gib, nil)
 	split.Allocated = gpu.Some(true)
-	split.Computes = []gpu.ComputeInstance{
+	split.ComputeInstances = []gpu.ComputeInstance{
 		compute(2, 0, "1c.3g.20gb", 0, 1, holder("ml", "embed-0", "nvidia.com/mig-1c.3g.20gb")),
 		compute(2, 1, "2c.3g.20gb", 1, 2, holder("ml", "train-0", "nvidia.com/mig-2c.3g.20gb")),
 	}
-	split.Activity, split.Computes[0].Activity = busy(0.5), busy(0.65)
+	split.Activity, split.ComputeInstances[0].Activity = busy(0.5), busy(0.65)
 	orphan := instance(1, "3g.20gb", 3, 4, 4, 5*mib, nil)
-	orphan.Computes = nil
+	orphan.ComputeInstances = nil
 	g.Instances = []gpu.GPUInstance{split, orphan}
 	return g
 }

@@ -37,13 +37,13 @@ func forgottenFixture() *gpu.Snapshot {
 		for j := range g.Instances {
 			gi := &g.Instances[j]
 			gi.Allocated = unconfirm(gi.Holders)
-			for k := range gi.Computes {
-				gi.Computes[k].Allocated = unconfirm(gi.Computes[k].Holders)
+			for k := range gi.ComputeInstances {
+				gi.ComputeInstances[k].Allocated = unconfirm(gi.ComputeInstances[k].Holders)
 			}
 		}
 	}
-	snap.GPUs[3].Instances[0].Computes[1].Holders = nil
-	snap.GPUs[3].Instances[0].Computes[1].Allocated = gpu.None[bool]()
+	snap.GPUs[3].Instances[0].ComputeInstances[1].Holders = nil
+	snap.GPUs[3].Instances[0].ComputeInstances[1].Allocated = gpu.None[bool]()
 	for i := range 13 {
 		snap.Unmatched = append(snap.Unmatched, unmatched(fmt.Sprintf("MIG-GPU-5c1f6a2e-0000-4d1b-9f00-000000000002/%d/0", i), fmt.Sprintf("etl-%d", i)))
 	}
@@ -89,7 +89,7 @@ func TestFreeByConfirmation(t *testing.T) {
 	snap.GPUs[0].Allocated, snap.GPUs[0].ConfirmedFree = free, true
 	gi := &snap.GPUs[1].Instances[0]
 	gi.Holders, gi.Allocated = nil, gpu.None[bool]()
-	gi.Computes[1].Holders, gi.Computes[1].Allocated, gi.Computes[1].ConfirmedFree = nil, free, true
+	gi.ComputeInstances[1].Holders, gi.ComputeInstances[1].Allocated, gi.ComputeInstances[1].ConfirmedFree = nil, free, true
 	text := pageText(showPage(t, Options{State: true}, snap))
 	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed", "2c.3g.20gb CI 1 – free, as an operator has confirmed"} {
 		if !strings.Contains(text, want) {

@@ -90,8 +90,8 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 	add(g.Holders)
 	for i := range g.Instances {
 		add(g.Instances[i].Holders)
-		for c := range g.Instances[i].Computes {
-			add(g.Instances[i].Computes[c].Holders)
+		for c := range g.Instances[i].ComputeInstances {
+			add(g.Instances[i].ComputeInstances[c].Holders)
 		}
 	}
 	return each(reasons, func(reason *string) unconfirmedView {

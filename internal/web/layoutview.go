@@ -19,7 +19,7 @@ type instanceView struct {
 	Power     string
 	Holders   []holderView
 	UUID      string        // the MIG device's, where one compute instance has the whole GPU instance
-	Computes  []computeView // otherwise
+	ComputeInstances  []computeView // otherwise
 	Empty     bool          // no compute instance
 	Free      bool          // no pod holds it or a part of it
 	Confirmed bool          // so an operator has confirmed
@@ -130,8 +130,8 @@ func blockOf(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 func partsOf(inst *gpu.GPUInstance, kubelet bool) []partView {
 	var parts []partView
 	rest := inst.ComputeSlices.Or(0)
-	for i := range inst.Computes {
-		c := &inst.Computes[i]
+	for i := range inst.ComputeInstances {
+		c := &inst.ComputeInstances[i]
 		slices := c.ComputeSlices.Or(1)
 		rest -= slices
 		part := partView{Class: widthClass(slices), Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
@@ -153,9 +153,9 @@ func partsOf(inst *gpu.GPUInstance, kubelet bool) []partView {
 		}
 		parts = append(parts, part)
 	}
-	if rest > 0 || len(inst.Computes) == 0 {
+	if rest > 0 || len(inst.ComputeInstances) == 0 {
 		text := plural(rest, "compute slice") + " without a compute instance"
-		if len(inst.Computes) == 0 {
+		if len(inst.ComputeInstances) == 0 {
 			text = "no compute instance: nothing can run here"
 		}
 		parts = append(parts, partView{Class: widthClass(max(rest, 1)) + " none", Title: text})
@@ -181,7 +181,7 @@ func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 		Free:      !inst.Allocated.Or(true),
 		Confirmed: inst.ConfirmedFree,
 		Unknown:   kubelet && !inst.Allocated.Present(),
-		Empty:     len(inst.Computes) == 0,
+		Empty:     len(inst.ComputeInstances) == 0,
 	}
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
@@ -189,8 +189,8 @@ func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	if w, ok := nodedoc.Finite(inst.PowerWatts).Get(); ok {
 		view.Power = "≈ " + wattsText(w)
 	}
-	if len(inst.Computes) == 1 && inst.Computes[0].Profile == inst.Profile {
-		c := &inst.Computes[0]
+	if len(inst.ComputeInstances) == 1 && inst.ComputeInstances[0].Profile == inst.Profile {
+		c := &inst.ComputeInstances[0]
 		view.UUID = string(c.UUID)
 		view.Down = view.Down || !c.Up
 		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
@@ -199,9 +199,9 @@ func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 		}
 		return view
 	}
-	for i := range inst.Computes {
-		c := &inst.Computes[i]
-		view.Computes = append(view.Computes, computeView{
+	for i := range inst.ComputeInstances {
+		c := &inst.ComputeInstances[i]
+		view.ComputeInstances = append(view.ComputeInstances, computeView{
 			ID:        c.ID,
 			Profile:   profileText(c.Profile),
 			UUID:      string(c.UUID),

@@ -79,7 +79,7 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 func TestPageUnknownActivity(t *testing.T) {
 	snap := nodeFixture()
 	cut := splitGPU(0)
-	cut.Instances[0].Activity, cut.Instances[0].Computes[0].Activity = gpu.Activity{}, gpu.Activity{SM: gpu.Some(math.NaN())}
+	cut.Instances[0].Activity, cut.Instances[0].ComputeInstances[0].Activity = gpu.Activity{}, gpu.Activity{SM: gpu.Some(math.NaN())}
 	snap.GPUs = []gpu.GPU{cut}
 	page := showPage(t, Options{State: true}, snap)
 	text := pageText(page)
@@ -122,8 +122,8 @@ func TestPageEscapes(t *testing.T) {
 		for j := range g.Instances {
 			g.Instances[j].Profile = evil
 			g.Instances[j].Holders = holder(evil, evil, evil)
-			for k := range g.Instances[j].Computes {
-				g.Instances[j].Computes[k].Profile, g.Instances[j].Computes[k].UUID = evil, evil
+			for k := range g.Instances[j].ComputeInstances {
+				g.Instances[j].ComputeInstances[k].Profile, g.Instances[j].ComputeInstances[k].UUID = evil, evil
 			}
 		}
 	}

@@ -202,7 +202,7 @@ func (p *pictures) snapshot() *gpu.Snapshot {
 		}
 		layout := fmt.Sprint(g.MIG.Enabled)
 		for _, gi := range g.Instances {
-			layout += fmt.Sprint(gi.ID, gi.Profile, gi.Placement, len(gi.Computes))
+			layout += fmt.Sprint(gi.ID, gi.Profile, gi.Placement, len(gi.ComputeInstances))
 		}
 		if p.last[g.UUID] != layout {
 			p.generation++

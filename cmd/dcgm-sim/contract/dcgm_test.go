@@ -239,7 +239,7 @@ func (p *pair) recut(t *testing.T) {
 			t.Fatal(err)
 		}
 		for k := range s.Instances {
-			if len(s.Instances[k].Computes) == 0 && p.node.DestroyGPUInstance(i, s.Instances[k].ID) == nil {
+			if len(s.Instances[k].ComputeInstances) == 0 && p.node.DestroyGPUInstance(i, s.Instances[k].ID) == nil {
 				break
 			}
 		}

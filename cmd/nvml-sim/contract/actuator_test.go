@@ -116,24 +116,24 @@ func (c *control) instances(t *testing.T, id gpu.UUID) []mig.NodeInstance {
 func (c *control) recut(t *testing.T) {
 	before := c.layout(t, 0)
 	instance := &before.Instances[0]
-	if len(before.Instances) != 1 || instance.Placement != (gpu.Placement{Start: 4, Size: 4}) || len(instance.Computes) != 2 ||
-		instance.Computes[1].Placement != gpu.Some(gpu.Placement{Start: 1, Size: 2}) {
+	if len(before.Instances) != 1 || instance.Placement != (gpu.Placement{Start: 4, Size: 4}) || len(instance.ComputeInstances) != 2 ||
+		instance.ComputeInstances[1].Placement != gpu.Some(gpu.Placement{Start: 1, Size: 2}) {
 		t.Fatalf("layout %+v", before)
 	}
 	running, err := c.Processes(t.Context(), before.UUID)
-	if err != nil || len(running) != 1 || running[0].Instance != gpu.Some(instance.ID) || running[0].Compute != gpu.Some(instance.Computes[1].ID) {
+	if err != nil || len(running) != 1 || running[0].Instance != gpu.Some(instance.ID) || running[0].Compute != gpu.Some(instance.ComputeInstances[1].ID) {
 		t.Fatalf("processes %+v, %v", running, err)
 	}
 	busy := c.planned(t, before)[1] // the second compute instance, of all that goes
-	if _, err := c.step(t, busy); busy.UUID != instance.Computes[1].UUID || !errors.Is(err, gpu.ErrInUse) {
+	if _, err := c.step(t, busy); busy.UUID != instance.ComputeInstances[1].UUID || !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%+v: %v", busy, err)
 	}
 	if after := c.layout(t, 0); !reflect.DeepEqual(after, before) {
 		t.Errorf("a refused step has changed %+v to %+v", before, after)
 	}
-	instance.Computes[1].Busy = true
+	instance.ComputeInstances[1].Busy = true
 	uuids := map[gpu.MIGUUID]bool{}
-	for _, s := range c.planned(t, before, mig.Want{Profile: "3g.20gb", Count: 1, Computes: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, Computes: []int{1, 1}}) {
+	for _, s := range c.planned(t, before, mig.Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, ComputeInstances: []int{1, 1}}) {
 		done, err := c.step(t, s)
 		if err != nil {
 			t.Fatalf("%s: %v", s.Op, err)
@@ -148,16 +148,16 @@ func (c *control) recut(t *testing.T) {
 		t.Fatalf("after: %+v; read %+v, %v", after.Instances, g.Instances, err)
 	}
 	for i, at := range after.Instances {
-		if g.Instances[i].ID != at.ID || len(g.Instances[i].Computes) != len(at.Computes) {
+		if g.Instances[i].ID != at.ID || len(g.Instances[i].ComputeInstances) != len(at.ComputeInstances) {
 			t.Errorf("read %+v where %+v stands", g.Instances[i], at)
 		}
-		for k, ci := range at.Computes {
-			if read := g.Instances[i].Computes[k]; read.UUID != ci.UUID || uuids[ci.UUID] == (ci.UUID == instance.Computes[1].UUID) {
+		for k, ci := range at.ComputeInstances {
+			if read := g.Instances[i].ComputeInstances[k]; read.UUID != ci.UUID || uuids[ci.UUID] == (ci.UUID == instance.ComputeInstances[1].UUID) {
 				t.Errorf("read %+v where %+v stands; made %v", read, ci, uuids)
 			}
 		}
 	}
-	again := c.planned(t, after, mig.Want{Profile: "3g.20gb", Count: 1, Computes: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, Computes: []int{1, 1}})
+	again := c.planned(t, after, mig.Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, ComputeInstances: []int{1, 1}})
 	if len(again) != 0 {
 		t.Errorf("still to do: %+v", again)
 	}

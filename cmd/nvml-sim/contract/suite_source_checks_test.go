@@ -92,7 +92,7 @@ func identities(g gpu.GPU) []any {
 	list := []any{g.Facts, g.MIG.Enabled, g.MIG.Pending}
 	for _, i := range g.Instances {
 		list = append(list, i.ID, i.Profile, i.ProfileID, i.Placement, i.ComputeSlices, i.MemorySlices, i.SMs)
-		for _, c := range i.Computes {
+		for _, c := range i.ComputeInstances {
 			list = append(list, c.ID, c.UUID, c.Profile, c.Placement, c.ComputeSlices, c.SMs)
 		}
 	}
@@ -131,7 +131,7 @@ func checkTree(s *subject, _, g gpu.GPU) {
 // parts holds the compute instances to the GPU instance that they are of.
 func (s *subject) parts(i gpu.GPUInstance) {
 	slices, sms, ids := 0, 0, map[gpu.ComputeID]bool{}
-	for _, c := range i.Computes {
+	for _, c := range i.ComputeInstances {
 		s.want(!ids[c.ID] && c.UUID != "" && c.Up, "compute instance %d/%d (%q) twice, unnamed or not up", i.ID, c.ID, c.UUID)
 		ids[c.ID] = true
 		slices += c.ComputeSlices.Or(0)
@@ -163,7 +163,7 @@ func checkErrors(s *subject, _, g gpu.GPU) {
 	list := g.Errors
 	for _, i := range g.Instances {
 		list = append(list, i.Errors...)
-		for _, c := range i.Computes {
+		for _, c := range i.ComputeInstances {
 			list = append(list, c.Errors...)
 		}
 	}

@@ -114,7 +114,7 @@ func (n *node) layout() []string {
 		list = append(list, fmt.Sprintf("GPU %d MIG %v pending %v, %d processes", i, s.MIGEnabled, s.MIGPending, len(s.Processes)))
 		for _, gi := range s.Instances {
 			line := fmt.Sprintf("GPU %d %s@%s:", i, gi.Profile.Name, gi.Placement)
-			computes := slices.SortedFunc(slices.Values(gi.Computes), func(a, b sim.Compute) int { return a.Placement.Start - b.Placement.Start })
+			computes := slices.SortedFunc(slices.Values(gi.ComputeInstances), func(a, b sim.Compute) int { return a.Placement.Start - b.Placement.Start })
 			for _, ci := range computes {
 				line += fmt.Sprintf(" %s@%s", ci.Profile, ci.Placement)
 			}

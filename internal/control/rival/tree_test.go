@@ -94,7 +94,7 @@ func treeOfState(s *sim.State) tree {
 	list := tree{}
 	for _, i := range s.Instances {
 		g := gi{ID: uint32(i.ID), Profile: i.Profile.ID, Start: i.Placement.Start, Size: i.Placement.Size}
-		for _, c := range i.Computes {
+		for _, c := range i.ComputeInstances {
 			g.CIs = append(g.CIs, ci{ID: uint32(c.ID), Start: c.Placement.Start, Slices: c.Placement.Size})
 		}
 		list = append(list, g)

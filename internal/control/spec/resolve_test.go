@@ -30,20 +30,20 @@ func TestResolve(t *testing.T) {
 		{"layout: b\nversion: v1\nmig-configs: {a: [{devices: [1], mig-enabled: false}], b: [{devices: all, mig-enabled: false}]}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"all"}}}}},
 		{`{"gpus": [0, "GPU-a", "0000:0a:00.0"], "devices": {"19": 2, "3g.40gb": {"compute": ["1c", "2c"]}, "2g.10gb": {"count": 2, "compute": []}}}`, mig.Spec{Rules: []mig.Rule{{
 			GPUs: []string{"0", "GPU-a", "0000:0a:00.0"}, Enabled: true,
-			Want: []mig.Want{{Profile: "19", Count: 2}, {Profile: "2g.10gb", Count: 2, Computes: []int{}}, {Profile: "3g.40gb", Count: 1, Computes: []int{1, 2}}},
+			Want: []mig.Want{{Profile: "19", Count: 2}, {Profile: "2g.10gb", Count: 2, ComputeInstances: []int{}}, {Profile: "3g.40gb", Count: 1, ComputeInstances: []int{1, 2}}},
 		}}}},
 		{"demand: [{memory: 12GiB, sms: 20, count: 3}, {memory: 20GB}, {memory: 5}]", mig.Spec{Demand: []mig.Need{
 			{MemoryBytes: 12 << 30, SMs: 20, Count: 3}, {MemoryBytes: 20e9, Count: 1}, {MemoryBytes: 5, Count: 1},
 		}}},
 		// Instances of one profile that are split in different ways.
 		{"gpus: [0]\ndevices: {3g.40gb: [{compute: [1c, 2c]}, {count: 1}], 1c.3g.40gb: 1}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{
-			{Profile: "3g.40gb", Count: 1, Computes: []int{1, 2}}, {Profile: "3g.40gb", Count: 1}, {Profile: "3g.40gb", Count: 1, Computes: []int{1}},
+			{Profile: "3g.40gb", Count: 1, ComputeInstances: []int{1, 2}}, {Profile: "3g.40gb", Count: 1}, {Profile: "3g.40gb", Count: 1, ComputeInstances: []int{1}},
 		}}}}},
 		// Compute instances by name share GPU instances, as few as there can be.
 		{"gpus: [all]\ndevices: {1c.3g.20gb: 4, 2c.3g.20gb: 1, 3g.20gb: 1}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"all"}, Enabled: true, Want: []mig.Want{
-			{Profile: "3g.20gb", Count: 1}, {Profile: "3g.20gb", Count: 1, Computes: []int{2, 1}}, {Profile: "3g.20gb", Count: 1, Computes: []int{1, 1, 1}},
+			{Profile: "3g.20gb", Count: 1}, {Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2, 1}}, {Profile: "3g.20gb", Count: 1, ComputeInstances: []int{1, 1, 1}},
 		}}}}},
-		{"gpus: [all]\ndevices: {1c.1g.5gb+me: 1}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"all"}, Enabled: true, Want: []mig.Want{{Profile: "1g.5gb+me", Count: 1, Computes: []int{1}}}}}}},
+		{"gpus: [all]\ndevices: {1c.1g.5gb+me: 1}", mig.Spec{Rules: []mig.Rule{{GPUs: []string{"all"}, Enabled: true, Want: []mig.Want{{Profile: "1g.5gb+me", Count: 1, ComputeInstances: []int{1}}}}}}},
 	} {
 		s, err := Decode([]byte(tt.spec))
 		if err != nil {

@@ -51,7 +51,7 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 			return nil, wrong(key, "has compute instances of %s with %d slices; expected at most %d", name, sum, maxSlices)
 		}
 		for _, sizes := range pack(parts[name], name.Slices) {
-			list = append(list, mig.Want{Profile: name.String(), Count: 1, Computes: sizes})
+			list = append(list, mig.Want{Profile: name.String(), Count: 1, ComputeInstances: sizes})
 		}
 	}
 	return list, nil
@@ -91,7 +91,7 @@ func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *Error) {
 		return mig.Want{}, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	}
 	sizes, err := computeSizes(key, request.Compute)
-	return mig.Want{Profile: profile, Count: request.Count, Computes: sizes}, err
+	return mig.Want{Profile: profile, Count: request.Count, ComputeInstances: sizes}, err
 }
 
 // partsOf returns the sizes of the compute instances that a request under a name such as 1c.3g.20gb is for.

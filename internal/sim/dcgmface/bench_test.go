@@ -55,7 +55,7 @@ func benchmark(b *testing.B, node *sim.Node, engine dcgmsrc.Engine) {
 	instances, computes := 0, 0
 	for _, p := range profile() {
 		instances += len(p.Instances)
-		computes += len(p.Computes)
+		computes += len(p.ComputeInstances)
 	}
 	if instances != 56 || computes != 56 {
 		b.Fatalf("%d instances, %d compute instances", instances, computes)

@@ -45,7 +45,7 @@ func TestFaults(t *testing.T) {
 			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
 				t.Errorf("%d times no answer, %d times none for the board", failed, without)
 			}
-			if !last.Rates.PCIeReceive.Present() || len(last.Instances) != 1 || len(last.Computes) != 1 {
+			if !last.Rates.PCIeReceive.Present() || len(last.Instances) != 1 || len(last.ComputeInstances) != 1 {
 				t.Errorf("when it is over: %+v", last)
 			}
 		})

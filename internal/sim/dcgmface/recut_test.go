@@ -124,7 +124,7 @@ func (r *rig) recut(index int) {
 	}
 	if len(state.Instances) > 0 && r.random.IntN(2) == 0 {
 		gi := &state.Instances[r.random.IntN(len(state.Instances))]
-		for _, c := range gi.Computes {
+		for _, c := range gi.ComputeInstances {
 			if r.node.DestroyComputeInstance(index, gi.ID, c.ID) != nil {
 				return // in use
 			}
@@ -169,10 +169,10 @@ func (r *rig) look() {
 			gi := gpu.GPUInstance{
 				ID: from.ID, Profile: from.Profile.Name, Placement: gpu.Some(from.Placement), ComputeSlices: gpu.Some(from.Profile.ComputeSlices),
 			}
-			for _, c := range from.Computes {
-				gi.Computes = append(gi.Computes, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, ComputeSlices: gpu.Some(c.Placement.Size)})
+			for _, c := range from.ComputeInstances {
+				gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, ComputeSlices: gpu.Some(c.Placement.Size)})
 			}
-			shape += fmt.Sprintf("%d %s %v %d;", gi.ID, gi.Profile, from.Placement, len(gi.Computes))
+			shape += fmt.Sprintf("%d %s %v %d;", gi.ID, gi.Profile, from.Placement, len(gi.ComputeInstances))
 			g.Instances = append(g.Instances, gi)
 		}
 		g.MIG.LayoutGeneration = 1
@@ -206,7 +206,7 @@ func (r *rig) cycle() {
 		for id, a := range p.Instances {
 			r.check(fmt.Sprint(i, " ", id), a, p.Time)
 		}
-		for ids, a := range p.Computes {
+		for ids, a := range p.ComputeInstances {
 			r.check(fmt.Sprint(i, " ", ids[0]), a, p.Time)
 		}
 	}
@@ -278,7 +278,7 @@ func (r *rig) cut(n int) {
 		r.Fatal(err)
 	}
 	for _, gi := range state.Instances {
-		for _, c := range gi.Computes {
+		for _, c := range gi.ComputeInstances {
 			if err := r.node.DestroyComputeInstance(0, gi.ID, c.ID); err != nil {
 				r.Fatal(err)
 			}

@@ -270,7 +270,7 @@ func (v *Value) fillInstance(s *sim.State, of *Member) bool {
 		return false
 	}
 	i, ok := s.Instance(of.Instance)
-	if !ok || v.Field != 50 && len(i.Computes) == 0 {
+	if !ok || v.Field != 50 && len(i.ComputeInstances) == 0 {
 		v.setBlank(noValue)
 		return true
 	}
@@ -281,8 +281,8 @@ func (v *Value) fillInstance(s *sim.State, of *Member) bool {
 	v.Text = i.Profile.Name
 	if of.Entity.Level == ComputeInstance {
 		v.setBlank(noValue)
-		if at := slices.IndexFunc(i.Computes, func(c sim.Compute) bool { return c.ID == of.Compute }); at >= 0 {
-			v.Text = i.Computes[at].Profile
+		if at := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == of.Compute }); at >= 0 {
+			v.Text = i.ComputeInstances[at].Profile
 		}
 	}
 	return true

@@ -81,7 +81,7 @@ func (m *Member) in(s *sim.State) bool {
 	case m.Entity.Level == GPUInstance:
 		return true
 	}
-	return slices.ContainsFunc(i.Computes, func(c sim.Compute) bool { return c.ID == m.Compute && c.Placement == m.place })
+	return slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == m.Compute && c.Placement == m.place })
 }
 
 // changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not tell.
@@ -101,7 +101,7 @@ func sameTree(members []Member, s *sim.State) bool {
 	for i := range s.Instances {
 		gi := &s.Instances[i]
 		now = append(now, Member{Instance: gi.ID, ProfileID: gi.Profile.ID, place: gi.Placement})
-		for _, c := range gi.Computes {
+		for _, c := range gi.ComputeInstances {
 			now = append(now, Member{Instance: gi.ID, Compute: c.ID, place: c.Placement})
 		}
 	}
@@ -128,7 +128,7 @@ func (e *Engine) adopt(index int, s *sim.State) {
 			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement, giPlace: gi.Placement, giProfile: gi.Profile.ID,
 		}
 		members := []Member{m}
-		for _, c := range gi.Computes {
+		for _, c := range gi.ComputeInstances {
 			own, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
 				Entity: e.newEntity(ComputeInstance), Parent: m.Entity, GPU: index, UUID: s.UUID, Instance: gi.ID, Compute: c.ID,

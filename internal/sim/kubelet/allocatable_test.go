@@ -57,7 +57,7 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		if i.Placement.Start != 0 {
 			continue
 		}
-		if err := errors.Join(n.DestroyComputeInstance(0, i.ID, i.Computes[0].ID), n.DestroyGPUInstance(0, i.ID)); err != nil {
+		if err := errors.Join(n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID), n.DestroyGPUInstance(0, i.ID)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -142,9 +142,9 @@ func (g *gpuInstance) GetComputeInstancesOf(profileID uint32, capacity int) ([]n
 			return nil, ret
 		}
 		var list []nvmlsrc.ComputeInstance
-		for k := range i.Computes {
-			if i.Computes[k].Placement.Size == size {
-				list = append(list, &computeInstance{instance: g, id: i.Computes[k].ID})
+		for k := range i.ComputeInstances {
+			if i.ComputeInstances[k].Placement.Size == size {
+				list = append(list, &computeInstance{instance: g, id: i.ComputeInstances[k].ID})
 			}
 		}
 		if len(list) > capacity {
@@ -162,9 +162,9 @@ type computeInstance struct {
 
 func (c *computeInstance) GetInfo() (nvmlsrc.ComputeInstanceInfo, nvml.Return) {
 	return ofInstance(c.instance, func(i *sim.Instance) (nvmlsrc.ComputeInstanceInfo, nvml.Return) {
-		for k := range i.Computes {
-			if i.Computes[k].ID == c.id {
-				return computeInfo(&i.Computes[k]), nvml.SUCCESS
+		for k := range i.ComputeInstances {
+			if i.ComputeInstances[k].ID == c.id {
+				return computeInfo(&i.ComputeInstances[k]), nvml.SUCCESS
 			}
 		}
 		return nvmlsrc.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND

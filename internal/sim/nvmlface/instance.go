@@ -111,8 +111,8 @@ func (g *gpuInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
 	return readInstance(g, func(i *sim.Instance) []nvmlsrc.ComputeInstanceInfo {
 		var list []nvmlsrc.ComputeInstanceInfo
-		for k := range i.Computes {
-			list = append(list, computeInfo(&i.Computes[k]))
+		for k := range i.ComputeInstances {
+			list = append(list, computeInfo(&i.ComputeInstances[k]))
 		}
 		return list
 	})
