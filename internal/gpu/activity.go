@@ -53,7 +53,7 @@ type Profiling struct {
 	Board            Activity
 	Rates            LinkRates
 	Instances        map[InstanceID]Activity
-	ComputeInstances         map[[2]uint32]Activity // by GPU instance and compute instance id
+	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id
 	Garbled          int                    // values that were no numbers, dropped
 	Time             time.Time              // of the newest value
 }
