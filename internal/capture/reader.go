@@ -2,12 +2,15 @@ package capture
 
 import (
 	"bytes"
+	"encoding"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"iter"
+	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -16,7 +19,7 @@ import (
 type ParseError struct {
 	File    string
 	Line    int
-	Key     string // such as "recorded.gpus[2].answers.nvmlDeviceGetName"
+	Key     string // such as "recorded.gpus.gpu2.answers.nvmlDeviceGetName"
 	Message string // what stands there and what was expected
 }
 
@@ -27,10 +30,13 @@ func (e *ParseError) Error() string {
 	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.Message)
 }
 
-// reader collects what is wrong with a file, so that everything is seen at once.
+// reader decodes a file into structs and collects what is wrong with it, so that everything is reported at once.
 type reader struct {
-	file string
-	errs []*ParseError
+	file  string
+	errs  []*ParseError
+	rec   *Recording
+	calls []callType // of the entity that is read
+	later []func()   // checks of values that depend on others of the file
 }
 
 func (r *reader) fail(n *yaml.Node, key, format string, args ...any) {
@@ -56,7 +62,7 @@ func (r *reader) document(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// syntaxError puts file and line where the YAML library tells only a line, inside its text.
+// syntaxError has file and line of an error that the YAML library gives only a line, inside its text.
 func (r *reader) syntaxError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return &ParseError{File: r.file, Line: 1, Message: "is empty"}
@@ -69,68 +75,218 @@ func (r *reader) syntaxError(err error) error {
 	return &ParseError{File: r.file, Line: line, Message: "not YAML: " + text}
 }
 
-// object is a YAML mapping whose keys are known beforehand.
-type object struct {
-	r      *reader
-	node   *yaml.Node
-	key    string
-	fields map[string]*yaml.Node // nil where the node is no mapping
-}
-
-// pair is a key of a YAML mapping with what stands there.
-type pair struct{ key, value *yaml.Node }
-
-func pairs(n *yaml.Node) []pair {
-	list := make([]pair, 0, len(n.Content)/2)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		list = append(list, pair{n.Content[i], n.Content[i+1]})
+// decode reads a node into a value. What the rest of the package relies on is checked by the value's method expected,
+// after everything has been read.
+func (r *reader) decode(n *yaml.Node, key string, v reflect.Value) {
+	errs := len(r.errs)
+	switch into := v.Addr().Interface().(type) {
+	case **yaml.Node:
+		*into = n
+	case *answers:
+		*into = r.answers(n, key, r.calls)
+	case *fieldValue:
+		*into = r.fieldValue(n, key)
+	case *time.Duration:
+		d, err := time.ParseDuration(r.text(n, key))
+		if *into = d; err != nil {
+			r.fail(n, key, "is %s; expected a duration such as 1.5s", kindOf(n))
+		}
+	case encoding.TextUnmarshaler:
+		if err := into.UnmarshalText([]byte(scalarText(n))); err != nil {
+			r.fail(n, key, "is %s; expected %v", kindOf(n), err)
+		}
+	default:
+		r.decodeKind(n, key, v)
 	}
-	return list
+	if checked, ok := v.Interface().(checked); ok && len(r.errs) == errs {
+		r.checkLater(n, key, checked)
+	}
 }
 
-// mapping tells whether a node is a mapping, and fails where it is not.
-func (r *reader) mapping(n *yaml.Node, key, expected string) bool {
+// checked is a value that is not valid merely because of its type.
+type checked interface {
+	// expected returns what a valid value would be, nothing if it is one.
+	expected(rec *Recording) string
+}
+
+func (r *reader) checkLater(n *yaml.Node, key string, v checked) {
+	r.later = append(r.later, func() {
+		if expected := v.expected(r.rec); expected != "" {
+			r.fail(n, key, "is %s; expected %s", kindOf(n), expected)
+		}
+	})
+}
+
+// decodeKind reads a node into a value of which the type has no form of its own.
+func (r *reader) decodeKind(n *yaml.Node, key string, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		r.decode(n, key, v.Elem())
+	case reflect.Struct:
+		r.decodeStruct(n, key, v)
+	case reflect.Map:
+		r.decodeMap(n, key, v)
+	case reflect.Slice:
+		if n.Kind != yaml.SequenceNode {
+			r.fail(n, key, "is %s; expected a list", kindOf(n))
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+		for i, item := range n.Content {
+			r.decode(item, fmt.Sprintf("%s[%d]", key, i), v.Index(i))
+		}
+	case reflect.Array:
+		r.array(n, key, v)
+	case reflect.String:
+		v.SetString(r.text(n, key))
+	default:
+		r.decodeScalar(n, key, v)
+	}
+}
+
+// decodeStruct reads a mapping. A key that the struct does not have, stands there twice, or is missing without being
+// optional, is an error.
+func (r *reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
+	if v.NumField() == 0 {
+		if n.Kind != yaml.ScalarNode || n.Value != okText {
+			r.fail(n, key, "is %s; expected ok or {error: CODE}", kindOf(n))
+		}
+		return
+	}
+	var names []string
+	fields := map[string]int{}
+	for i := range v.NumField() {
+		if name := keyOf(v.Type().Field(i)); name != "" {
+			names = append(names, name)
+			fields[name] = i
+		}
+	}
+	expected := strings.Join(names, ", ")
+	if !r.isMapping(n, key, "a mapping with "+expected) {
+		return
+	}
+	found := map[string]bool{}
+	for name, value := range pairs(n) {
+		i, known := fields[name.Value]
+		at := join(key, name.Value)
+		switch {
+		case name.Kind != yaml.ScalarNode || !known:
+			r.fail(name, at, "is not known here; expected one of %s", expected)
+		case found[name.Value]:
+			r.fail(name, at, "stands here twice")
+		default:
+			found[name.Value] = true
+			if kind := v.Type().Field(i).Tag.Get("calls"); kind != "" {
+				r.calls = callTypes(kind)
+			}
+			r.decode(value, at, v.Field(i))
+		}
+	}
+	for _, name := range names {
+		if !found[name] && !strings.Contains(v.Type().Field(fields[name]).Tag.Get("yaml"), ",omitempty") {
+			r.fail(n, join(key, name), "is missing")
+		}
+	}
+}
+
+// decodeMap reads a mapping with keys of one type.
+func (r *reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
+	if !r.isMapping(n, key, "a mapping") {
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	for name, value := range pairs(n) {
+		at := join(key, name.Value)
+		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		r.decode(name, at, k)
+		if v.MapIndex(k).IsValid() {
+			r.fail(name, at, "stands here twice")
+		}
+		r.decode(value, at, item)
+		v.SetMapIndex(k, item)
+	}
+}
+
+// decodeScalar reads a number, or true or false.
+func (r *reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
+	valid := func(tags string) bool { return n.Kind == yaml.ScalarNode && strings.Contains(tags, n.Tag) }
+	switch {
+	case v.Kind() == reflect.Bool:
+		v.SetBool(n.Value == "true")
+		if !valid("!!bool") || n.Value != "true" && n.Value != "false" {
+			r.fail(n, key, "is %s; expected true or false", kindOf(n))
+		}
+	case v.CanFloat():
+		var number float64
+		if err := n.Decode(&number); err != nil || !valid("!!float !!int") {
+			r.fail(n, key, "is %s; expected a number", kindOf(n))
+		}
+		v.SetFloat(number + 0)
+	case v.CanUint():
+		number, err := strconv.ParseUint(n.Value, 10, v.Type().Bits())
+		if err != nil || !valid("!!int") {
+			r.fail(n, key, "is %s; expected a whole number from 0 to 2^%d-1", kindOf(n), v.Type().Bits())
+		}
+		v.SetUint(number)
+	default:
+		number, err := strconv.ParseInt(n.Value, 10, v.Type().Bits())
+		if err != nil || !valid("!!int") {
+			r.fail(n, key, "is %s; expected a whole number of %d bits", kindOf(n), v.Type().Bits())
+		}
+		v.SetInt(number)
+	}
+}
+
+// text reads a string. What looks like a number must be quoted: 580.10 would lose its zero.
+func (r *reader) text(n *yaml.Node, key string) string {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+		r.fail(n, key, "is %s; expected text (in quotes if it looks like something else)", kindOf(n))
+		return ""
+	}
+	return n.Value
+}
+
+// scalarText is the text of a scalar, of whatever type; nothing for another node.
+func scalarText(n *yaml.Node) string {
+	if n.Kind != yaml.ScalarNode {
+		return ""
+	}
+	return n.Value
+}
+
+// isMapping reports whether a node is a mapping; one that is not is an error.
+func (r *reader) isMapping(n *yaml.Node, key, expected string) bool {
 	if n.Kind != yaml.MappingNode {
 		r.fail(n, key, "is %s; expected %s", kindOf(n), expected)
 	}
 	return n.Kind == yaml.MappingNode
 }
 
-// object reads a mapping. A key that is not allowed, stands there twice, or is required and missing, is an error; those
-// with a ? before them may be missing.
-func (r *reader) object(n *yaml.Node, key string, allowed ...string) object {
-	o := object{r: r, node: n, key: key}
-	names := make([]string, 0, len(allowed))
-	for _, name := range allowed {
-		names = append(names, strings.TrimPrefix(name, "?"))
-	}
-	if !r.mapping(n, key, "a mapping with "+strings.Join(names, ", ")) {
-		return o
-	}
-	o.fields = make(map[string]*yaml.Node)
-	for _, p := range pairs(n) {
-		switch name := p.key.Value; {
-		case p.key.Kind != yaml.ScalarNode || !slices.Contains(names, name):
-			r.fail(p.key, o.sub(name), "is not known here; expected one of %s", strings.Join(names, ", "))
-		case o.fields[name] != nil:
-			r.fail(p.key, o.sub(name), "stands here twice")
-		default:
-			o.fields[name] = p.value
+// pairs iterates over the keys of a mapping and what stands there.
+func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; i+1 < len(n.Content) && yield(n.Content[i], n.Content[i+1]); i += 2 {
 		}
 	}
-	for _, name := range allowed {
-		if !strings.HasPrefix(name, "?") && o.fields[name] == nil {
-			r.fail(n, o.sub(name), "is missing")
-		}
-	}
-	return o
 }
 
-func (o object) sub(name string) string {
-	if o.key == "" {
+func hasKey(n *yaml.Node, key string) bool {
+	if n.Kind == yaml.MappingNode {
+		for name := range pairs(n) {
+			if name.Kind == yaml.ScalarNode && name.Value == key {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func join(key, name string) string {
+	if key == "" {
 		return name
 	}
-	return o.key + "." + name
+	return key + "." + name
 }
 
 // kindOf says in a reader's words what a node is.
@@ -147,79 +303,4 @@ func kindOf(n *yaml.Node) string {
 		return "empty"
 	}
 	return strconv.Quote(n.Value)
-}
-
-func (o object) list(name string) []*yaml.Node {
-	n := o.fields[name]
-	if n == nil {
-		return nil
-	}
-	return o.r.list(n, o.sub(name))
-}
-
-func (r *reader) list(n *yaml.Node, key string) []*yaml.Node {
-	if n.Kind != yaml.SequenceNode {
-		r.fail(n, key, "is %s; expected a list", kindOf(n))
-		return nil
-	}
-	return n.Content
-}
-
-// text reads a string. What looks like a number must be quoted: 580.10 would lose its zero.
-func (r *reader) text(n *yaml.Node, key string) string {
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
-		r.fail(n, key, "is %s; expected text (in quotes where it looks like something else)", kindOf(n))
-		return ""
-	}
-	return n.Value
-}
-
-func (o object) text(name string) string {
-	if n := o.fields[name]; n != nil {
-		return o.r.text(n, o.sub(name))
-	}
-	return ""
-}
-
-func (r *reader) boolean(n *yaml.Node, key string) bool {
-	if n.Kind != yaml.ScalarNode || n.Value != "true" && n.Value != "false" || n.Tag != "!!bool" {
-		r.fail(n, key, "is %s; expected true or false", kindOf(n))
-		return false
-	}
-	return n.Value == "true"
-}
-
-// signed reads a whole number of so many bits.
-func (r *reader) signed(n *yaml.Node, key string, bits int) int64 {
-	v, err := strconv.ParseInt(n.Value, 10, bits)
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil {
-		r.fail(n, key, "is %s; expected a whole number of %d bits", kindOf(n), bits)
-		return 0
-	}
-	return v
-}
-
-// unsigned reads a whole number of so many bits that is not negative.
-func (r *reader) unsigned(n *yaml.Node, key string, bits int) uint64 {
-	v, err := strconv.ParseUint(n.Value, 10, bits)
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!int" || err != nil {
-		r.fail(n, key, "is %s; expected a whole number from 0 to 2^%d-1", kindOf(n), bits)
-		return 0
-	}
-	return v
-}
-
-// number reads a number from 0 to a highest one.
-func (o object) number(name string, highest uint64) int {
-	n := o.fields[name]
-	if n == nil {
-		return 0
-	}
-	errs := len(o.r.errs)
-	v := o.r.unsigned(n, o.sub(name), 32)
-	if v > highest && len(o.r.errs) == errs {
-		o.r.fail(n, o.sub(name), "is %d; expected at most %d", v, highest)
-		return 0
-	}
-	return int(v)
 }

@@ -1,57 +1,134 @@
-// Package capture writes down what a node's driver says, question by question, as a file that a person can read and send;
-// and answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsrc: what is above
-// it cannot tell a replay from the node.
+// Package capture writes down what a node's driver answers, call by call, as a file that a person can read and send; and
+// answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsrc: what is above it
+// cannot tell a replay from the node.
 package capture
 
 import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.yaml.in/yaml/v3"
 )
 
-// Recording is what the driver of one node said during some polls. It must not be modified while a Replay of it is open.
+// Recording is what the driver of one node answered during some polls, in the form of its file.
 type Recording struct {
-	Hostname string
-	By       string    // the program that made it
-	Start    time.Time // of the first poll
-	// Moments are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
+	Version  formatVersion `yaml:"version"`
+	Node     nodeInfo      `yaml:"node,flow"`
+	Recorded recorded      `yaml:"recorded"`
+}
+
+type nodeInfo struct {
+	Hostname   string  `yaml:"hostname"`
+	Kubernetes kubelet `yaml:"kubernetes"`
+}
+
+type recorded struct {
+	By    string    `yaml:"by"`    // the program that made it
+	Start timestamp `yaml:"start"` // of the first poll
+	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
 	// been set back.
-	Moments []time.Duration
-	// Pseudonyms says that identities are not the node's own.
-	Pseudonyms bool
-
-	node   answers
-	gpus   []gpuRecord
-	events []eventRecord
+	Polls      pollTimes              `yaml:"polls,flow"`
+	Identities identities             `yaml:"identities"`
+	Node       answers                `yaml:"node" calls:"node"`
+	Events     []eventRecord          `yaml:"events,omitempty"`
+	GPUs       map[gpuName]*gpuRecord `yaml:"gpus"`
 }
 
-// gpuRecord is what was said by one GPU, or rather by one handle of it.
+// gpuRecord is what was answered by one GPU, or rather by one handle of it.
 type gpuRecord struct {
-	name string
-	answers
-	devices   map[int]answers  // MIG devices, by NVML's index
-	instances map[slot]answers // GPU instances
-}
-
-// slot is where a GPU instance stands in the lists that the driver gives: by profile id and position. Its handle has no
-// other name before it is asked.
-type slot struct {
-	profile  uint32
-	position int
+	Answers      answers          `yaml:"answers" calls:"gpu"`
+	MIGDevices   map[int]answers  `yaml:"mig_devices,omitempty" calls:"mig"` // by NVML's index
+	GPUInstances map[slot]answers `yaml:"gpu_instances,omitempty" calls:"instance"`
 }
 
 // eventRecord is an event of the driver, or the failure of its queue.
 type eventRecord struct {
-	before int    // the moment before whose poll it came
-	gpu    string // name of the GPU; empty where the event named none that is known
-	event  event
-	ret    nvml.Return // other than SUCCESS: the queue failed
+	Before pollNumber `yaml:"before"` // the poll before which it came
+	Error  code       `yaml:"error,omitempty"`
+	Event  *event     `yaml:"event,omitempty,flow"`
 }
 
-// event is nvmlEventData_t without the device.
+// event is nvmlEventData_t. It has no GPU if the driver named none that is known.
 type event struct {
-	Type              uint64
-	Data              uint64
-	GPUInstanceID     uint32
-	ComputeInstanceID uint32
+	GPU               gpuName   `yaml:"gpu,omitempty"`
+	Type              eventType `yaml:"type"`
+	Data              uint64    `yaml:"data"`
+	GPUInstanceID     uint32    `yaml:"gpu_instance_id"`
+	ComputeInstanceID uint32    `yaml:"compute_instance_id"`
 }
+
+func newGPURecord() *gpuRecord {
+	return &gpuRecord{Answers: answers{}, MIGDevices: map[int]answers{}, GPUInstances: map[slot]answers{}}
+}
+
+// clone copies the recording but for the values of its answers, which are never modified.
+func (r *Recording) clone() *Recording {
+	out := *r
+	out.Recorded.Node = r.Recorded.Node.clone()
+	out.Recorded.Events = slices.Clone(r.Recorded.Events)
+	out.Recorded.GPUs = make(map[gpuName]*gpuRecord, len(r.Recorded.GPUs))
+	for name, g := range r.Recorded.GPUs {
+		copied := newGPURecord()
+		copied.Answers = g.Answers.clone()
+		for index, a := range g.MIGDevices {
+			copied.MIGDevices[index] = a.clone()
+		}
+		for at, a := range g.GPUInstances {
+			copied.GPUInstances[at] = a.clone()
+		}
+		out.Recorded.GPUs[name] = copied
+	}
+	return &out
+}
+
+func (a answers) clone() answers {
+	out := maps.Clone(a)
+	for call, s := range a {
+		out[call] = &series{entries: slices.Clone(s.entries)}
+	}
+	return out
+}
+
+const head = `# What the NVIDIA driver of one node answered, call by call, written by "mig-exporter capture".
+#
+#   mig-exporter --driver=sim --sim.scenario=THIS-FILE    serves the same metrics again (add --sim.clock=step to go poll by poll)
+#
+# In it: models, versions, PCI addresses, MIG layout, readings, events, the memory of processes, and every error of the driver.
+# Not in it: names or command lines of processes, pods, users, files; nothing that the driver was not asked for metrics.
+# %s
+#
+# An answer is a value, ok, or {error: NVML's code}. {polls: {0: A, 2: B}} is A from the first poll on and B from the third
+# (2.2: what the second call in that poll got). {hangs: 3, then: A}: the call returned in the fourth poll, {hangs: ever}: not
+# while this was recorded.
+`
+
+// What the head says of identities.
+const (
+	pseudonymsNotice = "UUIDs, serial numbers, process ids and the host's name are replaced by pseudonyms, the same throughout the file."
+	keptNotice       = "UUIDs, serial numbers, process ids and the host's name are THE NODE'S OWN (--capture.keep-identities)."
+)
+
+// Bytes is the recording as a scenario file. The same recording gives the same bytes.
+func (r *Recording) Bytes() ([]byte, error) {
+	notice := keptNotice
+	if r.Recorded.Identities == identitiesPseudonyms {
+		notice = pseudonymsNotice
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, head, notice)
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(r); err != nil {
+		return nil, fmt.Errorf("encode recording: %w", err)
+	}
+	if err := encoder.Close(); err != nil {
+		return nil, fmt.Errorf("encode recording: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// timestamp is a time that is written as text.
+type timestamp struct{ time.Time }

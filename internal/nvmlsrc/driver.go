@@ -2,9 +2,12 @@ package nvmlsrc
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+//go:generate go run ./seamgen
+
 // The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what nvml.h
 // says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
-// through internal/sim/nvmlface.
+// through internal/sim/nvmlface. The recorder of internal/capture and the fakes of this package's tests are generated from
+// it, but for the methods that deal in handles.
 
 // Library is NVML as a whole. A Library may also have a method LoadError() error, which says why Init found no library.
 type Library interface {
