@@ -22,37 +22,44 @@ type callType struct {
 // none is the answer of a call that returns a code and nothing else.
 type none struct{}
 
-// callTypes lists the calls of one kind of entity. Those whose methods are generated are generated, too.
-func callTypes(kind string) []callType {
-	onlyCode := reflect.TypeFor[none]()
-	number := []names{numbers}
-	profiled := []callType{ // the call, and each metric of it
-		{"nvmlGpmSampleGet", nil, onlyCode},
-		{"nvmlGpmMetricsGet", []names{windowNames}, onlyCode},
-		{"nvmlGpmMetricsGet", []names{windowNames, metricNames}, reflect.TypeFor[float64]()},
+// nodeCalls, gpuCalls, migCalls and instanceCalls list the calls of each kind of entity. Those whose methods are generated
+// are generated, too.
+func nodeCalls() []callType {
+	return append(generatedLibraryCalls(),
+		returns[handleCount]("nvmlDeviceGetCount"),
+		returns[gpuName]("nvmlDeviceGetHandleByIndex", numbers),
+		returns[none]("nvmlEventSetCreate"),
+		returns[none]("nvmlGpmSampleAlloc"),
+	)
+}
+
+func gpuCalls() []callType {
+	return append(slices.Concat(generatedDeviceCalls(), profiledCalls()),
+		returns[none]("nvmlDeviceGetFieldValues"), // the call, and each field of it:
+		returns[fieldValue]("nvmlDeviceGetFieldValues", fieldNames, numbers),
+		returns[handleCount]("nvmlDeviceGetGpuInstances", numbers),
+		returns[none]("nvmlDeviceGetMigDeviceHandleByIndex", numbers),
+		returns[[]nvml.ProcessUtilizationSample]("nvmlDeviceGetProcessUtilization"),
+		returns[none]("nvmlDeviceRegisterEvents", eventNames),
+		returns[none]("nvmlGpmMigSampleGet", numbers),
+	)
+}
+
+func migCalls() []callType { return append(generatedMIGDeviceCalls(), profiledCalls()...) }
+
+func instanceCalls() []callType { return generatedGPUInstanceCalls() }
+
+func profiledCalls() []callType {
+	return []callType{
+		returns[none]("nvmlGpmSampleGet"),
+		returns[none]("nvmlGpmMetricsGet", windowNames), // the call, and each metric of it:
+		returns[float64]("nvmlGpmMetricsGet", windowNames, metricNames),
 	}
-	switch kind {
-	case "node":
-		return append(generatedLibraryCalls(), []callType{
-			{"nvmlDeviceGetCount", nil, reflect.TypeFor[handleCount]()},
-			{"nvmlDeviceGetHandleByIndex", number, reflect.TypeFor[gpuName]()},
-			{"nvmlEventSetCreate", nil, onlyCode},
-			{"nvmlGpmSampleAlloc", nil, onlyCode},
-		}...)
-	case "gpu":
-		return slices.Concat(generatedDeviceCalls(), profiled, []callType{
-			{"nvmlDeviceGetFieldValues", nil, onlyCode}, // and each field of it:
-			{"nvmlDeviceGetFieldValues", []names{fieldNames, numbers}, reflect.TypeFor[fieldValue]()},
-			{"nvmlDeviceGetGpuInstances", number, reflect.TypeFor[handleCount]()},
-			{"nvmlDeviceGetMigDeviceHandleByIndex", number, onlyCode},
-			{"nvmlDeviceGetProcessUtilization", nil, reflect.TypeFor[[]nvml.ProcessUtilizationSample]()},
-			{"nvmlDeviceRegisterEvents", []names{eventNames}, onlyCode},
-			{"nvmlGpmMigSampleGet", number, onlyCode},
-		})
-	case "mig":
-		return append(generatedMIGDeviceCalls(), profiled...)
-	}
-	return generatedGPUInstanceCalls()
+}
+
+// returns makes the type of a call whose answer is a T.
+func returns[T any](name string, args ...names) callType {
+	return callType{name, args, reflect.TypeFor[T]()}
 }
 
 // callOf writes a call with its arguments.

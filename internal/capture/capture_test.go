@@ -317,10 +317,10 @@ func TestCallTypes(t *testing.T) {
 			}
 		}
 	}
-	check(recording.Node, callTypes("node"))
-	check(recording.GPUs["gpu0"].Answers, callTypes("gpu"))
-	check(recording.GPUs["gpu0"].MIGDevices[0], callTypes("mig"))
-	check(recording.GPUs["gpu0"].GPUInstances["9/1"], callTypes("instance"))
+	check(answers(recording.Node), nodeCalls())
+	check(answers(recording.GPUs["gpu0"].Answers), gpuCalls())
+	check(answers(recording.GPUs["gpu0"].MIGDevices[0]), migCalls())
+	check(answers(recording.GPUs["gpu0"].GPUInstances["9/1"]), instanceCalls())
 }
 
 func TestPseudonyms(t *testing.T) {

@@ -31,7 +31,7 @@ type gpuInstance struct {
 // puts beside a value are left out, nothing reads them.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	const function = "nvmlDeviceGetFieldValues"
-	_, ret := query(d.entity, function, func() (none, nvml.Return) { return none{}, d.driver.GetFieldValues(values) })
+	ret := queryCode(d.entity, function, func() nvml.Return { return d.driver.GetFieldValues(values) })
 	if ret != nvml.SUCCESS {
 		return ret
 	}
@@ -58,10 +58,9 @@ func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizati
 // there.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
 	m := migDevice{}
-	_, ret := query(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))), func() (none, nvml.Return) {
-		var ret nvml.Return
+	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))), func() (ret nvml.Return) {
 		m.driver, ret = d.driver.GetMigDeviceHandleByIndex(index)
-		return none{}, ret
+		return ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
-// eventQueue is where the events of a replay stand. The timeline's mu guards it.
+// eventQueue is how far a replay has delivered its events. The timeline's mu guards it.
 type eventQueue struct {
 	next   int // the first event that is not delivered
 	sets   map[*eventSet]bool
@@ -34,10 +34,9 @@ type eventSet struct {
 
 func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 	s := &eventSet{lib: l}
-	_, ret := query(l.entity, "nvmlEventSetCreate", func() (none, nvml.Return) {
-		var ret nvml.Return
+	ret := queryCode(l.entity, "nvmlEventSetCreate", func() (ret nvml.Return) {
 		s.driver, ret = l.driver.EventSetCreate()
-		return none{}, ret
+		return ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -53,10 +52,9 @@ func (d *device) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return 
 	if !ok || s.lib != d.lib {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	_, ret := query(d.entity, callOf("nvmlDeviceRegisterEvents", eventNames.name(types)), func() (none, nvml.Return) {
-		return none{}, d.driver.RegisterEvents(types, s.driver)
+	return queryCode(d.entity, callOf("nvmlDeviceRegisterEvents", eventNames.name(types)), func() nvml.Return {
+		return d.driver.RegisterEvents(types, s.driver)
 	})
-	return ret
 }
 
 // Wait records what comes, a timeout excepted: the next poll is the first that can know of it.

@@ -1,20 +1,25 @@
 package capture
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"reflect"
 	"strconv"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Types of which not every value is valid in a recording: the reader checks each with its method expected. Those that are
-// written as a name have UnmarshalText, whose error is what was expected.
+// Types of which not every value is valid in a recording. Those that are written as a name have UnmarshalText, whose error
+// is what was expected.
 type (
 	formatVersion int
 	kubelet       bool
-	identities    string
 	pollTimes     []time.Duration
 	pollNumber    int    // counted from 0
 	gpuName       string // a GPU of the recording
@@ -24,84 +29,58 @@ type (
 	eventType     uint64
 )
 
-const (
-	identitiesPseudonyms identities = "pseudonyms"
-	identitiesKept       identities = "kept"
-)
-
 // maxHandles bounds a list of GPUs or GPU instances; none has a tenth of it.
 const maxHandles = 1 << 10
 
-func (v formatVersion) expected(*Recording) string {
-	if v == 1 {
+// unless returns what was expected unless a value is valid.
+func unless(valid bool, expected string) string {
+	if valid {
 		return ""
 	}
-	return "1, the version of the scenario format"
+	return expected
 }
 
-func (k kubelet) expected(*Recording) string {
-	if !k {
-		return ""
-	}
-	return "false: the kubelet of a node is not recorded"
+func (v formatVersion) Expected(any) string {
+	return unless(v == 1, "1, the version of the scenario format")
 }
 
-func (i identities) expected(*Recording) string {
-	if i == identitiesPseudonyms || i == identitiesKept {
-		return ""
-	}
-	return fmt.Sprintf("%s or %s", identitiesPseudonyms, identitiesKept)
+func (k kubelet) Expected(any) string {
+	return unless(!bool(k), "false: the kubelet of a node is not recorded")
 }
 
-func (p pollTimes) expected(*Recording) string {
-	if len(p) > 0 && p[0] == 0 {
-		return ""
-	}
-	return "the times of one poll or more, the first 0s"
+func (p pollTimes) Expected(any) string {
+	return unless(len(p) > 0 && p[0] == 0, "the times of one poll or more, the first 0s")
 }
 
-func (p pollNumber) expected(rec *Recording) string {
-	if last := rec.lastPoll(); p < 0 || p > last {
-		return fmt.Sprintf("at most %d, the last poll", last)
-	}
-	return ""
+func (p pollNumber) Expected(root any) string {
+	last := root.(*Recording).lastPoll()
+	return unless(p >= 0 && p <= last, fmt.Sprintf("at most %d, the last poll", last))
 }
 
 // lastPoll is 0 if the polls could not be read.
 func (r *Recording) lastPoll() pollNumber { return pollNumber(max(len(r.Recorded.Polls)-1, 0)) }
 
-func (g gpuName) expected(rec *Recording) string {
-	if rec.Recorded.GPUs[g] != nil {
-		return ""
-	}
-	return "one of the recorded gpus"
+func (g gpuName) Expected(root any) string {
+	return unless(root.(*Recording).Recorded.GPUs[g] != nil, "one of the recorded gpus")
 }
 
-func (c handleCount) expected(*Recording) string {
-	if c >= 0 && c <= maxHandles {
-		return ""
-	}
-	return fmt.Sprintf("a number of handles, at most %d", maxHandles)
+func (c handleCount) Expected(any) string {
+	return unless(c >= 0 && c <= maxHandles, fmt.Sprintf("a number of handles, at most %d", maxHandles))
 }
 
 // slotOf is the slot of a position in the list of a profile. The handle has no other name before it is asked.
 func slotOf(profile uint32, position int) slot { return slot(fmt.Sprintf("%d/%d", profile, position)) }
 
-func (s slot) expected(*Recording) string {
+func (s slot) Expected(any) string {
 	var profile uint32
 	var position int
 	_, err := fmt.Sscanf(string(s), "%d/%d", &profile, &position)
-	if err == nil && slotOf(profile, position) == s && position >= 0 && position < maxHandles {
-		return ""
-	}
-	return "a profile id and a position in its list, such as 9/0"
+	valid := err == nil && slotOf(profile, position) == s && position >= 0 && position < maxHandles
+	return unless(valid, "a profile id and a position in its list, such as 9/0")
 }
 
-func (e eventRecord) expected(*Recording) string {
-	if (e.Error == 0) != (e.Event == nil) {
-		return ""
-	}
-	return "either an event or an error"
+func (e eventRecord) Expected(any) string {
+	return unless((e.Error == 0) != (e.Event == nil), "either an event or an error")
 }
 
 // UnmarshalText reads a time.
@@ -145,4 +124,67 @@ func (e *eventType) UnmarshalText(text []byte) error {
 	}
 	*e = eventType(v)
 	return nil
+}
+
+// okText is the answer of a call that returns a code and nothing else.
+const okText = "ok"
+
+// EncodeYAML writes ok.
+func (none) EncodeYAML() *yaml.Node { return strictyaml.Encode(okText) }
+
+// DecodeYAML reads ok.
+func (*none) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	if n.Kind != yaml.ScalarNode || n.Value != okText {
+		r.Expected(n, key, "ok or {error: CODE}")
+	}
+}
+
+// fieldValue is a value of nvmlDeviceGetFieldValues: its nvmlValueType_t, and its bytes as they lie in memory. Those
+// beyond the type's are left out of a file.
+type fieldValue struct {
+	kind  uint32
+	bytes [8]byte
+}
+
+// newValue returns a pointer to a zero value of the field's type, to the bytes for a type that is not known here.
+func (f fieldValue) newValue() any {
+	byType := []any{new(float64), new(uint32), new(uint64), new(uint64), new(int64), new(int32), new(uint16)} // from VALUE_TYPE_DOUBLE on
+	if int(f.kind) < len(byType) {
+		return byType[f.kind]
+	}
+	return new([8]byte)
+}
+
+// EncodeYAML writes the value with its type, {UNSIGNED_INT: 45}.
+func (f fieldValue) EncodeYAML() *yaml.Node {
+	value := f.newValue()
+	if _, err := binary.Decode(f.bytes[:], binary.NativeEndian, value); err != nil {
+		value = &f.bytes // not reached: no type is longer
+	}
+	return strictyaml.Mapping(valueTypeNames.name(uint64(f.kind)), reflect.ValueOf(value).Elem().Interface())
+}
+
+// DecodeYAML reads what EncodeYAML writes.
+func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	const expected = "a value with its type, such as {UNSIGNED_INT: 45}"
+	switch {
+	case !r.IsMapping(n, key, expected):
+		return
+	case len(n.Content) != 2:
+		r.Fail(n, key, "has %d keys; expected %s", len(n.Content)/2, expected)
+		return
+	}
+	name, value := n.Content[0], n.Content[1]
+	key += "." + name.Value
+	kind, ok := valueTypeNames.value(name.Value)
+	if !ok || kind > math.MaxUint32 {
+		r.Fail(name, key, "is no type of a field's value; expected one such as UNSIGNED_INT")
+		return
+	}
+	f.kind = uint32(kind)
+	v := f.newValue()
+	r.Decode(value, key, v)
+	if _, err := binary.Encode(f.bytes[:], binary.NativeEndian, v); err != nil {
+		r.Fail(value, key, "%v", err)
+	}
 }

@@ -13,7 +13,7 @@ import (
 type gpmSample struct {
 	driver nvmlsrc.GPMSample // nil in a replay
 	of     entity
-	window string // the GPU instance of it, or the entity as a whole, as it is written
+	window string // the GPU instance of it, or the entity as a whole, as it is written; empty before that
 }
 
 // wholeEntity is no GPU instance.
@@ -28,10 +28,9 @@ func (s *gpmSample) Free() nvml.Return {
 
 func (l *library) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
 	s := &gpmSample{}
-	_, ret := query(l.entity, "nvmlGpmSampleAlloc", func() (none, nvml.Return) {
-		var ret nvml.Return
+	ret := queryCode(l.entity, "nvmlGpmSampleAlloc", func() (ret nvml.Return) {
 		s.driver, ret = l.driver.GpmSampleAlloc()
-		return none{}, ret
+		return ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -46,8 +45,8 @@ func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmls
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	const function = "nvmlGpmMetricsGet"
-	_, ret := query(to.of, callOf(function, to.window), func() (none, nvml.Return) {
-		return none{}, l.driver.GpmMetricsGet(from.driver, to.driver, metrics)
+	ret := queryCode(to.of, callOf(function, to.window), func() nvml.Return {
+		return l.driver.GpmMetricsGet(from.driver, to.driver, metrics)
 	})
 	if ret != nvml.SUCCESS {
 		return ret
@@ -66,7 +65,7 @@ func sampleOf(e entity, call string, instance uint64, into nvmlsrc.GPMSample, ta
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	_, ret := query(e, call, func() (none, nvml.Return) { return none{}, take(s.driver) })
+	ret := queryCode(e, call, func() nvml.Return { return take(s.driver) })
 	if ret == nvml.SUCCESS {
 		s.of, s.window = e, windowNames.name(instance)
 	}

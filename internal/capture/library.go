@@ -26,7 +26,7 @@ type library struct {
 // newLibrary returns a library over a recording, which it owns from then on.
 func newLibrary(rec *Recording, driver nvmlsrc.Library) *library {
 	l := &library{
-		entity: entity{newTimeline(driver == nil), rec.Recorded.Node}, driver: driver, rec: rec,
+		entity: entity{newTimeline(driver == nil), answers(rec.Recorded.Node)}, driver: driver, rec: rec,
 		events: &eventQueue{sets: map[*eventSet]bool{}},
 	}
 	for name, g := range rec.Recorded.GPUs {
@@ -36,7 +36,7 @@ func newLibrary(rec *Recording, driver nvmlsrc.Library) *library {
 }
 
 func (l *library) newDevice(name gpuName, record *gpuRecord) *device {
-	return &device{entity: entity{l.time, record.Answers}, name: name, lib: l, record: record}
+	return &device{entity: entity{l.time, answers(record.Answers)}, name: name, lib: l, record: record}
 }
 
 // LoadError is not recorded: its text names files of the node.

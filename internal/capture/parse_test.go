@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 const goodFile = `version: 1
@@ -15,7 +17,7 @@ recorded:
   by: mig-exporter
   start: "2026-01-01T00:00:00Z"
   polls: [0s, 1s, 2.5s]
-  identities: pseudonyms
+  pseudonyms: true
   node:
     nvmlDeviceGetCount: 1
     nvmlDeviceGetHandleByIndex(0): gpu0
@@ -49,7 +51,7 @@ func TestBadFiles(t *testing.T) {
 	}
 	for _, c := range slices.Concat(badFiles(), badAnswers()) {
 		_, err := Parse("f.yaml", []byte(strings.Replace(goodFile, c.old, c.new, 1)))
-		var parseErr *ParseError
+		var parseErr *strictyaml.Error
 		if !errors.As(err, &parseErr) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q for %q: %v, want %s", c.new, c.old, err, c.want)
 		}
@@ -72,7 +74,7 @@ func badFiles() []badFile {
 		{"[0s, 1s, 2.5s]", "[1s, 2s, 2.5s]", "f.yaml:6: recorded.polls: is a list; expected the times of one poll or more, the first 0s"},
 		{"[0s, 1s, 2.5s]", "[]", "f.yaml:6: recorded.polls: is a list; expected the times of one poll or more"},
 		{"[0s, 1s, 2.5s]", "0s", "f.yaml:6: recorded.polls: is \"0s\"; expected a list"},
-		{"pseudonyms", "secret", "f.yaml:7: recorded.identities: is \"secret\"; expected pseudonyms or kept"},
+		{"pseudonyms: true", "pseudonyms: kept", "f.yaml:7: recorded.pseudonyms: is \"kept\"; expected true or false"},
 		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: -1", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is \"-1\"; expected a number of handles"},
 		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: 99999", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is \"99999\"; expected a number of handles"},
 		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: [1]", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is a list; expected a whole number"},
@@ -183,7 +185,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rec, err := Parse("f.yaml", data)
 		if err != nil {
-			var parseErr *ParseError
+			var parseErr *strictyaml.Error
 			if !errors.As(err, &parseErr) || parseErr.Line < 1 || parseErr.File != "f.yaml" {
 				t.Fatalf("error without a place: %v", err)
 			}

@@ -38,7 +38,7 @@ func (r *Recording) Pseudonymize() *Recording {
 		pids[pid] = firstPID + uint32(i)
 	}
 	slices.Sort(uuids)
-	out.Recorded.Identities = identitiesPseudonyms
+	out.Recorded.Pseudonyms = true
 	out.Node.Hostname = "node-" + digest("host", strings.Join(slices.Compact(uuids), " "))[:8]
 	for name, g := range out.Recorded.GPUs {
 		uuid := string(name)
@@ -64,8 +64,12 @@ func (r *Recording) Pseudonymize() *Recording {
 // answers iterates over those of the GPU and its MIG devices, by their calls. GPU instances have no identity.
 func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 	return func(yield func(string, *answer) bool) {
-		for _, of := range slices.AppendSeq([]answers{g.Answers}, maps.Values(g.MIGDevices)) {
-			for call, s := range of {
+		all := []answers{answers(g.Answers)}
+		for _, a := range g.MIGDevices {
+			all = append(all, answers(a))
+		}
+		for _, a := range all {
+			for call, s := range a {
 				for i := range s.entries {
 					if !yield(call, &s.entries[i].answer) {
 						return
@@ -77,7 +81,7 @@ func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 }
 
 // texts lists the answers of a call whose answer is text.
-func (a answers) texts(call string) []string {
+func (a gpuAnswers) texts(call string) []string {
 	var list []string
 	if s := a[call]; s != nil {
 		for _, e := range s.entries {

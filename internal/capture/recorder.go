@@ -13,8 +13,7 @@ type Recorder struct{ lib *library }
 // NewRecorder puts a recorder in front of a driver. The first poll is at a time.
 func NewRecorder(driver nvmlsrc.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
-		Start: timestamp{start.Round(0).UTC()}, Polls: pollTimes{0}, Identities: identitiesKept,
-		Node: answers{}, GPUs: map[gpuName]*gpuRecord{},
+		Start: timestamp{start.Round(0).UTC()}, Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
 	}}
 	return &Recorder{newLibrary(rec, driver)}
 }

@@ -6,7 +6,6 @@ package capture
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -31,17 +30,17 @@ type recorded struct {
 	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
 	// been set back.
 	Polls      pollTimes              `yaml:"polls,flow"`
-	Identities identities             `yaml:"identities"`
-	Node       answers                `yaml:"node" calls:"node"`
+	Pseudonyms bool                   `yaml:"pseudonyms"` // identities are not the node's own
+	Node       nodeAnswers            `yaml:"node"`
 	Events     []eventRecord          `yaml:"events,omitempty"`
 	GPUs       map[gpuName]*gpuRecord `yaml:"gpus"`
 }
 
 // gpuRecord is what was answered by one GPU, or rather by one handle of it.
 type gpuRecord struct {
-	Answers      answers          `yaml:"answers" calls:"gpu"`
-	MIGDevices   map[int]answers  `yaml:"mig_devices,omitempty" calls:"mig"` // by NVML's index
-	GPUInstances map[slot]answers `yaml:"gpu_instances,omitempty" calls:"instance"`
+	Answers      gpuAnswers               `yaml:"answers"`
+	MIGDevices   map[int]migAnswers       `yaml:"mig_devices,omitempty"` // by NVML's index
+	GPUInstances map[slot]instanceAnswers `yaml:"gpu_instances,omitempty"`
 }
 
 // eventRecord is an event of the driver, or the failure of its queue.
@@ -61,31 +60,31 @@ type event struct {
 }
 
 func newGPURecord() *gpuRecord {
-	return &gpuRecord{Answers: answers{}, MIGDevices: map[int]answers{}, GPUInstances: map[slot]answers{}}
+	return &gpuRecord{Answers: gpuAnswers{}, MIGDevices: map[int]migAnswers{}, GPUInstances: map[slot]instanceAnswers{}}
 }
 
 // clone copies the recording but for the values of its answers, which are never modified.
 func (r *Recording) clone() *Recording {
 	out := *r
-	out.Recorded.Node = r.Recorded.Node.clone()
+	out.Recorded.Node = cloneSeries(r.Recorded.Node)
 	out.Recorded.Events = slices.Clone(r.Recorded.Events)
 	out.Recorded.GPUs = make(map[gpuName]*gpuRecord, len(r.Recorded.GPUs))
 	for name, g := range r.Recorded.GPUs {
 		copied := newGPURecord()
-		copied.Answers = g.Answers.clone()
+		copied.Answers = cloneSeries(g.Answers)
 		for index, a := range g.MIGDevices {
-			copied.MIGDevices[index] = a.clone()
+			copied.MIGDevices[index] = cloneSeries(a)
 		}
 		for at, a := range g.GPUInstances {
-			copied.GPUInstances[at] = a.clone()
+			copied.GPUInstances[at] = cloneSeries(a)
 		}
 		out.Recorded.GPUs[name] = copied
 	}
 	return &out
 }
 
-func (a answers) clone() answers {
-	out := maps.Clone(a)
+func cloneSeries[A ~map[string]*series](a A) A {
+	out := make(A, len(a))
 	for call, s := range a {
 		out[call] = &series{entries: slices.Clone(s.entries)}
 	}
@@ -114,7 +113,7 @@ const (
 // Bytes is the recording as a scenario file. The same recording gives the same bytes.
 func (r *Recording) Bytes() ([]byte, error) {
 	notice := keptNotice
-	if r.Recorded.Identities == identitiesPseudonyms {
+	if r.Recorded.Pseudonyms {
 		notice = pseudonymsNotice
 	}
 	var out bytes.Buffer

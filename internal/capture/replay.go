@@ -36,14 +36,19 @@ func (r *Replay) Now() time.Time {
 }
 
 // Next goes on to the next poll; the last stays. It is called between two polls.
-func (r *Replay) Next() {
+func (r *Replay) Next() { r.next(0) }
+
+// next goes on to the next poll, or moves the clock after the last one.
+func (r *Replay) next(beyond time.Duration) {
 	t := r.lib.time
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.poll < r.lib.rec.lastPoll() {
-		t.poll++
-		t.wake()
+	if t.poll == r.lib.rec.lastPoll() {
+		r.beyond += beyond
+		return
 	}
+	t.poll++
+	t.wake()
 }
 
 // Advance goes on to the next poll and its time, however far off that is: each poll is answered as a recorded one. After
@@ -55,16 +60,7 @@ func (r *Replay) Advance(by time.Duration) error {
 	case by < 0:
 		return errors.New("advance by " + by.String() + ": time does not go back")
 	}
-	t := r.lib.time
-	t.mu.Lock()
-	last := t.poll == r.lib.rec.lastPoll()
-	if last {
-		r.beyond += by
-	}
-	t.mu.Unlock()
-	if !last {
-		r.Next()
-	}
+	r.next(by)
 	return nil
 }
 

@@ -766,8 +766,7 @@ const memoryLocationNames names = " " +
 	"7:SRAM "
 
 func (l *library) Init() (ret nvml.Return) {
-	_, ret = query(l.entity, "nvmlInit", func() (none, nvml.Return) { return none{}, l.driver.Init() })
-	return ret
+	return queryCode(l.entity, "nvmlInit", func() nvml.Return { return l.driver.Init() })
 }
 
 func (l *library) SystemGetDriverVersion() (v0 string, ret nvml.Return) {

@@ -7,10 +7,32 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// answers are the series of one entity, by the call as it is written: function(argument, ...).
-type answers map[string]*series
+// The series of one entity are by the call as it is written: function(argument, ...). Each kind of entity has calls of its
+// own.
+type (
+	answers         map[string]*series
+	nodeAnswers     answers
+	gpuAnswers      answers
+	migAnswers      answers
+	instanceAnswers answers
+)
+
+func (a *nodeAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, nodeCalls())
+}
+func (a *gpuAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, gpuCalls())
+}
+func (a *migAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, migCalls())
+}
+func (a *instanceAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, instanceCalls())
+}
 
 // series is every answer to one call, in the order of calling.
 type series struct {
@@ -65,7 +87,7 @@ func (s *series) MarshalYAML() (any, error) {
 	changes := &yaml.Node{Kind: yaml.MappingNode}
 	var last *yaml.Node
 	for _, e := range s.entries {
-		n := e.answer.encode(e.poll)
+		n := e.encode(e.poll)
 		if reflect.DeepEqual(n, last) {
 			continue
 		}
@@ -79,74 +101,70 @@ func (s *series) MarshalYAML() (any, error) {
 	if len(changes.Content) == 2 {
 		return last, nil
 	}
-	return mapping("polls", changes), nil
+	return strictyaml.Mapping("polls", changes), nil
 }
 
 // encode writes an answer to a call of a poll.
 func (a answer) encode(poll pollNumber) *yaml.Node {
 	switch {
 	case a.until == never:
-		return mapping("hangs", encode(reflect.ValueOf("ever")))
+		return strictyaml.Mapping("hangs", "ever")
 	case a.until > poll:
-		return mapping("hangs", encode(reflect.ValueOf(a.until)), "then", a.encode(a.until))
+		return strictyaml.Mapping("hangs", a.until, "then", a.encode(a.until))
 	case a.ret != nvml.SUCCESS:
-		var n yaml.Node
-		_ = n.Encode(code(a.ret)) // of text, which has no error
-		return mapping("error", &n)
+		return strictyaml.Mapping("error", code(a.ret))
 	}
-	return encode(reflect.ValueOf(a.value))
+	return strictyaml.Encode(a.value)
 }
 
-// answers reads the series of one entity, of which the calls are known.
-func (r *reader) answers(n *yaml.Node, key string, known []callType) answers {
-	all := answers{}
-	if !r.isMapping(n, key, "a mapping of calls to answers") {
+// readSeries reads the series of one entity, of which the calls are known.
+func readSeries(r *strictyaml.Reader, n *yaml.Node, key string, known []callType) map[string]*series {
+	all := map[string]*series{}
+	if !r.IsMapping(n, key, "a mapping of calls to answers") {
 		return all
 	}
-	for name, value := range pairs(n) {
+	for name, value := range strictyaml.Pairs(n) {
 		at := key + "." + name.Value
 		c, canonical, err := findCall(known, name.Value)
 		switch {
 		case err != nil:
-			r.fail(name, at, "%v", err)
+			r.Fail(name, at, "%v", err)
 		case all[canonical] != nil:
-			r.fail(name, at, "stands here twice")
+			r.Fail(name, at, "stands here twice")
 		default:
-			all[canonical] = &series{entries: r.entries(value, at, c.answer)}
+			all[canonical] = &series{entries: readEntries(r, value, at, c.answer)}
 		}
 	}
 	return all
 }
 
-// entries reads the answers to one call: one, or {polls: {0: A, 2: B}}.
-func (r *reader) entries(n *yaml.Node, key string, t reflect.Type) []entry {
-	if !hasKey(n, "polls") {
-		return []entry{{0, 1, r.answer(n, key, t, 0)}}
+// readEntries reads the answers to one call: one, or {polls: {0: A, 2: B}}.
+func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type) []entry {
+	if !strictyaml.HasKey(n, "polls") {
+		return []entry{{0, 1, readAnswer(r, n, key, t, 0)}}
 	}
-	var of struct {
-		Polls *yaml.Node `yaml:"polls"`
-	}
-	r.decode(n, key, reflect.ValueOf(&of).Elem())
+	var of struct{ Polls *yaml.Node }
+	r.Decode(n, key, &of)
 	key += ".polls"
-	if !r.isMapping(of.Polls, key, "a mapping of polls to answers") {
+	if !r.IsMapping(of.Polls, key, "a mapping of polls to answers") {
 		return []entry{{}}
 	}
 	var list []entry
-	for name, value := range pairs(of.Polls) {
+	for name, value := range strictyaml.Pairs(of.Polls) {
 		at := key + "." + name.Value
 		poll, nth, ok := parsePoll(name.Value)
+		r.Check(name, at, poll)
 		last := len(list) - 1
-		r.checkLater(name, at, poll)
 		switch {
 		case !ok:
-			r.fail(name, at, "is no poll; expected one such as 2, or 2.2 for a second answer")
+			r.Fail(name, at, "is no poll; expected one such as 2, or 2.2 for a second answer")
 		case last >= 0 && (poll < list[last].poll || poll == list[last].poll && nth <= list[last].nth):
-			r.fail(name, at, "is not after the poll before it")
+			r.Fail(name, at, "is not after the poll before it")
 		}
-		list = append(list, entry{poll, nth, r.answer(value, at, t, poll)})
+		list = append(list, entry{poll, nth, readAnswer(r, value, at, t, poll)})
 	}
 	if len(list) == 0 {
-		r.fail(n, key, "is empty; expected a mapping of polls to answers")
+		r.Fail(n, key, "is empty; expected a mapping of polls to answers")
 		return []entry{{}}
 	}
 	return list
@@ -163,39 +181,35 @@ func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 	return pollNumber(number), nth, err == nil && nth > 1
 }
 
-// answer reads a value, an error, or what comes late, of a call in a poll.
-func (r *reader) answer(n *yaml.Node, key string, t reflect.Type, poll pollNumber) answer {
+// readAnswer reads a value, an error, or what comes late, of a call in a poll.
+func readAnswer(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type, poll pollNumber) answer {
 	switch {
-	case hasKey(n, "error"):
-		var of struct {
-			Error code `yaml:"error"`
-		}
-		r.decode(n, key, reflect.ValueOf(&of).Elem())
+	case strictyaml.HasKey(n, "error"):
+		var of struct{ Error code }
+		r.Decode(n, key, &of)
 		return answer{ret: nvml.Return(of.Error), until: poll}
-	case !hasKey(n, "hangs"):
-		value := reflect.New(t).Elem()
-		r.decode(n, key, value)
-		return answer{value: value.Interface(), until: poll}
-	case !hasKey(n, "then"):
-		var of struct {
-			Hangs *yaml.Node `yaml:"hangs"`
-		}
-		r.decode(n, key, reflect.ValueOf(&of).Elem())
+	case !strictyaml.HasKey(n, "hangs"):
+		value := reflect.New(t)
+		r.Decode(n, key, value.Interface())
+		return answer{value: value.Elem().Interface(), until: poll}
+	case !strictyaml.HasKey(n, "then"):
+		var of struct{ Hangs *yaml.Node }
+		r.Decode(n, key, &of)
 		if of.Hangs.Value != "ever" {
-			r.fail(of.Hangs, key+".hangs", "is %s; expected ever, or a poll with {then: ANSWER} beside it", kindOf(of.Hangs))
+			r.Expected(of.Hangs, key+".hangs", "ever, or a poll with {then: ANSWER} beside it")
 		}
 		return answer{until: never}
 	}
 	var of struct {
-		Hangs pollNumber `yaml:"hangs"`
-		Then  *yaml.Node `yaml:"then"`
+		Hangs pollNumber
+		Then  *yaml.Node
 	}
-	r.decode(n, key, reflect.ValueOf(&of).Elem())
-	if hasKey(of.Then, "hangs") {
-		r.fail(of.Then, key+".then", "hangs again; expected what the driver answered then")
+	r.Decode(n, key, &of)
+	if strictyaml.HasKey(of.Then, "hangs") {
+		r.Fail(of.Then, key+".then", "hangs again; expected what the driver answered then")
 		return answer{}
 	}
-	late := r.answer(of.Then, key+".then", t, poll)
+	late := readAnswer(r, of.Then, key+".then", t, poll)
 	late.until = of.Hangs
 	return late
 }

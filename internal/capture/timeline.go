@@ -53,13 +53,13 @@ type entity struct {
 }
 
 // entityIn returns the entity at a key, a new one if there is none yet.
-func entityIn[K comparable](t *timeline, all map[K]answers, at K) entity {
+func entityIn[K comparable, A ~map[string]*series](t *timeline, all map[K]A, at K) entity {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if all[at] == nil {
-		all[at] = answers{}
+		all[at] = A{}
 	}
-	return entity{t, all[at]}
+	return entity{t, answers(all[at])}
 }
 
 // query makes a call of the driver and records the answer, or answers as recorded without making it.
@@ -79,6 +79,12 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 		a.value = value
 	}
 	return value, ret
+}
+
+// queryCode makes or replays a call that returns a code and nothing else that is recorded.
+func queryCode(e entity, call string, f func() nvml.Return) nvml.Return {
+	_, ret := query(e, call, func() (none, nvml.Return) { return none{}, f() })
+	return ret
 }
 
 // begin records a call that has no answer yet.

@@ -13,7 +13,7 @@ import (
 func main() {
 	if err := run("."); err != nil {
 		fmt.Fprintln(os.Stderr, "seamgen:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // the main function of a program
 	}
 }
 

@@ -141,7 +141,7 @@ func writeRecorded(w *bytes.Buffer, r receiver, m method) {
 	passed := fmt.Sprintf("%s.%s(%s)", r.driver, m.name, names(m.params))
 	switch len(m.results) {
 	case 0:
-		fmt.Fprintf(w, "\t_, ret = query(%s.entity, %s, func() (none, nvml.Return) { return none{}, %s })\n\treturn ret\n", r.name, call, passed)
+		fmt.Fprintf(w, "\treturn queryCode(%s.entity, %s, func() nvml.Return { return %s })\n", r.name, call, passed)
 	case 1:
 		fmt.Fprintf(w, "\treturn query(%s.entity, %s, func() (%s, nvml.Return) { return %s })\n", r.name, call, m.results[0].typ, passed)
 	default:
