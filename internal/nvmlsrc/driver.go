@@ -6,8 +6,9 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 // The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what nvml.h
 // says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
-// through internal/sim/nvmlface. The recorder of internal/capture and the fakes of this package's tests are generated from
-// it, but for the methods that deal in handles.
+// through internal/sim/nvmlface. Methods of the adapter, of the recorder in internal/capture and of the fakes of this
+// package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter those of
+// functions that NVML has in versions, are written by hand.
 
 // Library is NVML as a whole. A Library may also have a method LoadError() error, which says why Init found no library.
 type Library interface {

@@ -1,5 +1,6 @@
 // Command seamgen writes the methods of the driver seam that pass a call on and do nothing else about it: those of the
-// recorder in internal/capture, and those of this module's fakes of a driver. The interfaces of driver.go are its table.
+// binding of go-nvml, of the recorder in internal/capture, and of the fakes of a driver in tests. The interfaces of
+// driver.go are its table.
 //
 // A method that is written by hand stays so, and one that gives out or takes handles always has to be.
 package main
@@ -42,7 +43,7 @@ func generate(dir string) (map[string][]byte, error) {
 		return nil, err
 	}
 	files := map[string][]byte{}
-	for _, o := range outputs(constants) {
+	for _, o := range append(outputs(constants), testOutputs()...) {
 		text, err := o.write(dir, seam)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", o.file, err)

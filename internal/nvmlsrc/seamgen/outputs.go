@@ -26,7 +26,8 @@ type receiver struct {
 	typ    string // a pointer or not
 	iface  string
 	driver string // the expression for what the call is passed on to
-	note   string // the expression or the word that a fake notes the call with
+	note   string // how the call is noted by a fake, or the library of the binding
+	embeds string // the type in it that has the methods of an Entity
 }
 
 // typeMethods are the methods generated for one type.
@@ -35,9 +36,25 @@ type typeMethods struct {
 	methods []method
 }
 
+// What generated files import.
+const (
+	nvml = `"github.com/NVIDIA/go-nvml/pkg/nvml"`
+	seam = `"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"`
+)
+
+// outputs are the files that belong to the program.
 func outputs(constants []constant) []output {
-	const nvml, seam = `"github.com/NVIDIA/go-nvml/pkg/nvml"`, `"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"`
 	return []output{
+		{
+			file: "binding_generated.go", pkg: "nvmlsrc", imports: []string{nvml},
+			types: []receiver{
+				{name: "l", typ: "*library", iface: "Library", driver: "l.nvml", note: "l"},
+				{name: "e", typ: "entity", iface: "Entity", driver: "e.dev", note: "e.lib"},
+				{name: "d", typ: "device", iface: "Device", driver: "d.dev", note: "d.lib", embeds: "entity"},
+				{name: "m", typ: "migDevice", iface: "MIGDevice", driver: "m.dev", note: "m.lib", embeds: "entity"},
+			},
+			method: writeBound,
+		},
 		{
 			file: "../capture/seam_generated.go", pkg: "capture", imports: []string{`"reflect"`, "", nvml, "", seam},
 			types: []receiver{
@@ -48,6 +65,21 @@ func outputs(constants []constant) []output {
 			},
 			method: writeRecorded,
 			before: func(w *bytes.Buffer, made []typeMethods) error { return writeCalls(w, made, constants) },
+		},
+	}
+}
+
+// testOutputs are the fakes of this module's tests.
+func testOutputs() []output {
+	return []output{
+		{
+			file: "noise_generated_test.go", pkg: "nvmlsrc_test", imports: []string{nvml},
+			types: []receiver{
+				{name: "n", typ: "noise", iface: "Library"},
+				{name: "n", typ: "noise", iface: "Device"},
+				{name: "n", typ: "noise", iface: "MIGDevice"},
+			},
+			method: writeNoisy,
 		},
 		{
 			file: "spy_generated_test.go", pkg: "nvmlsrc_test", imports: []string{nvml, "", seam},
@@ -79,7 +111,7 @@ func outputs(constants []constant) []output {
 }
 
 // write makes the file: a method for each of an interface that is not written by hand.
-func (o output) write(dir string, s *seam) ([]byte, error) {
+func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 	known, err := handwritten(filepath.Join(dir, filepath.Dir(o.file)), strings.HasSuffix(o.file, "_test.go"))
 	if err != nil {
 		return nil, err
@@ -91,8 +123,11 @@ func (o output) write(dir string, s *seam) ([]byte, error) {
 			return nil, err
 		}
 		methods = slices.DeleteFunc(methods, func(m method) bool {
-			return m.handles || known[strings.TrimPrefix(r.typ, "*")+"."+m.name]
+			return m.handles || known[strings.TrimPrefix(r.typ, "*")+"."+m.name] || known[r.embeds+"."+m.name]
 		})
+		for _, m := range methods {
+			known[strings.TrimPrefix(r.typ, "*")+"."+m.name] = true
+		}
 		made = append(made, typeMethods{r, methods})
 	}
 	var w bytes.Buffer
@@ -110,7 +145,24 @@ func (o output) write(dir string, s *seam) ([]byte, error) {
 			w.WriteString("}\n")
 		}
 	}
-	return format.Source(w.Bytes())
+	text := w.Bytes()
+	if o.pkg == "nvmlsrc" {
+		text = bytes.ReplaceAll(text, []byte("nvmlsrc."), nil)
+	}
+	return format.Source(text)
+}
+
+// writeBound: go-nvml has a method of the same name for a function that is not there in versions.
+func writeBound(w *bytes.Buffer, r receiver, m method) {
+	missing := names(slices.Concat(m.results, []variable{{name: "nvml.ERROR_FUNCTION_NOT_FOUND"}}))
+	fmt.Fprintf(w, "\tif !%s.has(%q) {\n\t\treturn %s\n\t}\n", r.note, nvmlName(r.iface, m.name), missing)
+	fmt.Fprintf(w, "\treturn %s.%s(%s)\n", r.driver, m.name, names(m.params))
+}
+
+// writeNoisy: any value, with any code.
+func writeNoisy(w *bytes.Buffer, r receiver, m method) {
+	values := joined(m.results, func(v variable) string { return fmt.Sprintf("random[%s](%s), ", v.typ, r.name) })
+	fmt.Fprintf(w, "\treturn %s%s.ret()\n", strings.ReplaceAll(values, ", , ", ", "), r.name)
 }
 
 // writeSpied: the call is counted by its name, and may be made to fail.

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// seam is what driver.go declares: interfaces by name, and the names of all its types.
-type seam struct {
+// seamTypes is what driver.go declares: interfaces by name, and the names of all its types.
+type seamTypes struct {
 	interfaces map[string]*ast.InterfaceType
 	types      map[string]bool
 }
@@ -30,12 +30,12 @@ type method struct {
 // variable is a parameter or a result. Every one has a name, made up if driver.go gives none.
 type variable struct{ name, typ string }
 
-func parseSeam(path string) (*seam, error) {
+func parseSeam(path string) (*seamTypes, error) {
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	s := &seam{interfaces: map[string]*ast.InterfaceType{}, types: map[string]bool{}}
+	s := &seamTypes{interfaces: map[string]*ast.InterfaceType{}, types: map[string]bool{}}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if t, ok := n.(*ast.TypeSpec); ok {
 			s.types[t.Name.Name] = true
@@ -50,7 +50,7 @@ func parseSeam(path string) (*seam, error) {
 
 // methods lists those of an interface in the order of driver.go, with those of the Entity in it; another embedded
 // interface has receivers of its own. Types are written as by a package that imports the seam.
-func (s *seam) methods(name string) ([]method, error) {
+func (s *seamTypes) methods(name string) ([]method, error) {
 	i := s.interfaces[name]
 	if i == nil {
 		return nil, fmt.Errorf("driver.go has no interface %s", name)
@@ -83,7 +83,7 @@ func (s *seam) methods(name string) ([]method, error) {
 	return list, nil
 }
 
-func (s *seam) hasHandles(f *ast.FuncType) bool {
+func (s *seamTypes) hasHandles(f *ast.FuncType) bool {
 	found := false
 	ast.Inspect(f, func(n ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok && s.interfaces[id.Name] != nil {
@@ -95,7 +95,7 @@ func (s *seam) hasHandles(f *ast.FuncType) bool {
 }
 
 // variables flattens a list of fields; those without a name are called by a prefix and their place.
-func (s *seam) variables(fields *ast.FieldList, prefix string) []variable {
+func (s *seamTypes) variables(fields *ast.FieldList, prefix string) []variable {
 	var list []variable
 	for _, field := range fields.List {
 		typ := s.typeText(field.Type)
@@ -110,7 +110,7 @@ func (s *seam) variables(fields *ast.FieldList, prefix string) []variable {
 }
 
 // typeText writes a type, the seam's own with their package.
-func (s *seam) typeText(e ast.Expr) string {
+func (s *seamTypes) typeText(e ast.Expr) string {
 	switch t := e.(type) {
 	case *ast.Ident:
 		if s.types[t.Name] {
