@@ -39,6 +39,7 @@ func generatedDeviceCalls() []callType {
 		{"nvmlDeviceGetEnforcedPowerLimit", nil, reflect.TypeFor[uint32]()},
 		{"nvmlDeviceGetTotalEnergyConsumption", nil, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetTemperature", nil, reflect.TypeFor[int]()},
+		{"nvmlDeviceGetTemperatureThreshold", []names{temperatureThresholdsNames}, reflect.TypeFor[uint32]()},
 		{"nvmlDeviceGetClockInfo", []names{clockTypeNames}, reflect.TypeFor[uint32]()},
 		{"nvmlDeviceGetCurrentClocksEventReasons", nil, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetPerformanceState", nil, reflect.TypeFor[nvml.Pstates]()},
@@ -737,6 +738,14 @@ const eventNames names = " " +
 	"16384:GPU_UNAVAILABLE_ERROR " +
 	"32768:GPU_RECOVERY_ACTION "
 
+// temperatureThresholdsNames names nvml.TemperatureThresholds.
+const temperatureThresholdsNames names = " " +
+	"0:SHUTDOWN " +
+	"1:SLOWDOWN " +
+	"4:ACOUSTIC_MIN " +
+	"5:ACOUSTIC_CURR " +
+	"7:GPS_CURR "
+
 // clockTypeNames names nvml.ClockType.
 const clockTypeNames names = " " +
 	"0:GRAPHICS " +
@@ -847,6 +856,10 @@ func (d *device) GetTotalEnergyConsumption() (v0 uint64, ret nvml.Return) {
 
 func (d *device) GetTemperature() (v0 int, ret nvml.Return) {
 	return query(d.entity, "nvmlDeviceGetTemperature", func() (int, nvml.Return) { return d.driver.GetTemperature() })
+}
+
+func (d *device) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v0 uint32, ret nvml.Return) {
+	return query(d.entity, callOf("nvmlDeviceGetTemperatureThreshold", temperatureThresholdsNames.name(uint64(a0))), func() (uint32, nvml.Return) { return d.driver.GetTemperatureThreshold(a0) })
 }
 
 func (d *device) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {

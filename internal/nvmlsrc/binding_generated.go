@@ -111,6 +111,13 @@ func (d device) GetTotalEnergyConsumption() (v0 uint64, ret nvml.Return) {
 	return d.dev.GetTotalEnergyConsumption()
 }
 
+func (d device) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v0 uint32, ret nvml.Return) {
+	if !d.lib.has("nvmlDeviceGetTemperatureThreshold") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return d.dev.GetTemperatureThreshold(a0)
+}
+
 func (d device) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetClockInfo") {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND

@@ -118,6 +118,11 @@ func (d countedDevice) GetTemperature() (v0 int, ret nvml.Return) {
 	return d.Device.GetTemperature()
 }
 
+func (d countedDevice) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v0 uint32, ret nvml.Return) {
+	d.calls.note(d.name, "nvmlDeviceGetTemperatureThreshold", a0)
+	return d.Device.GetTemperatureThreshold(a0)
+}
+
 func (d countedDevice) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetClockInfo", a0)
 	return d.Device.GetClockInfo(a0)

@@ -83,7 +83,8 @@ type Device interface {
 	GetPowerUsage() (uint32, nvml.Return)         // mW
 	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
 	GetTotalEnergyConsumption() (uint64, nvml.Return)
-	GetTemperature() (int, nvml.Return) // of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	GetTemperature() (int, nvml.Return)                                       // of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
 	GetPerformanceState() (nvml.Pstates, nvml.Return)
