@@ -22,8 +22,8 @@ type callType struct {
 // none is the answer of a call that returns a code and nothing else.
 type none struct{}
 
-// nodeCalls, gpuCalls, migCalls and instanceCalls list the calls of each kind of entity. Those whose methods are generated
-// are generated, too.
+// nodeCalls, gpuCalls and migCalls list the calls of each kind of entity. Those whose methods are generated are generated,
+// too; a GPU instance has no others.
 func nodeCalls() []callType {
 	return append(generatedLibraryCalls(),
 		returns[handleCount]("nvmlDeviceGetCount"),
@@ -46,8 +46,6 @@ func gpuCalls() []callType {
 }
 
 func migCalls() []callType { return append(generatedMIGDeviceCalls(), profiledCalls()...) }
-
-func instanceCalls() []callType { return generatedGPUInstanceCalls() }
 
 func profiledCalls() []callType {
 	return []callType{

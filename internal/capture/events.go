@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"context"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -10,9 +11,9 @@ import (
 
 // eventQueue is how far a replay has delivered its events. The timeline's mu guards it.
 type eventQueue struct {
-	next   int // the first event that is not delivered
-	sets   map[*eventSet]bool
+	next   int  // the first event that is not delivered
 	failed bool // a failure was delivered and no set has been waited on since
+	sets   map[*eventSet]bool
 }
 
 // due returns the event that a replay has to deliver now, nil if there is none. The caller holds the timeline's mu.
@@ -108,9 +109,9 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsrc.Event, nvml.Return) {
 		t.wake()
 		return true
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	t.waitUntil(timer.C, arrived)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	t.waitUntil(ctx, arrived)
 	t.mu.Lock()
 	ended := s.freed || t.closed
 	t.mu.Unlock()

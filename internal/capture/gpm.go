@@ -16,9 +16,6 @@ type gpmSample struct {
 	window string // the GPU instance of it, or the entity as a whole, as it is written; empty before that
 }
 
-// wholeEntity is no GPU instance.
-const wholeEntity = nvmlsrc.NoInstance
-
 func (s *gpmSample) Free() nvml.Return {
 	if s.driver == nil {
 		return nvml.SUCCESS
@@ -73,11 +70,11 @@ func sampleOf(e entity, call string, instance uint64, into nvmlsrc.GPMSample, ta
 }
 
 func (d *device) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
-	return sampleOf(d.entity, "nvmlGpmSampleGet", wholeEntity, into, func(s nvmlsrc.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
+	return sampleOf(d.entity, "nvmlGpmSampleGet", nvmlsrc.NoInstance, into, func(s nvmlsrc.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
 }
 
 func (m migDevice) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
-	return sampleOf(m.entity, "nvmlGpmSampleGet", wholeEntity, into, func(s nvmlsrc.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
+	return sampleOf(m.entity, "nvmlGpmSampleGet", nvmlsrc.NoInstance, into, func(s nvmlsrc.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
 }
 
 func (d *device) GpmMigSampleGet(instance int, into nvmlsrc.GPMSample) nvml.Return {

@@ -25,9 +25,9 @@ type library struct {
 
 // newLibrary returns a library over a recording, which it owns from then on.
 func newLibrary(rec *Recording, driver nvmlsrc.Library) *library {
+	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
 	l := &library{
-		entity: entity{newTimeline(driver == nil), answers(rec.Recorded.Node)}, driver: driver, rec: rec,
-		events: &eventQueue{sets: map[*eventSet]bool{}},
+		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec, events: &eventQueue{sets: map[*eventSet]bool{}},
 	}
 	for name, g := range rec.Recorded.GPUs {
 		l.devices = append(l.devices, l.newDevice(name, g))
@@ -94,7 +94,7 @@ func (l *library) deviceOf(h nvmlsrc.Device, index int) *device {
 	for n := 2; gpus[name] != nil; n++ { // another GPU, or handle, at the same index
 		name = gpuName(fmt.Sprintf("gpu%d.%d", index, n))
 	}
-	gpus[name] = newGPURecord()
+	gpus[name] = &gpuRecord{gpuAnswers{}, map[int]migAnswers{}, map[slot]instanceAnswers{}}
 	d := l.newDevice(name, gpus[name])
 	d.driver = h
 	l.devices = append(l.devices, d)

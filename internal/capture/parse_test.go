@@ -15,7 +15,7 @@ const goodFile = `version: 1
 node: {hostname: a, kubernetes: false}
 recorded:
   by: mig-exporter
-  start: "2026-01-01T00:00:00Z"
+  start: 2026-01-01T00:00:00Z
   polls: [0s, 1s, 2.5s]
   pseudonyms: true
   node:
@@ -67,8 +67,8 @@ func badFiles() []badFile {
 		{", kubernetes: false", "", "f.yaml:2: node.kubernetes: is missing"},
 		{"by: mig-exporter", "bye: mig-exporter", "f.yaml:4: recorded.bye: is not known here"},
 		{"by: mig-exporter", "by: mig-exporter\n  by: b", "f.yaml:5: recorded.by: stands here twice"},
-		{`"2026-01-01T00:00:00Z"`, "yesterday", "f.yaml:5: recorded.start: is \"yesterday\"; expected a time such as"},
-		{`"2026-01-01T00:00:00Z"`, "[]", "f.yaml:5: recorded.start: is a list; expected a time such as"},
+		{"2026-01-01T00:00:00Z", "yesterday", "f.yaml:5: recorded.start: is \"yesterday\"; expected a time such as"},
+		{"2026-01-01T00:00:00Z", "[]", "f.yaml:5: recorded.start: is a list; expected a time such as"},
 		{"[0s, 1s, 2.5s]", "[0s, 1, 2.5s]", "f.yaml:6: recorded.polls[1]: is \"1\"; expected text"},
 		{"[0s, 1s, 2.5s]", "[0s, 1x, 2.5s]", "f.yaml:6: recorded.polls[1]: is \"1x\"; expected a duration"},
 		{"[0s, 1s, 2.5s]", "[1s, 2s, 2.5s]", "f.yaml:6: recorded.polls: is a list; expected the times of one poll or more, the first 0s"},

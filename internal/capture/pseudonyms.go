@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -93,22 +92,19 @@ func (a gpuAnswers) texts(call string) []string {
 	return list
 }
 
-// copyPIDs puts a copy in the place of an answer that has process ids, and returns them.
+// copyPIDs puts a copy in the place of an answer that is a list of what has a process id, and returns the ids.
 func (a *answer) copyPIDs() []*uint32 {
+	list := reflect.ValueOf(a.value)
+	if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	list = reflect.AppendSlice(reflect.MakeSlice(list.Type(), 0, list.Len()), list)
+	a.value = list.Interface()
 	var pids []*uint32
-	switch list := a.value.(type) {
-	case []nvml.ProcessInfo:
-		list = slices.Clone(list)
-		for i := range list {
-			pids = append(pids, &list[i].Pid)
+	for i := range list.Len() {
+		if pid := list.Index(i).FieldByName("Pid"); pid.IsValid() {
+			pids = append(pids, pid.Addr().Interface().(*uint32))
 		}
-		a.value = list
-	case []nvml.ProcessUtilizationSample:
-		list = slices.Clone(list)
-		for i := range list {
-			pids = append(pids, &list[i].Pid)
-		}
-		a.value = list
 	}
 	return pids
 }

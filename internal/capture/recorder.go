@@ -13,7 +13,7 @@ type Recorder struct{ lib *library }
 // NewRecorder puts a recorder in front of a driver. The first poll is at a time.
 func NewRecorder(driver nvmlsrc.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
-		Start: timestamp{start.Round(0).UTC()}, Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
+		Start: start.Round(0).UTC(), Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
 	}}
 	return &Recorder{newLibrary(rec, driver)}
 }
@@ -33,7 +33,7 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.between = false
-	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start.Time).Round(time.Millisecond)) // the wall clock, which may be set back
+	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond)) // the wall clock, which may be set back
 	return err
 }
 

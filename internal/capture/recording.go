@@ -26,7 +26,7 @@ type nodeInfo struct {
 
 type recorded struct {
 	By    string    `yaml:"by"`    // the program that made it
-	Start timestamp `yaml:"start"` // of the first poll
+	Start time.Time `yaml:"start"` // of the first poll
 	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
 	// been set back.
 	Polls      pollTimes              `yaml:"polls,flow"`
@@ -59,10 +59,6 @@ type event struct {
 	ComputeInstanceID uint32    `yaml:"compute_instance_id"`
 }
 
-func newGPURecord() *gpuRecord {
-	return &gpuRecord{Answers: gpuAnswers{}, MIGDevices: map[int]migAnswers{}, GPUInstances: map[slot]instanceAnswers{}}
-}
-
 // clone copies the recording but for the values of its answers, which are never modified.
 func (r *Recording) clone() *Recording {
 	out := *r
@@ -70,17 +66,17 @@ func (r *Recording) clone() *Recording {
 	out.Recorded.Events = slices.Clone(r.Recorded.Events)
 	out.Recorded.GPUs = make(map[gpuName]*gpuRecord, len(r.Recorded.GPUs))
 	for name, g := range r.Recorded.GPUs {
-		copied := newGPURecord()
-		copied.Answers = cloneSeries(g.Answers)
-		for index, a := range g.MIGDevices {
-			copied.MIGDevices[index] = cloneSeries(a)
-		}
-		for at, a := range g.GPUInstances {
-			copied.GPUInstances[at] = cloneSeries(a)
-		}
-		out.Recorded.GPUs[name] = copied
+		out.Recorded.GPUs[name] = &gpuRecord{cloneSeries(g.Answers), cloneAll(g.MIGDevices), cloneAll(g.GPUInstances)}
 	}
 	return &out
+}
+
+func cloneAll[K comparable, A ~map[string]*series](all map[K]A) map[K]A {
+	out := make(map[K]A, len(all))
+	for at, a := range all {
+		out[at] = cloneSeries(a)
+	}
+	return out
 }
 
 func cloneSeries[A ~map[string]*series](a A) A {
@@ -97,27 +93,21 @@ const head = `# What the NVIDIA driver of one node answered, call by call, writt
 #
 # In it: models, versions, PCI addresses, MIG layout, readings, events, the memory of processes, and every error of the driver.
 # Not in it: names or command lines of processes, pods, users, files; nothing that the driver was not asked for metrics.
-# %s
+# UUIDs, serial numbers, process ids and the host's name are %s.
 #
 # An answer is a value, ok, or {error: NVML's code}. {polls: {0: A, 2: B}} is A from the first poll on and B from the third
 # (2.2: what the second call in that poll got). {hangs: 3, then: A}: the call returned in the fourth poll, {hangs: ever}: not
 # while this was recorded.
 `
 
-// What the head says of identities.
-const (
-	pseudonymsNotice = "UUIDs, serial numbers, process ids and the host's name are replaced by pseudonyms, the same throughout the file."
-	keptNotice       = "UUIDs, serial numbers, process ids and the host's name are THE NODE'S OWN (--capture.keep-identities)."
-)
-
 // Bytes is the recording as a scenario file. The same recording gives the same bytes.
 func (r *Recording) Bytes() ([]byte, error) {
-	notice := keptNotice
+	identities := "THE NODE'S OWN (--capture.keep-identities)"
 	if r.Recorded.Pseudonyms {
-		notice = pseudonymsNotice
+		identities = "replaced by pseudonyms, the same throughout the file"
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, head, notice)
+	fmt.Fprintf(&out, head, identities)
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(r); err != nil {
@@ -128,6 +118,3 @@ func (r *Recording) Bytes() ([]byte, error) {
 	}
 	return out.Bytes(), nil
 }
-
-// timestamp is a time that is written as text.
-type timestamp struct{ time.Time }

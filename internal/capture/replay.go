@@ -72,10 +72,7 @@ const settleTimeout = 5 * time.Second
 func (r *Replay) Settle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()
-	ended := make(chan time.Time)
-	stop := context.AfterFunc(ctx, func() { close(ended) })
-	defer stop()
-	r.lib.time.waitUntil(ended, r.lib.settled)
+	r.lib.time.waitUntil(ctx, r.lib.settled)
 }
 
 // Close ends every call that hangs.

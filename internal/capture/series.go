@@ -31,7 +31,7 @@ func (a *migAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 	*a = readSeries(r, n, key, migCalls())
 }
 func (a *instanceAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
-	*a = readSeries(r, n, key, instanceCalls())
+	*a = readSeries(r, n, key, generatedGPUInstanceCalls())
 }
 
 // series is every answer to one call, in the order of calling.
@@ -146,9 +146,6 @@ func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type)
 	var of struct{ Polls *yaml.Node }
 	r.Decode(n, key, &of)
 	key += ".polls"
-	if !r.IsMapping(of.Polls, key, "a mapping of polls to answers") {
-		return []entry{{}}
-	}
 	var list []entry
 	for name, value := range strictyaml.Pairs(of.Polls) {
 		at := key + "." + name.Value
@@ -164,7 +161,7 @@ func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type)
 		list = append(list, entry{poll, nth, readAnswer(r, value, at, t, poll)})
 	}
 	if len(list) == 0 {
-		r.Fail(n, key, "is empty; expected a mapping of polls to answers")
+		r.Expected(of.Polls, key, "a mapping of one poll or more to answers")
 		return []entry{{}}
 	}
 	return list

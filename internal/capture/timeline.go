@@ -1,8 +1,8 @@
 package capture
 
 import (
+	"context"
 	"sync"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -17,19 +17,15 @@ type timeline struct {
 	changed chan struct{} // closed and replaced when any of this changes, and by the queue of events
 }
 
-func newTimeline(replays bool) *timeline {
-	return &timeline{replays: replays, changed: make(chan struct{})}
-}
-
 // wake makes all waiters check their conditions again. The caller holds mu.
 func (t *timeline) wake() {
 	close(t.changed)
 	t.changed = make(chan struct{})
 }
 
-// waitUntil blocks until a condition holds, which is checked with mu held. It returns false if the timeout has passed or
-// the timeline was closed first. A nil timeout is none.
-func (t *timeline) waitUntil(timeout <-chan time.Time, holds func() bool) bool {
+// waitUntil blocks until a condition holds, which is checked with mu held. It returns false if the context has ended or
+// the timeline was closed first.
+func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	for {
 		t.mu.Lock()
 		ok := holds() // it may wake others, and with them itself: what to wait for is read after it
@@ -40,7 +36,7 @@ func (t *timeline) waitUntil(timeout <-chan time.Time, holds func() bool) bool {
 		}
 		select {
 		case <-changed:
-		case <-timeout:
+		case <-ctx.Done():
 			return false
 		}
 	}
@@ -113,7 +109,7 @@ func (e entity) replay(call string) answer {
 	poll := e.time.poll
 	a := s.at(poll, s.next(poll))
 	e.time.mu.Unlock()
-	if !e.time.waitUntil(nil, func() bool { return a.until != never && e.time.poll >= a.until }) {
+	if !e.time.waitUntil(context.Background(), func() bool { return a.until != never && e.time.poll >= a.until }) {
 		return answer{ret: nvml.ERROR_UNINITIALIZED}
 	}
 	return a

@@ -29,9 +29,9 @@ type Decoder interface {
 
 // Checked is a value that is not valid merely because of its type.
 type Checked interface {
-	// Expected returns what a valid value would be, nothing if it is one. It is called after everything has been read into
-	// root, which is what Decode was called with.
-	Expected(root any) string
+	// Valid reports whether the value is valid, and what was expected if not. It is called after everything has been read
+	// into root, which is what Decode was called with.
+	Valid(root any) (valid bool, expected string)
 }
 
 // Fail reports what is wrong with a node.
@@ -47,7 +47,7 @@ func (r *Reader) Expected(n *yaml.Node, key, format string, args ...any) {
 // Check checks a value of a node after everything has been read.
 func (r *Reader) Check(n *yaml.Node, key string, v Checked) {
 	r.checks = append(r.checks, func() {
-		if expected := v.Expected(r.root); expected != "" {
+		if valid, expected := v.Valid(r.root); !valid {
 			r.Expected(n, key, "%s", expected)
 		}
 	})
@@ -69,6 +69,11 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		d, err := time.ParseDuration(r.text(n, key))
 		if *into = d; err != nil && len(r.errs) == errs {
 			r.Expected(n, key, "a duration such as 1.5s")
+		}
+	case *time.Time:
+		at, err := time.Parse(time.RFC3339Nano, n.Value)
+		if *into = at.UTC(); err != nil || n.Kind != yaml.ScalarNode {
+			r.Expected(n, key, "a time such as 2026-01-31T12:00:00Z")
 		}
 	case encoding.TextUnmarshaler:
 		text := n.Value
@@ -272,21 +277,19 @@ func (r *Reader) IsMapping(n *yaml.Node, key, expected string) bool {
 	return n.Kind == yaml.MappingNode
 }
 
-// Pairs iterates over the keys of a mapping and what stands there.
+// Pairs iterates over the keys of a mapping and what stands there; another node has none.
 func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		for i := 0; i+1 < len(n.Content) && yield(n.Content[i], n.Content[i+1]); i += 2 {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content) && yield(n.Content[i], n.Content[i+1]); i += 2 {
 		}
 	}
 }
 
 // HasKey reports whether a node is a mapping with a key.
 func HasKey(n *yaml.Node, key string) bool {
-	if n.Kind == yaml.MappingNode {
-		for name := range Pairs(n) {
-			if name.Kind == yaml.ScalarNode && name.Value == key {
-				return true
-			}
+	for name := range Pairs(n) {
+		if name.Kind == yaml.ScalarNode && name.Value == key {
+			return true
 		}
 	}
 	return false

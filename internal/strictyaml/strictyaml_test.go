@@ -18,6 +18,7 @@ import (
 type document struct {
 	Name     string
 	Wait     time.Duration `yaml:"wait_for"`
+	Start    time.Time
 	Ratio    float64
 	Count    uint8
 	Offset   int16
@@ -35,11 +36,8 @@ type small struct{ MemorySizeMB uint64 }
 
 type even int
 
-func (e even) Expected(root any) string {
-	if e%2 == 0 && len(root.(*document).Name) > 0 {
-		return ""
-	}
-	return "an even number, and a name"
+func (e even) Valid(root any) (valid bool, expected string) {
+	return e%2 == 0 && len(root.(*document).Name) > 0, "an even number, and a name"
 }
 
 const good = `name: "580"
@@ -54,6 +52,7 @@ c_name: abcd
 raw: 0aff
 rest: {anything: 1}
 limit: 4
+start: 2026-01-01T01:00:00.5+01:00
 `
 
 func TestDecode(t *testing.T) {
@@ -71,6 +70,7 @@ func TestDecode(t *testing.T) {
 	want := document{
 		Name: "580", Wait: 1500 * time.Millisecond, Count: 255, Offset: -3, Enabled: true,
 		List: []small{{1}, {1<<64 - 1}}, ByIndex: map[int]*small{7: {2}},
+		Start: time.Date(2026, time.January, 1, 0, 0, 0, 5e8, time.UTC),
 		CName: [4]int8{'a', 'b', 'c', 'd'}, Raw: [2]uint8{10, 255}, Limit: 4,
 	}
 	if !reflect.DeepEqual(d, want) {
@@ -99,8 +99,10 @@ func TestMistakes(t *testing.T) {
 		{"limit: 4\n", "", "f.yaml:1: limit: is missing"},
 		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is \"1\"; expected text (in quotes if it looks like something else)\nf.yaml:2: name: is \"2\""},
 		{"limit: 4", "limit: [", "f.yaml:"},
+		{"2026-01-01T01", "2026-13-01T01", `f.yaml:13: start: is "2026-13-01T01:00:00.5+01:00"; expected a time such as`},
+		{"2026-01-01T01:00:00.5+01:00", "[]", "f.yaml:13: start: is a list; expected a time such as"},
 		{good, "", "f.yaml:1: is empty"},
-		{"limit: 4\n", "limit: 4\n---\na: b\n", "f.yaml:13: a second document"},
+		{"+01:00\n", "+01:00\n---\na: b\n", "f.yaml:14: a second document"},
 	} {
 		err := strictyaml.Decode("f.yaml", []byte(strings.Replace(good, c.old, c.new, 1)), &document{})
 		var mistake *strictyaml.Error
