@@ -260,7 +260,7 @@ func TestReplaysEvents(t *testing.T) {
 	_, _ = set.Wait(1000)
 	next(t, rec, start().Add(2*time.Second))
 	fake.events <- xid
-	_, _ = set.Wait(1000) // after the last poll: nobody has seen it
+	_, _ = set.Wait(1000) // after the last poll: it is not recorded
 
 	replay := NewReplay(rewritten(t, rec.Recording("", "")), true)
 	d = firstGPU(t, replay.Library())

@@ -2,7 +2,7 @@ package gpu
 
 import "time"
 
-// Memory is framebuffer memory in bytes: a whole board's, or a GPU instance's own.
+// Memory is framebuffer memory in bytes: a whole GPU's, or a GPU instance's own.
 type Memory struct {
 	Total    Opt[uint64] `json:"totalBytes,omitzero"`
 	Used     Opt[uint64] `json:"usedBytes,omitzero"`
@@ -46,7 +46,7 @@ type TemperatureThreshold struct {
 	Celsius float64
 }
 
-// Fan is the speed that one fan of a board is told to turn at, of the one that is as loud as the product may be. It can be above 1.
+// Fan is the speed that one fan of a GPU is told to turn at, of the one that is as loud as the product may be. It can be above 1.
 type Fan struct {
 	Index int     `json:"fan"`
 	Speed float64 `json:"speedRatio"`
@@ -95,7 +95,7 @@ type NVLinkErrors struct {
 	Count uint64 `json:"count"`
 }
 
-// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the board's life (aggregate).
+// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the GPU's life (aggregate).
 type ECCCount struct {
 	Severity string `json:"severity"` // "corrected" or "uncorrected"
 	Lifetime string `json:"lifetime"` // "volatile" or "aggregate"
