@@ -79,7 +79,7 @@ func withoutNumber() map[string]string {
 	const state = "it is a state, and no series counts anything about it"
 	return map[string]string{
 		"MigExporterAbsent": "there is nothing to count, and no target to name", "MigCollectorFailing": state, "MigHolderUnconfirmed": state,
-		"MigAllocationUnknown": state, "MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
+		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
 		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state, "MigGpuInstanceDown": state,
 	}
 }
@@ -113,10 +113,9 @@ func TestSummariesNameTheirSubject(t *testing.T) {
 // noHolder are the alerts about GPUs that name no holder, and why.
 func noHolder() map[string]string {
 	return map[string]string{
-		"GpuMissing":           "its index is not known any more, and its holders end with it",
-		"MigEventsLost":        "it is about what the exporter may not know; no pod is struck",
-		"MigAllocationUnknown": "that is what is not known",
-		"MigSlicesStranded":    "it is about the slices that cannot be held",
+		"GpuMissing":        "its index is not known any more, and its holders end with it",
+		"MigEventsLost":     "it is about what the exporter may not know; no pod is struck",
+		"MigSlicesStranded": "it is about the slices that cannot be held",
 	}
 }
 
