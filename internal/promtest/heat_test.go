@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// harsh has a GPU that becomes hot, one that the power supply slows down, and a driver that is unloaded twice.
+// harsh has a GPU that becomes hot, one that the power supply slows down, one whose instances cannot be read, and a driver that is unloaded twice.
 const harsh = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -21,17 +21,19 @@ pods:
   - {namespace: ml, name: slice-0, resource: nvidia.com/mig-3g.40gb, device: "3/3g.40gb@0", workload: slice}
 faults:
   - {at: 10m10s, for: 15m, gpu: 1, kind: overheat, celsius: 93}
+  - {at: 10m, for: 10m, gpu: 3, kind: not-supported, reading: mig}
   - {at: 40m, for: 5m, gpu: 2, kind: power-brake}
   - {at: 60m, for: 10m, kind: no-driver}
   - {at: 85m, for: 20m, kind: no-driver}
 `
 
-// TestRulesOnHeatAndPower: a GPU that is hot, and one that the power supply slows down, are named with their pods.
+// TestRulesOnHeatAndPower: a GPU that is hot, one that the power supply slows down, and a slice that does not answer are named with their pods.
 func TestRulesOnHeatAndPower(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, harsh, "--poll.interval=15s") // seconds between two readings count if these are not far apart
 	n.run(59*time.Minute, 30*time.Second)
-	n.expectStory("GpuTemperatureHigh", "GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake")
+	n.expectStory("GpuTemperatureHigh", "GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake", "MigGpuInstanceDown")
+	n.expectSummary("MigGpuInstanceDown", "3g.40gb (instance 1) on GPU 3 of gpu-node-1:9401 does not answer (held by ml/slice-0).")
 	n.expectSummary("GpuTemperatureHigh", "The die of GPU 1 of gpu-node-1:9401 is at 93 °C (held by ml/hot-0).")
 	for _, name := range []string{"GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake"} {
 		if f := n.fired[name]; f != nil && len(f.alerts) != 1 {
