@@ -51,7 +51,7 @@ func fleetStats() []panel {
 			description: "GPUs whose last reading failed. They are in the table below.",
 			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number." + ruled,
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number." + ruled,
 			queries:     []query{{expr: "sum by (state) (" + in("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
 		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
 			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",

@@ -57,10 +57,10 @@ func nodeStats(s scope) []panel {
 			description: "GPUs for which the driver asks for a reset, a reboot or a drain, or whose memory could not be repaired. Drain the node and do what the table's state says.",
 			queries:     []query{{legend: "need maintenance", expr: count(by("max", onGPU, any2(s.gpu("nvidia_gpu_recovery_action", `action!="none"`), s.gpu("nvidia_gpu_row_remap_failure")+" > 0")))}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 5, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number. \"no data\": neither a kubelet nor a batch scheduler reports any.",
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number. \"no data\": neither a kubelet nor a batch scheduler reports any.",
 			queries: []query{
 				{expr: "sum(" + allocated + ")", legend: "held"},
-				{expr: "sum((" + allocated + ") == bool 0)", legend: "free"},
+				{expr: "sum(((" + allocated + ") == bool 0) * on (" + onGPU + ") group_left () " + up + ")", legend: "free"},
 			}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 5, h: 4,
 			description: "What the GPUs draw now, and the sum of their limits. Slices are inside: nothing is counted twice.",

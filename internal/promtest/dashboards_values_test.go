@@ -33,23 +33,33 @@ func (x exposition) sum(family string, want ...string) float64 {
 	return sum
 }
 
-// onDevices adds up a family over GPU instances and GPUs without MIG.
-func (x exposition) onDevices(family string) float64 {
-	sum := x.sum("nvidia_mig_gpu_instance_" + family)
+// devices are the series of a family of GPU instances and of GPUs without MIG. A GPU with instances has MIG, whatever its mode says.
+func (x exposition) devices(family string) []series {
+	list := x.of("nvidia_mig_gpu_instance_" + family)
 	for _, s := range x.of("nvidia_gpu_" + family) {
-		if x.sum("nvidia_gpu_mig_enabled", "uuid="+s.labels["uuid"]) == 0 {
-			sum += s.value
+		on := "uuid=" + s.labels["uuid"]
+		if x.sum("nvidia_gpu_mig_enabled", on) == 0 && len(x.of("nvidia_mig_gpu_instance_info", on)) == 0 {
+			list = append(list, s)
 		}
+	}
+	return list
+}
+
+// onDevices adds up a family over devices.
+func (x exposition) onDevices(family string) float64 {
+	sum := 0.0
+	for _, s := range x.devices(family) {
+		sum += s.value
 	}
 	return sum
 }
 
-// wholeAllocated counts the GPUs without MIG of which it is known whether they are held.
-func (x exposition) wholeAllocated() float64 {
+// free counts the devices that could be held: free ones of GPUs that answer.
+func (x exposition) free() float64 {
 	n := 0.0
-	for _, s := range x.of("nvidia_gpu_allocated") {
-		if x.sum("nvidia_gpu_mig_enabled", "uuid="+s.labels["uuid"]) == 0 {
-			n++
+	for _, s := range x.devices("allocated") {
+		if s.value == 0 {
+			n += x.sum("nvidia_gpu_up", "uuid="+s.labels["uuid"])
 		}
 	}
 	return n
@@ -84,10 +94,14 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-node", "Power by device", "A", x.sum("nvidia_gpu_power_watts")},
 			{"mig-node", "Memory used", "A", x.onDevices("memory_used_bytes")},
 			{"mig-node", "Devices", "A", x.onDevices("allocated")},
+			{"mig-node", "Devices", "B", x.free()},
+			{"mig-fleet", "Devices", "A", x.onDevices("allocated") + x.free()},
+			{"mig-fleet", "All nodes", "Free", x.free()},
+			{"mig-workloads", "Devices", "B", float64(len(x.devices("up")))},
 			{"mig-node", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
 			{"mig-workloads", "Power", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "Power", "B", x.sum("nvidia_gpu_power_watts")},
-			{"mig-workloads", "Devices: held and free", "A", float64(len(x.of("nvidia_mig_gpu_instance_allocated"))) + x.wholeAllocated()},
+			{"mig-workloads", "Devices: held and free", "A", x.onDevices("allocated") + x.free()},
 			{"mig-workloads", "Power, by namespace", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "All pods with a GPU or slice", "Power", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "Power of each pod", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
@@ -168,7 +182,7 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		return values
 	}
 	sick := state("sick")
-	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 4, "1 3g.40gb@4:4": 8, "2 (whole GPU)": 8} {
+	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 4, "1 3g.40gb@4:4": 8, "2 (whole GPU)": 8, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
 		if sick[row] != want {
 			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
 		}
@@ -246,7 +260,7 @@ func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
 	if got := f.query(t, boards["mig-fleet"].panel(t, "Nodes without data"), "A", fleetView("gone|shared")).total(); got != 1 {
 		t.Errorf("%v nodes without data, want 1", got)
 	}
-	if got := rows("sick"); strings.Count(got, "sick") != 3 {
+	if got := rows("sick"); strings.Count(got, "sick") != 6 {
 		t.Errorf("problems of a sick node: %s", got)
 	}
 }

@@ -65,7 +65,7 @@ workloads: [{name: train, memory: 8GiB, sm: 20}]
 processes: [{device: "0/2g.12gb@0", workload: train}, {gpu: 1, workload: train}]
 `
 
-// sickNode is sick at the end: GPU 0 lost, GPU 1 wants to be drained after an XID of a slice, GPU 2 is healthy and idle.
+// sickNode is sick at the end: GPUs 0 and 3 lost, the latter with MIG, GPU 1 wants to be drained after an XID of a slice, GPU 2 is healthy and idle.
 const sickNode = `version: 1
 node: {hostname: sick, kubernetes: true}
 seed: 78
@@ -73,12 +73,15 @@ gpus:
   - {model: H100-80GB}
   - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
   - {model: H100-80GB}
+  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
 workloads: [{name: serve, memory: 30GiB, sm: 80, dram: 0.5, tensor: 0.4}]
 pods:
   - {namespace: prod, name: serve-0, resource: nvidia.com/gpu, device: "0", workload: serve}
   - {namespace: prod, name: slice-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: serve}
+  - {namespace: prod, name: slice-1, resource: nvidia.com/mig-3g.40gb, device: "3/3g.40gb@0", workload: serve}
 faults:
   - {at: 110m, gpu: 0, kind: lost}
+  - {at: 110m, gpu: 3, kind: lost}
   - {at: 115m, gpu: 1, kind: xid, xid: 94, gi: 1, ci: 0, recovery: drain_and_reset}
 `
 
@@ -119,7 +122,7 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 		f.last[node.name] = x
 	}
 	f.control(t)
-	f.ruleSample = f.recordRules(t, dashboardRules, scraped().Add(time.Minute), fleetEnd(), time.Minute)
+	f.ruleSample = f.recordAll(t, 5*time.Minute, fleetEnd())
 	return f
 }
 
