@@ -15,10 +15,12 @@ type (
 )
 
 // total adds up the last points of an answer.
-func (a answer) total() float64 {
+func (a answer) total() float64 { return a.totalAt(fleetEnd()) }
+
+func (a answer) totalAt(end time.Time) float64 {
 	sum := 0.0
 	for _, s := range a.series {
-		if last := s.Floats[len(s.Floats)-1]; last.T == fleetEnd().UnixMilli() && !math.IsNaN(last.F) {
+		if last := s.Floats[len(s.Floats)-1]; last.T == end.UnixMilli() && !math.IsNaN(last.F) {
 			sum += last.F
 		}
 	}
@@ -182,20 +184,20 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		return values
 	}
 	sick := state("sick")
-	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 4, "1 3g.40gb@4:4": 8, "2 (whole GPU)": 8, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
+	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 5, "1 3g.40gb@4:4": 9, "2 (whole GPU)": 9, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
 		if sick[row] != want {
 			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
 		}
 	}
-	if got := state("mixed")["4 3g.20gb@4:4"]; got != 5 {
+	if got := state("mixed")["4 3g.20gb@4:4"]; got != 6 {
 		t.Errorf("state of a slice without a compute instance is %v", got)
 	}
-	if got := state("a30")["1 (whole GPU)"]; got != 7 {
+	if got := state("a30")["1 (whole GPU)"]; got != 8 {
 		t.Errorf("state of a GPU whose MIG mode is pending is %v", got)
 	}
 	for _, node := range []string{"underused", "full", "shared", "bare"} {
 		for row, got := range state(node) {
-			if got != 8 {
+			if got != 9 {
 				t.Errorf("state of %s on %s is %v, want ok", row, node, got)
 			}
 		}
