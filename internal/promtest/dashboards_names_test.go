@@ -99,7 +99,7 @@ func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 			}
 		}
 	}
-	if followed < 300 {
+	if followed < 250 {
 		t.Errorf("%d links", followed)
 	}
 }

@@ -2,6 +2,7 @@ package promtest
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,7 +134,8 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 		}
 	}
 	f.energy(t, boards)
-	f.dcgmSums(t, boards)
+	f.dcgmSums(t, boards, "dcgm")
+	f.dcgmSums(t, boards, "foreign")
 }
 
 // energy: adding power up by minutes agrees with the energy counters.
@@ -148,7 +150,7 @@ func (f *fleet) energy(t *testing.T, boards map[string]grafanaDashboard) {
 }
 
 // dcgmSums: under dcgm-exporter's names the numbers of the same node are the same.
-func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
+func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node string) {
 	x, d := f.last["mixed"], boards["mig-node-dcgm"]
 	for _, c := range []struct {
 		title string
@@ -161,12 +163,23 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
 		{"Power of each GPU", x.sum("nvidia_gpu_power_watts"), 1, 1e-6},
 		{"Memory used", x.onDevices("memory_used_bytes"), 1 << 20, 0.001},
 	} {
-		got := f.query(t, d.panel(t, c.title), "A", fleetView("dcgm")).total() * c.unit
+		got := f.query(t, d.panel(t, c.title), "A", fleetView(node)).total() * c.unit
 		if math.Abs(got-c.want) > c.near*c.want {
-			t.Errorf("%s in dcgm-exporter's names: %v, want %v", c.title, got, c.want)
+			t.Errorf("%s on %s: %v, want %v", c.title, node, got, c.want)
 		}
 	}
-	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView("dcgm"))
+	table := f.query(t, d.panel(t, "GPUs and slices, and the pods that hold them"), "Memory", fleetView(node))
+	if shares := slices.DeleteFunc(table.series, func(s promqlSeries) bool { return math.IsNaN(s.Floats[0].F) }); len(shares) < 15 {
+		t.Errorf("the table has the memory of %d devices on %s", len(shares), node)
+	}
+	held := map[string]bool{}
+	for _, s := range f.query(t, d.panel(t, "Pods by device"), "A", fleetView(node)).series {
+		held[s.Metric.Get("namespace")+"/"+s.Metric.Get("pod")] = true
+	}
+	if !held["vision/resnet-7c9f-x2k4p"] || held["gpu-monitoring/mig-exporter-old"] || held["gpu-monitoring/mig-exporter-new"] {
+		t.Errorf("pods on %s: %v", node, held)
+	}
+	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView(node))
 	native := f.query(t, boards["mig-node"].panel(t, "Tensor activity of each device"), "A", fleetView("mixed"))
 	if len(activity.series) < 15 || math.Abs(activity.total()-native.total()) > 0.001 {
 		t.Errorf("tensor activity %v of %d devices, natively %v of %d", activity.total(), len(activity.series), native.total(), len(native.series))
@@ -213,12 +226,13 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 			"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "2 3g.20gb@4:4": "ml/notebook-ana",
 			"4 3g.20gb@0:4": "2 pods", "3 1g.5gb@6:1": "free",
 		},
-		"dcgm":   {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
-		"shared": {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
-		"bare":   {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
+		"dcgm":    {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
+		"foreign": {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
+		"shared":  {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
+		"bare":    {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
 	} {
 		board := "mig-node"
-		if node == "dcgm" {
+		if node == "dcgm" || node == "foreign" {
 			board = "mig-node-dcgm"
 		}
 		got := map[string]string{}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type fleetNode struct {
 	args     []string
 	format   Format
 	ends     time.Duration // of its reports; 0: it goes on
+	foreign  bool          // it is scraped as dcgm-exporter's chart has it
 	replaced time.Duration // when a new pod of its exporter is scraped, beside the old one for overlap; 0: never
 	gap      [2]time.Duration
 }
@@ -53,6 +55,7 @@ func fleetNodes(t *testing.T) []fleetNode {
 		{name: "chaos", scenario: chaos(t)},
 		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 50 * time.Minute},
 		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late},
+		{name: "foreign", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late, foreign: true},
 	}
 }
 
@@ -157,6 +160,9 @@ func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 		node.format = Text
 	}
 	body := n.get("/metrics", node.format)
+	if node.foreign {
+		body = asDCGMExporter(body)
+	}
 	before, after := node.target("old"), node.target("new")
 	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
 		e.scrape(t, before, n.now(), node.format, body)
@@ -171,6 +177,13 @@ func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 		}
 		e.end(t, before, n.now().Add(scrapeInterval/2))
 	}
+}
+
+// asDCGMExporter makes of an exposition in text what Prometheus gets of dcgm-exporter as its chart installs it: without honor_labels, so that labels
+// that the target has too are renamed, and without the reserved memory, which is not in its default list.
+func asDCGMExporter(body []byte) []byte {
+	body = regexp.MustCompile(`([{,])(namespace|pod|container)="`).ReplaceAll(body, []byte(`${1}exported_$2="`))
+	return regexp.MustCompile(`(?m)^DCGM_FI_DEV_FB_RESERVED\{.*\n`).ReplaceAll(body, nil)
 }
 
 // scrape loads what a target serves, with what Prometheus adds to a scrape.
