@@ -161,7 +161,12 @@ func dcgmStateFields() []dcgmField {
 		{name: "DCGM_FI_DEV_FAN_SPEED", id: 191, unit: "%", source: fromNVML,
 			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(firstFan(g)) }},
 		{name: "DCGM_FI_DEV_MIG_MODE", id: 67, unit: "0 or 1", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return truthOf(g.MIG.Enabled) }},
+			board: func(g *gpu.GPU) gpu.Opt[float64] {
+				if !g.Up { // the mode of a GPU that is down is the last one known
+					return gpu.None[float64]()
+				}
+				return truthOf(g.MIG.Enabled)
+			}},
 	}
 }
 

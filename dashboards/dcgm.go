@@ -20,10 +20,17 @@ func (d dcgmScope) wholeGPU(field string) string { return by("max", byGPU, d.of(
 // each returns one value for each instance: while a pod of the exporter is replaced, there are two.
 func (d dcgmScope) each(expr string) string { return by("max", dcgmUnit, expr) }
 
-// held selects the series of devices that pods hold. On all others the labels of a pod are the exporter's own, as Prometheus adds them to what it
-// scrapes, up included.
+// held returns one value for each device and pod that holds it. Where Prometheus honors labels, the pod is in `pod`; on devices that are not held
+// that is the exporter's own, as Prometheus adds it to what it scrapes, up included. Where it does not, as with dcgm-exporter's chart, the pod is in
+// `exported_pod`.
 func (d dcgmScope) held() string {
-	return `({__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",pod!="",` + d.all + `} unless on (cluster, instance, namespace, pod) up)`
+	const of = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
+	honored := of + `pod!="",exported_pod="",` + d.all + `} unless on (cluster, instance, namespace, pod) up`
+	exported := by("max", dcgmUnit+", exported_namespace, exported_pod", of+`exported_pod!="",`+d.all+`}`)
+	for _, name := range []string{"namespace", "pod"} {
+		exported = `label_replace(` + exported + `, "` + name + `", "$1", "exported_` + name + `", "(.+)")`
+	}
+	return by("max", dcgmUnit+", namespace, pod", any2(honored, exported))
 }
 
 // named names instances by profile and id, which is all that these names have: 3g.20gb#1.
@@ -69,7 +76,7 @@ func dcgm() dashboard {
 	before := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
 	return dashboard{
 		uid: dcgmUID, title: "GPU node (dcgm-exporter's metrics)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
-		description: "The node's dashboard on the metrics of dcgm-exporter (--metrics.names=dcgm or both). It works with dcgm-exporter too, except for what that does not serve.",
+		description: "The node's dashboard on the metrics of dcgm-exporter, by their names before 4.9 (--metrics.names=dcgm or both). It works with dcgm-exporter too, as its chart installs it, except for what that does not serve.",
 		variables:   nodeVariables("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE"),
 		annotations: []object{
 			annotation("Number of slices", countHue, "abs("+count+") - "+before+")) > 0", "Number of slices changed", "GPU {{gpu}}"),
@@ -100,9 +107,11 @@ func dcgmStats(d dcgmScope) []panel {
 	}
 }
 
+// dcgmMemoryShare is relative to all memory. The reserved part is in it if it is exported, which dcgm-exporter does not do by default.
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
-	return field("DEV_FB_USED") + " / (" + field("DEV_FB_USED") + " + " + field("DEV_FB_FREE") + " + " + field("DEV_FB_RESERVED") + ")"
+	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
+	return field("DEV_FB_USED") + " / (" + any2(unreserved+" + "+field("DEV_FB_RESERVED"), unreserved) + ")"
 }
 
 func dcgmTable(d dcgmScope) panel {
@@ -110,17 +119,17 @@ func dcgmTable(d dcgmScope) panel {
 	both := func(field string) string {
 		return d.onInventory(d.of(field, gpu), d.of(field, instance, `GPU_CI_ID=""`))
 	}
-	pods := by("max", dcgmUnit+", namespace, pod", d.held())
+	pods := d.held()
 	count := by("count", dcgmUnit, pods)
 	single := `label_join(` + pods + ` and on (` + dcgmUnit + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
 	several := `label_replace(count_values by (` + dcgmUnit + `) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
-	holder := by("max", dcgmRows+", namespace, pod, holder", `label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
+	holder := by("max", dcgmRows+", holder", `label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
 	bySlice := label(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
 	return panel{
 		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 11,
 		description: "One row for each GPU, then one for each slice of it. n/a: these metrics do not have it, or a slice has no such reading. free or unknown: no series names a pod; these metrics do not distinguish the two. The same dashboard with mig-exporter's own metrics shows placement, state, and the power of a slice.",
 		queries: []query{
-			{ref: "Holder", expr: allPods(holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " + label(d.inventory(), "holder", "free or unknown"))},
+			{ref: "Holder", expr: holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " + label(d.inventory(), "holder", "free or unknown")},
 			{ref: "Engine", expr: both("PROF_GR_ENGINE_ACTIVE")},
 			{ref: "Tensor", expr: both("PROF_PIPE_TENSOR_ACTIVE")},
 			{ref: "DRAM", expr: both("PROF_DRAM_ACTIVE")},
@@ -132,7 +141,7 @@ func dcgmTable(d dcgmScope) panel {
 		columns: []column{
 			{field: "gpu", title: "GPU", width: 60, links: []object{linkTo("This GPU alone", dcgmUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice", width: 140},
-			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "holder", title: "Held by"},
 			{field: "Engine", title: "Engine active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
 			{field: "Tensor", title: "Tensor active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
 			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
@@ -140,7 +149,7 @@ func dcgmTable(d dcgmScope) panel {
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, max: mostWatts, width: 140},
 			{field: "Temperature", title: "Temperature", unit: "celsius", hue: temperatureHue, gauge: true, max: 100, width: 130, steps: []step{{85, amber}, {92, red}}},
 			{field: "XID", title: "Last XID", unit: "none", width: 90, hue: fine},
-			{field: "instance", hidden: true}, {field: "namespace", hidden: true}, {field: "pod", hidden: true},
+			{field: "instance", hidden: true},
 		},
 		sortBy: []string{"GPU", "Slice"},
 	}

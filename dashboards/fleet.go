@@ -32,8 +32,13 @@ func fleet() dashboard {
 	}
 }
 
-// stopped is the nodes that reported within a day and do not now.
-const stopped = "(max by (" + nodeRows + ") (last_over_time(instance:nvidia_gpus:count{" + inFleet + "}[1d])) unless on (" + nodeRows + ") nvidia_gpu_up)"
+// stopped is the nodes that reported within a day and do not now. As in the alert MigNodeGone, one of whose GPUs another target reports now is not
+// gone: its exporter has got another address.
+const (
+	seen    = "last_over_time(mig:gpu_seen:timestamp_seconds{" + inFleet + "}[1d])"
+	stopped = "(count by (" + nodeRows + ") (topk by (cluster, uuid) (1, max by (" + nodeRows + ", uuid) (" + seen + ")))" +
+		" unless on (" + nodeRows + ") (" + seen + " and on (cluster, uuid) nvidia_gpu_up) unless on (" + nodeRows + ") nvidia_gpu_up)"
+)
 
 func fleetStats() []panel {
 	up := fleetScope().eachGPU("nvidia_gpu_up")
@@ -42,7 +47,7 @@ func fleetStats() []panel {
 			description: "Nodes whose exporter reports GPUs now.",
 			queries:     []query{{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"}}},
 		{kind: stat, title: "Nodes without data", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
-			description: "Nodes that reported within the last day and do not now. They are in the table below; look at Exporter health, and whether they were taken away on purpose." + ruled,
+			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports, as for the alert MigNodeGone. They are in the table below; look at Exporter health, and whether they were taken away on purpose." + ruled,
 			queries:     []query{{expr: "count(" + stopped + ") or 0 * count(" + up + ")", legend: "stopped"}}},
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs of the nodes that report.",
@@ -51,7 +56,7 @@ func fleetStats() []panel {
 			description: "GPUs whose last reading failed. They are in the table below.",
 			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number." + ruled,
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number." + ruled,
 			queries:     []query{{expr: "sum by (state) (" + in("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
 		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
 			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
@@ -98,7 +103,7 @@ func fleetNodes() panel {
 	}
 	return panel{
 		kind: table, title: "All nodes", hue: fine, w: 24, h: 9,
-		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. Held and idle: devices that a container holds and whose SMs had nothing to do for an hour. Stranded: memory slices that no profile can use as the layout is. n/a: not known." + ruled,
+		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. Held and idle: devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. Stranded: memory slices that no profile can use as the layout is. n/a: not known." + ruled,
 		queries: []query{
 			{ref: "GPUs", expr: inventory},
 			{ref: "Held", expr: of(rule("instance:nvidia_devices:count", `state="held"`))},
@@ -125,12 +130,12 @@ func fleetNodes() panel {
 	}
 }
 
-// heldFor joins devices with the pods that have held them for a time, one row each.
-func heldFor(time, devices string) string {
-	holding := "{" + podInfo + "," + inFleet + "}"
-	who := "(max by (" + deviceRow + ", namespace, pod) (" + holding + " and on (" + deviceRow + ", namespace, pod) (" + holding + " offset " + time + ")))"
-	return `label_replace((` + devices + `) * on (` + deviceRow + `) group_right () ` + who + `, "mig_profile", "whole", "mig_profile", "")`
-}
+// idle is the devices that were held and idle for an hour, and idleOf its pods. See the rule.
+const (
+	idle   = "device:nvidia_held_idle{" + inFleet + "}"
+	idleOf = "max by (" + deviceRow + ", namespace, pod) (" + idle + " * on (cluster, uuid, gpu_instance) group_right (instance, gpu, mig_profile) (" +
+		`mig:holder:info{pod!=""} and on (cluster, uuid, gpu_instance, namespace, pod) mig:holder:info{pod!=""} offset 1h))`
+)
 
 func fleetUse() []panel {
 	sum := func(name, labels string) string { return "sum by (" + labels + ") (" + in(name, inFleet) + ")" }
@@ -142,16 +147,15 @@ func fleetUse() []panel {
 		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
 	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
-	idle := "max_over_time(" + in("device:nvidia_sm_activity:avg5m", inFleet) + "[1h:5m]) < 0.01 and on (" + deviceRow + ") " + in("device:nvidia_allocated", inFleet) + " == 1"
 	count := lines("Held and idle for an hour", "none", countHue,
-		"Devices that a container holds and whose SMs had nothing to do for an hour: idle allocations. The table beside names them."+ruled,
+		"Devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. The table beside names them."+ruled,
 		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
 	count.colors = activity.colors
 	return []panel{
 		activity, devices, count,
 		{kind: table, title: "Idle devices and their pods", hue: fine, w: 12, h: 8,
-			description: "Devices that were held and idle for the last hour, and the pods that hold them. Ask the owners whether they still need them; often it is a notebook that was left open." + ruled,
-			queries:     []query{{ref: "Busy", expr: heldFor("1h", idle)}},
+			description: "Devices that were held and idle for the last hour, and the pods that held them for all of it. Ask the owners whether they still need them; often it is a notebook that was left open." + ruled,
+			queries:     []query{{ref: "Busy", expr: `label_replace(` + idleOf + `, "mig_profile", "whole", "mig_profile", "")`}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 				{field: "gpu", title: "GPU", width: 60}, {field: "mig_profile", title: "Profile", width: 100},

@@ -57,10 +57,10 @@ func nodeStats(s scope) []panel {
 			description: "GPUs for which the driver asks for a reset, a reboot or a drain, or whose memory could not be repaired. Drain the node and do what the table's state says.",
 			queries:     []query{{legend: "need maintenance", expr: count(by("max", onGPU, any2(s.gpu("nvidia_gpu_recovery_action", `action!="none"`), s.gpu("nvidia_gpu_row_remap_failure")+" > 0")))}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 5, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown are in neither number. \"no data\": neither a kubelet nor a batch scheduler reports any.",
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number. \"no data\": neither a kubelet nor a batch scheduler reports any.",
 			queries: []query{
 				{expr: "sum(" + allocated + ")", legend: "held"},
-				{expr: "sum((" + allocated + ") == bool 0)", legend: "free"},
+				{expr: "sum(((" + allocated + ") == bool 0) * on (" + onGPU + ") group_left () " + up + ")", legend: "free"},
 			}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 5, h: 4,
 			description: "What the GPUs draw now, and the sum of their limits. Slices are inside: nothing is counted twice.",
@@ -81,7 +81,7 @@ func nodeTable(s scope) panel {
 	used := s.onInventory(s.memoryRatios())
 	return panel{
 		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 12,
-		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not report it, or a slice has no such reading. State is the worst that holds: red: act now; amber: look into it. Click a GPU to see it alone below, a holder to see the pod. The values of a GPU with slices are of the whole GPU, slices included. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but no container can use it; delete it or add a compute instance.",
+		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not report it, or a slice has no such reading. State is the worst that holds: red: act now; amber: look into it. fatal XID: the GPU or the node has to be reset, as the alerts GpuXidHardware and GpuXidNode say; XID: another one, of the slice that the driver blames or else of the GPU. Click a GPU to see it alone below, a holder to see the pod. The values of a GPU with slices are of the whole GPU, slices included. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but no container can use it; delete it or add a compute instance.",
 		queries: []query{
 			{ref: "State", expr: s.state()},
 			{ref: "Holder", expr: s.holders()},

@@ -32,7 +32,7 @@ func nodeLayout(s scope) []panel {
 	return []panel{
 		{kind: stateTimeline, title: "Devices over time", unit: "none", hue: fine, w: 12, h: 10,
 			description: "Every slice, and every GPU without MIG, for as long as it was there, and whether a container held it. A line that ends is a slice that was destroyed, one that begins was created: the layout changed. Unknown: the kubelet does not answer, or there is none.",
-			values:      []valueMap{{"0", "free", slate}, {"1", "held", activityHue}, {"2", "unknown", fine}},
+			values:      []valueMap{{"0", "free", slate}, {"1", "held", activityHue}, {"2", "unknown", unknownHue}},
 			queries:     []query{{expr: any2(held, exists), legend: deviceLegend}}},
 		{kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 10,
 			description: "Each pod for as long as it held a device. Several pods on one device at a time share it. Hand-overs are where one line ends and another begins.",
@@ -83,17 +83,20 @@ func nodePower(s scope) []panel {
 			by("max", byDevice, called(s.gpu("nvidia_gpu_power_unallocated_watts"), "not in a slice"))), deviceLegend)
 	power.stacked = true
 	slowed := ofOne(lines("Clocks slowed down, by reason", "percentunit", amber,
-		"Part of the time in which clocks were held down. sw_power_cap is normal under full load. hw_thermal_slowdown and sw_thermal_slowdown: look at the cooling; hw_power_brake_slowdown: at the power supply.",
+		"Part of the time in which clocks were held down. sw_power_cap, in slate, is normal under full load. hw_thermal_slowdown and sw_thermal_slowdown: look at the cooling; hw_power_brake_slowdown: at the power supply.",
 		s.only("reason", "none", "rate("+s.gpu("nvidia_gpu_clock_event_seconds_total")+"[$__rate_interval])"), "GPU {{gpu}} {{reason}}"))
+	slowed.colors = map[string]string{" sw_power_cap": slate, " none": fine}
 	temperature := lines("Temperature", "celsius", temperatureHue,
 		"Of the die and of the memory. All slices of a GPU share it. A GPU slows down by itself before it is damaged; the panel beside shows the reasons.",
 		by("max", byGPU+", sensor", s.gpu("nvidia_gpu_temperature_celsius")), "GPU {{gpu}} {{sensor}}")
 	temperature.steps = []step{{85, amber}, {92, red}}
+	capped := lines("Power relative to the limit", "percentunit", powerHue,
+		"What each GPU draws, relative to the limit in force. At 100 % the GPU slows its clocks down (sw_power_cap); it may be above for a moment.",
+		by("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")), gpuLegend)
+	capped.max = 1.1
 	return []panel{
 		power,
-		ofOne(lines("Power relative to the limit", "percentunit", powerHue,
-			"What each GPU draws, relative to the limit in force. At 100 % the GPU slows its clocks down (sw_power_cap).",
-			by("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")), gpuLegend)),
+		capped,
 		temperature,
 		slowed,
 	}

@@ -131,17 +131,21 @@ const (
 	stateDown      = "1"
 	stateRecovery  = "2"
 	stateMemory    = "3"
-	stateXID       = "4"
-	stateOrphan    = "5"
-	stateThrottled = "6"
-	statePending   = "7"
-	stateFine      = "8"
+	stateFatalXID  = "4"
+	stateXID       = "5"
+	stateOrphan    = "6"
+	stateThrottled = "7"
+	statePending   = "8"
+	stateFine      = "9"
 )
+
+// fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts GpuXidNode and GpuXidHardware.
+const fatalXIDs = "54|79|151|46|48|62|64|74|95|109|110|119|120|136|140|143|14[4-9]|150|155|156|158"
 
 func stateNames() []valueMap {
 	return []valueMap{
 		{stateGone, "no data", red}, {stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
-		{stateMemory, "memory failed", red}, {stateXID, "XID", red}, {stateOrphan, "no compute instance", amber},
+		{stateMemory, "memory failed", red}, {stateFatalXID, "fatal XID", red}, {stateXID, "XID", amber}, {stateOrphan, "no compute instance", amber},
 		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber}, {stateFine, "ok", "transparent"},
 	}
 }
@@ -156,13 +160,24 @@ func (s scope) state() string {
 	return any2(by("max", rows, any2(called("("+s.gpuState()+")", wholeGPU), s.placed("("+s.sliceState()+")"))), s.inventory()+" * NaN")
 }
 
+const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
+
+// recent selects times of the last 10 minutes.
+func recent(timestamps string) string { return "time() - " + timestamps + " < 600" }
+
+// xidsOfGPU selects the recent XIDs of GPUs that the driver blames on no slice.
+func (s scope) xidsOfGPU(more ...string) string {
+	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" + onGPU + ", xid) " + recent(in(xidOfSlice, s.gpus))
+}
+
 func (s scope) gpuState() string {
 	worst := func(expr string) string { return by("max", onGPU, expr) }
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_gpu_up")+" == 0")),
 		worst(constant(stateRecovery, s.slice("nvidia_gpu_recovery_action", `action!="none"`))),
 		worst(constant(stateMemory, s.slice("nvidia_gpu_row_remap_failure")+" > 0")),
-		worst(constant(stateXID, "time() - "+s.slice("nvidia_gpu_xid_last_timestamp_seconds")+" < 600")),
+		worst(constant(stateFatalXID, s.xidsOfGPU(`xid=~"`+fatalXIDs+`"`))),
+		worst(constant(stateXID, s.xidsOfGPU())),
 		worst(constant(stateThrottled, "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
 		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
 		constant(statePending, s.eachGPU("nvidia_gpu_mig_pending")+" != "+s.eachGPU("nvidia_gpu_mig_enabled")),
@@ -174,7 +189,8 @@ func (s scope) sliceState() string {
 	worst := func(expr string) string { return by("max", onSlice+", mig_profile", expr) }
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
-		worst(constant(stateXID, "time() - "+s.slice("nvidia_mig_gpu_instance_xid_last_timestamp_seconds")+" < 600")),
+		worst(constant(stateFatalXID, recent(s.slice(xidOfSlice, `xid=~"`+fatalXIDs+`"`)))),
+		worst(constant(stateXID, recent(s.slice(xidOfSlice)))),
 		worst(constant(stateOrphan, s.sliceInfo()+" unless on ("+onSlice+") "+s.slice("nvidia_mig_compute_instance_info"))),
 		worst(constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))),
 	}, " or ")

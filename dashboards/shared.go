@@ -25,6 +25,7 @@ const (
 	red            = "#d9383a"
 	fine           = "#73879c"
 	slate          = "#6e7787"
+	unknownHue     = "#c7d0d9" // beside slate
 )
 
 func prometheus() object { return object{"type": "prometheus", "uid": datasource} }

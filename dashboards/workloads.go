@@ -66,16 +66,15 @@ func workloadTable() panel {
 		return onPods(by(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
-	sm := in("nvidia_gpu_container_sm_activity_ratio", pods)
 	state := strings.Join([]string{
 		"max by (" + podRows + ") (" + constant("1", "{"+podInfo+`,sharing="unknown",`+pods+"}") + ")",
 		"max by (" + podRows + ") (" + constant("2", "{"+podInfo+`,confirmed="false",`+pods+"}") + ")",
-		"(max by (" + podRows + ") (max_over_time(" + sm + "[1h])) < 0.01 and on (" + podRows + ") (" + sm + " offset 1h)) * 0 + 3",
+		"max by (" + podRows + ") (" + constant("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf) + ")",
 		"max by (" + podRows + ") (" + constant("4", holding) + ")",
 	}, " or ")
 	return panel{
 		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
-		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: the SMs of its devices had nothing to do; ask its owner whether it still needs them. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it.",
+		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: one of its devices was busy for less than 1 % of the time, as the alerts GpuAllocatedIdle and MigSliceAllocatedIdle say; ask its owner whether it still needs it. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it." + ruled,
 		queries: []query{
 			{ref: "State", expr: state},
 			{ref: "Owner", expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding + `)), "workload", "n/a", "workload", "")`},

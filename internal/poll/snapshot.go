@@ -155,12 +155,13 @@ func (t *tracked) isStale(now time.Time, staleAfter time.Duration) bool {
 	return !t.up && now.Sub(t.taken) >= staleAfter
 }
 
-// dropReadings leaves identity, facts, counts of errors and the last layout: a hung GPU must not stay at 98 % for hours.
+// dropReadings leaves identity, facts, counts of errors, and the last MIG mode and layout, which belong together: a hung GPU must not stay at
+// 98 % for hours.
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}
 	g.Activity, g.ActivitySource, g.ActivityRollup, g.Rates = gpu.Activity{}, gpu.ActivityUnknown, false, gpu.LinkRates{}
-	g.MIG.Enabled, g.MIG.Pending = gpu.None[bool](), gpu.None[bool]()
+	g.MIG.Pending = gpu.None[bool]()
 	g.Capacity = gpu.None[gpu.Capacity]()
 	g.Power = gpu.PowerEstimate{}
 	g.Totals.ClockEvents = nil

@@ -65,8 +65,9 @@ func TestLostGPUComesBack(t *testing.T) {
 	}
 }
 
-// TestLayoutChangesOfADownGPUStay: they outlive the readings, which are dropped.
-func TestLayoutChangesOfADownGPUStay(t *testing.T) {
+// TestLayoutOfADownGPUStays: the MIG mode, the instances and the count of changes outlive the readings, which are dropped. Without the mode,
+// the GPU would look like one without MIG beside its own instances.
+func TestLayoutOfADownGPUStays(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
 	h := start(t, src, nil)
@@ -76,8 +77,11 @@ func TestLayoutChangesOfADownGPUStay(t *testing.T) {
 	h.step(time.Second)
 	s := h.step(14 * time.Minute)
 	g := find(t, s, uuidA)
-	if g.MIG.Enabled.Present() || g.Totals.LayoutChanges.Since.IsZero() {
-		t.Errorf("MIG mode %v, layout changes %+v, want a count alone", g.MIG.Enabled, g.Totals.LayoutChanges)
+	if g.MIG.Enabled != gpu.Some(true) || len(g.Instances) != len(migGPU().Instances) || g.Totals.LayoutChanges.Since.IsZero() {
+		t.Errorf("MIG mode %v, %d instances, layout changes %+v, want all as before", g.MIG.Enabled, len(g.Instances), g.Totals.LayoutChanges)
+	}
+	if g.MIG.Pending.Present() || g.Readings.PowerWatts.Present() {
+		t.Errorf("pending MIG mode %v, power %v, want neither", g.MIG.Pending, g.Readings.PowerWatts)
 	}
 	if plain := find(t, s, uuidB); !plain.Totals.LayoutChanges.Since.IsZero() {
 		t.Errorf("a GPU without MIG counts layout changes: %+v", plain.Totals.LayoutChanges)

@@ -135,10 +135,10 @@ func TestIdleAcrossLayouts(t *testing.T) {
 		}
 		on := fmt.Sprintf(`{gpu="0",uuid="GPU-0",gpu_instance="1",mig_profile="%s"`, profile)
 		return fmt.Sprintf("nvidia_gpu_up{gpu=\"0\",uuid=\"GPU-0\"} 1\nnvidia_gpu_mig_enabled{gpu=\"0\",uuid=\"GPU-0\"} 1\n"+
-			"nvidia_mig_gpu_instance_sm_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_allocated%[1]s} 1\n"+
+			"nvidia_mig_gpu_instance_graphics_engine_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_sm_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_allocated%[1]s} 1\n"+
 			"nvidia_mig_gpu_instance_pod_info%[1]s,namespace=\"ns\",pod=\"%[2]s\",container=\"c\",sharing=\"exclusive\",confirmed=\"true\"} 1\n", on, pod)
 	})
-	f.recordRules(t, dashboardRules, v.from.Add(time.Minute), v.to, time.Minute)
+	f.recordAll(t, time.Minute, v.to)
 	board := loadDashboards(t)["mig-fleet"]
 	if a := f.query(t, board.panel(t, "Idle devices and their pods"), "Busy", v); len(a.series) != 0 {
 		t.Errorf("idle for an hour: %v", a.series)

@@ -126,7 +126,7 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type == "table" {
 				continue
 			}
-			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone", "dcgm", ".*"} {
+			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone", "dcgm", "foreign", ".*"} {
 				if node == ".*" && strings.HasPrefix(uid, "mig-node") {
 					continue // they are of one node
 				}
@@ -153,7 +153,7 @@ func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type != "table" || len(p.Targets) == 1 {
 				continue
 			}
-			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", where(uid, p.Title)} {
+			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", "foreign", where(uid, p.Title)} {
 				rows := map[string]map[string]int{} // by query
 				for _, target := range p.Targets {
 					rows[target.RefID] = map[string]int{}

@@ -6,11 +6,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/prometheus/common/model"
-	"github.com/prometheus/common/promslog"
-	"github.com/prometheus/prometheus/model/rulefmt"
-	"github.com/prometheus/prometheus/promql/parser"
 )
 
 const underusedPanel = "Whole GPUs for which a slice would do"
@@ -93,7 +88,7 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 		}
 		f.LoadFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
 		if to := scraped().Add(since); since%(10*time.Hour) == 0 { // storage takes no samples that are much older than its last
-			f.recordRules(t, "../../deploy/prometheus/alerts-recording.rules.yaml", to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
+			f.recordRules(t, alertRecords, to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
 		}
 	}
 
@@ -127,22 +122,4 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 			t.Errorf("%s lists %q, the alert fires for %q", ref, got, want)
 		}
 	}
-}
-
-// alertExpr returns the expression of an alert that is shipped.
-func alertExpr(t *testing.T, name string) string {
-	t.Helper()
-	groups, errs := rulefmt.ParseFile("../../deploy/prometheus/alerts-use.rules.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}), promslog.NewNopLogger())
-	if len(errs) > 0 {
-		t.Fatal(errs)
-	}
-	for _, g := range groups.Groups {
-		for _, r := range g.Rules {
-			if r.Alert == name {
-				return r.Expr
-			}
-		}
-	}
-	t.Fatalf("there is no alert %s", name)
-	return ""
 }

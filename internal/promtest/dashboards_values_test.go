@@ -2,6 +2,7 @@ package promtest
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +16,12 @@ type (
 )
 
 // total adds up the last points of an answer.
-func (a answer) total() float64 {
+func (a answer) total() float64 { return a.totalAt(fleetEnd()) }
+
+func (a answer) totalAt(end time.Time) float64 {
 	sum := 0.0
 	for _, s := range a.series {
-		if last := s.Floats[len(s.Floats)-1]; last.T == fleetEnd().UnixMilli() && !math.IsNaN(last.F) {
+		if last := s.Floats[len(s.Floats)-1]; last.T == end.UnixMilli() && !math.IsNaN(last.F) {
 			sum += last.F
 		}
 	}
@@ -33,23 +36,33 @@ func (x exposition) sum(family string, want ...string) float64 {
 	return sum
 }
 
-// onDevices adds up a family over GPU instances and GPUs without MIG.
-func (x exposition) onDevices(family string) float64 {
-	sum := x.sum("nvidia_mig_gpu_instance_" + family)
+// devices are the series of a family of GPU instances and of GPUs without MIG. A GPU with instances has MIG, whatever its mode says.
+func (x exposition) devices(family string) []series {
+	list := x.of("nvidia_mig_gpu_instance_" + family)
 	for _, s := range x.of("nvidia_gpu_" + family) {
-		if x.sum("nvidia_gpu_mig_enabled", "uuid="+s.labels["uuid"]) == 0 {
-			sum += s.value
+		on := "uuid=" + s.labels["uuid"]
+		if x.sum("nvidia_gpu_mig_enabled", on) == 0 && len(x.of("nvidia_mig_gpu_instance_info", on)) == 0 {
+			list = append(list, s)
 		}
+	}
+	return list
+}
+
+// onDevices adds up a family over devices.
+func (x exposition) onDevices(family string) float64 {
+	sum := 0.0
+	for _, s := range x.devices(family) {
+		sum += s.value
 	}
 	return sum
 }
 
-// wholeAllocated counts the GPUs without MIG of which it is known whether they are held.
-func (x exposition) wholeAllocated() float64 {
+// free counts the devices that could be held: free ones of GPUs that answer.
+func (x exposition) free() float64 {
 	n := 0.0
-	for _, s := range x.of("nvidia_gpu_allocated") {
-		if x.sum("nvidia_gpu_mig_enabled", "uuid="+s.labels["uuid"]) == 0 {
-			n++
+	for _, s := range x.devices("allocated") {
+		if s.value == 0 {
+			n += x.sum("nvidia_gpu_up", "uuid="+s.labels["uuid"])
 		}
 	}
 	return n
@@ -84,10 +97,14 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-node", "Power by device", "A", x.sum("nvidia_gpu_power_watts")},
 			{"mig-node", "Memory used", "A", x.onDevices("memory_used_bytes")},
 			{"mig-node", "Devices", "A", x.onDevices("allocated")},
+			{"mig-node", "Devices", "B", x.free()},
+			{"mig-fleet", "Devices", "A", x.onDevices("allocated") + x.free()},
+			{"mig-fleet", "All nodes", "Free", x.free()},
+			{"mig-workloads", "Devices", "B", float64(len(x.devices("up")))},
 			{"mig-node", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
 			{"mig-workloads", "Power", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "Power", "B", x.sum("nvidia_gpu_power_watts")},
-			{"mig-workloads", "Devices: held and free", "A", float64(len(x.of("nvidia_mig_gpu_instance_allocated"))) + x.wholeAllocated()},
+			{"mig-workloads", "Devices: held and free", "A", x.onDevices("allocated") + x.free()},
 			{"mig-workloads", "Power, by namespace", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "All pods with a GPU or slice", "Power", x.sum("nvidia_gpu_container_power_estimate_watts")},
 			{"mig-workloads", "Power of each pod", "A", x.sum("nvidia_gpu_container_power_estimate_watts")},
@@ -117,7 +134,8 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 		}
 	}
 	f.energy(t, boards)
-	f.dcgmSums(t, boards)
+	f.dcgmSums(t, boards, "dcgm")
+	f.dcgmSums(t, boards, "foreign")
 }
 
 // energy: adding power up by minutes agrees with the energy counters.
@@ -132,7 +150,7 @@ func (f *fleet) energy(t *testing.T, boards map[string]grafanaDashboard) {
 }
 
 // dcgmSums: under dcgm-exporter's names the numbers of the same node are the same.
-func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
+func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node string) {
 	x, d := f.last["mixed"], boards["mig-node-dcgm"]
 	for _, c := range []struct {
 		title string
@@ -145,12 +163,23 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard) {
 		{"Power of each GPU", x.sum("nvidia_gpu_power_watts"), 1, 1e-6},
 		{"Memory used", x.onDevices("memory_used_bytes"), 1 << 20, 0.001},
 	} {
-		got := f.query(t, d.panel(t, c.title), "A", fleetView("dcgm")).total() * c.unit
+		got := f.query(t, d.panel(t, c.title), "A", fleetView(node)).total() * c.unit
 		if math.Abs(got-c.want) > c.near*c.want {
-			t.Errorf("%s in dcgm-exporter's names: %v, want %v", c.title, got, c.want)
+			t.Errorf("%s on %s: %v, want %v", c.title, node, got, c.want)
 		}
 	}
-	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView("dcgm"))
+	table := f.query(t, d.panel(t, "GPUs and slices, and the pods that hold them"), "Memory", fleetView(node))
+	if shares := slices.DeleteFunc(table.series, func(s promqlSeries) bool { return math.IsNaN(s.Floats[0].F) }); len(shares) < 15 {
+		t.Errorf("the table has the memory of %d devices on %s", len(shares), node)
+	}
+	held := map[string]bool{}
+	for _, s := range f.query(t, d.panel(t, "Pods by device"), "A", fleetView(node)).series {
+		held[s.Metric.Get("namespace")+"/"+s.Metric.Get("pod")] = true
+	}
+	if !held["vision/resnet-7c9f-x2k4p"] || held["gpu-monitoring/mig-exporter-old"] || held["gpu-monitoring/mig-exporter-new"] {
+		t.Errorf("pods on %s: %v", node, held)
+	}
+	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView(node))
 	native := f.query(t, boards["mig-node"].panel(t, "Tensor activity of each device"), "A", fleetView("mixed"))
 	if len(activity.series) < 15 || math.Abs(activity.total()-native.total()) > 0.001 {
 		t.Errorf("tensor activity %v of %d devices, natively %v of %d", activity.total(), len(activity.series), native.total(), len(native.series))
@@ -168,20 +197,20 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		return values
 	}
 	sick := state("sick")
-	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 4, "1 3g.40gb@4:4": 8, "2 (whole GPU)": 8} {
+	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 5, "1 3g.40gb@4:4": 9, "2 (whole GPU)": 9, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
 		if sick[row] != want {
 			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
 		}
 	}
-	if got := state("mixed")["4 3g.20gb@4:4"]; got != 5 {
+	if got := state("mixed")["4 3g.20gb@4:4"]; got != 6 {
 		t.Errorf("state of a slice without a compute instance is %v", got)
 	}
-	if got := state("a30")["1 (whole GPU)"]; got != 7 {
+	if got := state("a30")["1 (whole GPU)"]; got != 8 {
 		t.Errorf("state of a GPU whose MIG mode is pending is %v", got)
 	}
 	for _, node := range []string{"underused", "full", "shared", "bare"} {
 		for row, got := range state(node) {
-			if got != 8 {
+			if got != 9 {
 				t.Errorf("state of %s on %s is %v, want ok", row, node, got)
 			}
 		}
@@ -197,12 +226,13 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 			"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "2 3g.20gb@4:4": "ml/notebook-ana",
 			"4 3g.20gb@0:4": "2 pods", "3 1g.5gb@6:1": "free",
 		},
-		"dcgm":   {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
-		"shared": {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
-		"bare":   {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
+		"dcgm":    {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
+		"foreign": {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
+		"shared":  {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
+		"bare":    {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
 	} {
 		board := "mig-node"
-		if node == "dcgm" {
+		if node == "dcgm" || node == "foreign" {
 			board = "mig-node-dcgm"
 		}
 		got := map[string]string{}
@@ -246,7 +276,7 @@ func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
 	if got := f.query(t, boards["mig-fleet"].panel(t, "Nodes without data"), "A", fleetView("gone|shared")).total(); got != 1 {
 		t.Errorf("%v nodes without data, want 1", got)
 	}
-	if got := rows("sick"); strings.Count(got, "sick") != 3 {
+	if got := rows("sick"); strings.Count(got, "sick") != 6 {
 		t.Errorf("problems of a sick node: %s", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ type fleetNode struct {
 	args     []string
 	format   Format
 	ends     time.Duration // of its reports; 0: it goes on
+	foreign  bool          // it is scraped as dcgm-exporter's chart has it
 	replaced time.Duration // when a new pod of its exporter is scraped, beside the old one for overlap; 0: never
 	gap      [2]time.Duration
 }
@@ -53,6 +55,7 @@ func fleetNodes(t *testing.T) []fleetNode {
 		{name: "chaos", scenario: chaos(t)},
 		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 50 * time.Minute},
 		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late},
+		{name: "foreign", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late, foreign: true},
 	}
 }
 
@@ -65,7 +68,7 @@ workloads: [{name: train, memory: 8GiB, sm: 20}]
 processes: [{device: "0/2g.12gb@0", workload: train}, {gpu: 1, workload: train}]
 `
 
-// sickNode is sick at the end: GPU 0 lost, GPU 1 wants to be drained after an XID of a slice, GPU 2 is healthy and idle.
+// sickNode is sick at the end: GPUs 0 and 3 lost, the latter with MIG, GPU 1 wants to be drained after an XID of a slice, GPU 2 is healthy and idle.
 const sickNode = `version: 1
 node: {hostname: sick, kubernetes: true}
 seed: 78
@@ -73,12 +76,15 @@ gpus:
   - {model: H100-80GB}
   - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
   - {model: H100-80GB}
+  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
 workloads: [{name: serve, memory: 30GiB, sm: 80, dram: 0.5, tensor: 0.4}]
 pods:
   - {namespace: prod, name: serve-0, resource: nvidia.com/gpu, device: "0", workload: serve}
   - {namespace: prod, name: slice-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: serve}
+  - {namespace: prod, name: slice-1, resource: nvidia.com/mig-3g.40gb, device: "3/3g.40gb@0", workload: serve}
 faults:
   - {at: 110m, gpu: 0, kind: lost}
+  - {at: 110m, gpu: 3, kind: lost}
   - {at: 115m, gpu: 1, kind: xid, xid: 94, gi: 1, ci: 0, recovery: drain_and_reset}
 `
 
@@ -119,7 +125,7 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 		f.last[node.name] = x
 	}
 	f.control(t)
-	f.ruleSample = f.recordRules(t, dashboardRules, scraped().Add(time.Minute), fleetEnd(), time.Minute)
+	f.ruleSample = f.recordAll(t, 5*time.Minute, fleetEnd())
 	return f
 }
 
@@ -154,6 +160,9 @@ func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 		node.format = Text
 	}
 	body := n.get("/metrics", node.format)
+	if node.foreign {
+		body = asDCGMExporter(body)
+	}
 	before, after := node.target("old"), node.target("new")
 	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
 		e.scrape(t, before, n.now(), node.format, body)
@@ -168,6 +177,13 @@ func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 		}
 		e.end(t, before, n.now().Add(scrapeInterval/2))
 	}
+}
+
+// asDCGMExporter makes of an exposition in text what Prometheus gets of dcgm-exporter as its chart installs it: without honor_labels, so that labels
+// that the target has too are renamed, and without the reserved memory, which is not in its default list.
+func asDCGMExporter(body []byte) []byte {
+	body = regexp.MustCompile(`([{,])(namespace|pod|container)="`).ReplaceAll(body, []byte(`${1}exported_$2="`))
+	return regexp.MustCompile(`(?m)^DCGM_FI_DEV_FB_RESERVED\{.*\n`).ReplaceAll(body, nil)
 }
 
 // scrape loads what a target serves, with what Prometheus adds to a scrape.
