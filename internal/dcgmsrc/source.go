@@ -76,6 +76,7 @@ type Source struct {
 	named    [levels]bool // which field groups exist
 	boards   *watch       // of all GPUs; nil if each has its own
 	split    bool         // the GPUs can't be watched together
+	refused  bool         // they could not be watched in this cycle: profiling is paused
 	leftover []*watch     // could not be destroyed yet
 	made     int          // groups, for their names
 	sets     [levels][]uint16

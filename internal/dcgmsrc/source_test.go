@@ -291,20 +291,6 @@ func TestRequiresRoot(t *testing.T) {
 	}
 }
 
-// TestPaused: a paused engine gives blanks, or nothing new.
-func TestPaused(t *testing.T) {
-	h := mixed(t)
-	h.after(5)
-	h.engine.value = func(v *Value) { v.Double = blankDouble }
-	if got := h.after(1)[uuidA]; got.Board != (gpu.Activity{}) || len(got.Instances) != 0 || !got.Time.IsZero() {
-		t.Errorf("%+v", got)
-	}
-	h.engine.value = nil
-	if got := h.after(1)[uuidA]; len(got.Instances) != 2 {
-		t.Errorf("when it goes on: %+v", got)
-	}
-}
-
 // TestReconnect: attempts after 1, 2, 4 ... 60 s; then everything is created again.
 func TestReconnect(t *testing.T) {
 	h := mixed(t)

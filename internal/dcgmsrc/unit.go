@@ -2,6 +2,7 @@ package dcgmsrc
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,6 +30,7 @@ type unit struct {
 	board   *watch // its own, where GPUs are not watched together
 	watches [levels]*watch
 	retry   backoff
+	paused  bool   // a watch was refused since profiling is paused
 	said    string // the last complaint
 
 	read []gpu.Activity // of the nodes
@@ -171,9 +173,11 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			if lost(failed) {
 				return gpu.Profiling{}, false, failed
 			}
-			u.retry.failed(now)
-		} else {
+		}
+		if u.paused = errors.Is(failed, ErrPaused); failed == nil || u.paused {
 			u.retry = backoff{}
+		} else {
+			u.retry.failed(now)
 		}
 	}
 	p := gpu.Profiling{LayoutGeneration: u.layout, Source: gpu.ActivityDCGM}
@@ -193,6 +197,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			failed = err
 		}
 	}
+	p.Paused = !r.ratio && (r.blank || s.refused || u.paused || errors.Is(failed, ErrPaused))
 	if failed == nil {
 		failed = u.unread
 	}
@@ -206,7 +211,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 		u.said = ""
 	}
 	r.finish()
-	return p, watched, nil
+	return p, watched || p.Paused, nil
 }
 
 func (s *Source) staleAdvice() string {

@@ -16,6 +16,17 @@ const (
 	blanks            = 4
 )
 
+// isBlank reports whether a value is the blank itself, which is what paused profiling gives, and not one that says why there is none.
+func (v *Value) isBlank() bool {
+	switch v.Type {
+	case TypeDouble:
+		return v.Double == blankDouble
+	case TypeInt64:
+		return v.Int64 == blankInt32 || v.Int64 == blankInt64
+	}
+	return false
+}
+
 // number is a value as one; known is false for a blank, garbled true for what is no number.
 func (v *Value) number() (x float64, known, garbled bool) {
 	switch v.Type {
@@ -45,7 +56,9 @@ type reading struct {
 	into   *gpu.Profiling
 	oldest int64 // older values are of profiling that has stopped: microseconds since 1970
 	newest int64
-	last   int // the node of the last value; its neighbour has the next
+	last   int  // the node of the last value; its neighbour has the next
+	ratio  bool // a ratio has a value
+	blank  bool // a ratio is blank whose watch has had the time to bring values
 }
 
 // readWatch reads the latest values of the GPU's entities in a watch.
@@ -94,10 +107,12 @@ func (r *reading) take(v *Value, w *watch) {
 		r.into.Garbled++
 	}
 	if !known {
+		r.blank = r.blank || v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest
 		return
 	}
 	if to := ratio(a, v.Field); to != nil {
 		*to = gpu.Some(x)
+		r.ratio = true
 	} else if to := rate(&r.into.Rates, v.Field); to != nil && v.Entity.Level == LevelGPU {
 		*to = gpu.Some(x)
 	} else {
