@@ -202,7 +202,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 		failed = u.unread
 	}
 	if failed == nil && u.stale(now, hierarchyTimeout) {
-		failed = fmt.Errorf("map instances: %w: %s", ErrStale, s.staleAdvice())
+		failed = s.explainStale()
 	}
 	switch {
 	case failed != nil:
@@ -214,11 +214,16 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	return p, watched || p.Paused, nil
 }
 
-func (s *Source) staleAdvice() string {
-	if s.opts.Mode == ModeEmbedded {
-		return "the DCGM in this process was started again and does so still; restart this program"
+// explainStale says what to do about an engine that does not follow a change.
+func (s *Source) explainStale() error {
+	switch {
+	case s.rootless:
+		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start while a GPU is in MIG mode",
+			ErrStale, ErrRequiresRoot)
+	case s.opts.Mode == ModeEmbedded:
+		return fmt.Errorf("map instances: %w: the DCGM in this process was started again and does so still; restart this program", ErrStale)
 	}
-	return fmt.Sprintf("it has not followed a change for %s; restart the nv-hostengine at %s", hierarchyTimeout, s.opts.Address)
+	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale, hierarchyTimeout, s.opts.Address)
 }
 
 // watchUnit watches the GPU where it is to have its own watch, and the instances as soon as they have settled.
