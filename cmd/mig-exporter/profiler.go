@@ -42,7 +42,7 @@ func (n *node) openProfiler(cfg *Config) {
 }
 
 // unprivilegedUID is the id of a user that is not root.
-const unprivilegedUID =  65534
+const unprivilegedUID = 65534
 
 // simulatedUser is the user that the program runs as on a simulated node.
 func (n *node) simulatedUser() int {

@@ -44,12 +44,12 @@ const (
 type Options struct {
 	Mode    Mode
 	Address string // of a remote engine, for what is said of it
-	// Interval between two values of the engine: 1 s unless told, at least 100 ms.
+	// Interval between two values of the engine: 1 s unless set, at least 100 ms.
 	Interval time.Duration
 	// Everything profiles the GPUs too that the driver itself profiles (by GPM).
 	Everything bool
-	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless told
-	// User returns the effective user id of this process; os.Geteuid unless told.
+	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless set
+	// User returns the effective user id of this process; os.Geteuid unless set.
 	User   func() int
 	Logger log.Logger
 }
@@ -118,7 +118,7 @@ func New(engine Engine, opts Options) *Source {
 // Calls counts the calls of the engine.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
-// Profile tells the activity of the GPUs that are the engine's to profile, for the layout that the Snapshot shows. A GPU
+// Profile returns the activity of the GPUs that are the engine's to profile, for the layout that the Snapshot shows. A GPU
 // that can't be profiled is left out and logged; an error means that the engine cannot be asked: gpu.ErrUnavailable.
 func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	s.mu.Lock()

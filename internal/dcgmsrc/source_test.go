@@ -172,7 +172,7 @@ func TestValues(t *testing.T) {
 		name    string
 		change  func(v *Value)
 		want    gpu.Opt[float64]
-		garbled int
+		invalid int
 	}{
 		{"blank", func(v *Value) { v.Double = 140737488355328 }, gpu.None[float64](), 0},
 		{"not found", func(v *Value) { v.Double = 140737488355329 }, gpu.None[float64](), 0},
@@ -199,8 +199,8 @@ func TestValues(t *testing.T) {
 				}
 			}
 			got := h.after(8)[uuidB]
-			if got.Board.SM != tt.want || got.Garbled != tt.garbled || !got.Board.GraphicsEngine.Present() {
-				t.Errorf("%+v garbled %d, want %+v", got.Board.SM, got.Garbled, tt.want)
+			if got.Board.SM != tt.want || got.Invalid != tt.invalid || !got.Board.GraphicsEngine.Present() {
+				t.Errorf("%+v invalid %d, want %+v", got.Board.SM, got.Invalid, tt.want)
 			}
 		})
 	}

@@ -27,8 +27,8 @@ func (v *Value) isBlank() bool {
 	return false
 }
 
-// number is a value as one; known is false for a blank, garbled true for what is no number.
-func (v *Value) number() (x float64, known, garbled bool) {
+// number is a value as one; known is false for a blank, invalid true for what is no number.
+func (v *Value) number() (x float64, known, invalid bool) {
 	switch v.Type {
 	case TypeDouble:
 		x = v.Double
@@ -102,9 +102,9 @@ func (r *reading) take(v *Value, w *watch) {
 	if a == nil {
 		return
 	}
-	x, known, garbled := v.number()
-	if garbled {
-		r.into.Garbled++
+	x, known, invalid := v.number()
+	if invalid {
+		r.into.Invalid++
 	}
 	if !known {
 		r.blank = r.blank || v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest

@@ -76,7 +76,7 @@ func startFallback(t *testing.T) (n *fallbackNode, stop func() error) {
 	return n, n.run()
 }
 
-// second lets one pass and returns who tells the activity of both GPUs.
+// second lets one pass and returns the source of the activity of both GPUs.
 func (n *fallbackNode) second() (a, b gpu.ActivitySource) {
 	n.t.Helper()
 	n.joules += 100
@@ -97,7 +97,7 @@ func (n *fallbackNode) energy() (sum float64) {
 }
 
 // TestFallBackToTheDriver: where the profiler says nothing of a GPU, the driver is asked for it as soon as the last answer does not
-// count any more, and no longer than the profiler needs to tell everything again. No energy is counted twice or lost meanwhile.
+// count any more, and no longer than the profiler needs to report everything again. No energy is counted twice or lost meanwhile.
 func TestFallBackToTheDriver(t *testing.T) {
 	lost := errors.New("connection lost")
 	for _, tt := range []struct {

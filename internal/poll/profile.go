@@ -16,7 +16,7 @@ type profileState struct {
 }
 
 // profile asks for the activity of the GPUs of the last Snapshot before anything else is read: the readings that follow
-// tell whether the layout that it was asked for still stands. It waits for half of the cycle's time at most; what comes
+// show whether the layout that it was asked for still stands. It waits for half of the cycle's time at most; what comes
 // later serves the next cycle.
 func (p *Poller) profile(ctx context.Context, now time.Time) {
 	before := p.current.Load()
