@@ -78,6 +78,26 @@ func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
 	}
 }
 
+// TestPausedDCGMIsLeftAlone: profiling of GPUs with GPM is paused, and the layout changes meanwhile.
+func TestPausedDCGMIsLeftAlone(t *testing.T) {
+	p := faultyNode(t, `
+gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
+faults:
+- {at: 20s, for: 60s, kind: dcgm-paused}
+- {at: 40s, gpu: 0, kind: external-reconfigure, layout: ["4g.40gb@0"]}
+`, "--dcgm.mode=embedded", "--profiling.source=dcgm")
+	p.seconds(19)
+	for second := 20; second < 80; second++ {
+		if s := p.seconds(1); len(s.of("nvidia_gpu_activity_source")) != 0 {
+			t.Errorf("second %d: activity by %v", second, s.of("nvidia_gpu_activity_source"))
+		}
+	}
+	s := p.seconds(10)
+	for _, one := range []string{`gpu="0"`, `gpu="1"`} {
+		s.expect(t, "resumed", 1, "nvidia_gpu_activity_source", one, `source="dcgm"`)
+	}
+}
+
 // TestNoGapWhenDCGMIsBack: second by second, from when the driver is asked in the place of an engine that is down.
 func TestNoGapWhenDCGMIsBack(t *testing.T) {
 	p := faultyNode(t, `

@@ -80,6 +80,25 @@ func TestPausedBeforeConnecting(t *testing.T) {
 	}
 }
 
+// TestPausedThroughALayoutChange: until the new watches can show it, a pause is taken to last. If they never come, it does not.
+func TestPausedThroughALayoutChange(t *testing.T) {
+	for _, follows := range []bool{true, false} {
+		h := mixed(t)
+		h.after(10)
+		h.engine.value = func(v *Value) { v.Double = blankDouble }
+		h.after(2)
+		h.node.GPUs[0].MIG.LayoutGeneration++
+		if !follows {
+			h.engine.tree[0].Instance = 5
+		}
+		for second := range 30 {
+			if got := h.after(1)[uuidA]; got.Paused != (follows || second < 12) {
+				t.Errorf("follows %v, second %d: %+v", follows, second+1, got)
+			}
+		}
+	}
+}
+
 // TestBlanksOfNewWatches: the first two samples of a watch have nothing to be compared with: blanks with status 0 and a timestamp of the
 // present (DcgmGpmManager.cpp). They are no pause, from the first connection on as after each later one.
 func TestBlanksOfNewWatches(t *testing.T) {

@@ -30,8 +30,9 @@ type unit struct {
 	board   *watch // its own, where GPUs are not watched together
 	watches [levels]*watch
 	retry   backoff
-	paused  bool   // a watch was refused since profiling is paused
-	said    string // the last complaint
+	refused bool      // a watch was refused since profiling is paused
+	said    string    // the last complaint
+	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
 
 	read []gpu.Activity // of the nodes
 }
@@ -174,7 +175,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 				return gpu.Profiling{}, false, failed
 			}
 		}
-		if u.paused = errors.Is(failed, ErrPaused); failed == nil || u.paused {
+		if u.refused = errors.Is(failed, ErrPaused); failed == nil || u.refused {
 			u.retry = backoff{}
 		} else {
 			u.retry.failed(now)
@@ -197,7 +198,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			failed = err
 		}
 	}
-	p.Paused = !r.ratio && (r.blank || s.refused || u.paused || errors.Is(failed, ErrPaused))
+	p.Paused = s.isPaused(u, &r, failed, now)
 	if failed == nil {
 		failed = u.unread
 	}
@@ -212,6 +213,20 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	}
 	r.finish()
 	return p, watched || p.Paused, nil
+}
+
+// isPaused reports whether a GPU has no ratios because profiling is paused: new blanks show it, or what is refused. Watches that are too new
+// to show anything, as after a layout change, change nothing about it for a while.
+func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool {
+	switch {
+	case r.ratio:
+		u.paused = time.Time{}
+	case r.blank || s.refused || u.refused || errors.Is(failed, ErrPaused):
+		u.paused = now
+	case r.mature || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
+		u.paused = time.Time{}
+	}
+	return !u.paused.IsZero()
 }
 
 // explainStale says what to do about an engine that does not follow a change.

@@ -58,7 +58,8 @@ type reading struct {
 	newest int64
 	last   int  // the node of the last value; its neighbour has the next
 	ratio  bool // a ratio has a value
-	blank  bool // a ratio is blank whose watch has had the time to bring values
+	mature bool // the watch of a ratio has had the time to bring values
+	blank  bool // and has brought a blank
 }
 
 // readWatch reads the latest values of the GPU's entities in a watch.
@@ -71,6 +72,8 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	fields := s.sets[w.level]
 	if w.level == LevelGPU && r.unit.rolled {
 		fields = fields[s.ratios:]
+	} else {
+		r.mature = r.mature || w.since < r.oldest
 	}
 	for most := maxValues / len(fields); len(entities) > 0; {
 		part := entities[:min(most, len(entities))]
