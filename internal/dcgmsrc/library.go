@@ -183,6 +183,6 @@ func (l *library) explainVersion(err error) error {
 	if l.mode == ModeEmbedded || invalid != nil {
 		return fmt.Errorf("%w; %s: install DCGM %s or later, then restart this program", err, here, builtFor)
 	}
-	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; a new %s here takes a restart of this program",
-		err, address, orUnknown(l.loaded.engineVersion(address)), here, builtFor, libraryName)
+	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; "+
+		"a new %s here takes a restart of this program", err, address, orUnknown(l.loaded.engineVersion(address)), here, builtFor, libraryName)
 }

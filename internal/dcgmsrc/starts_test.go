@@ -53,7 +53,8 @@ func TestFailedStartsAreFew(t *testing.T) {
 		if *starts != want {
 			t.Errorf("%s: %d starts, want %d", when, *starts, want)
 		}
-		if !strings.Contains(err.Error(), "3 starts have failed: the next one is after a change of a MIG mode or layout, a GPU that answers again, or a reload (SIGHUP)") {
+		const next = "the next one is after a change of a MIG mode or layout, a GPU that answers again, or a reload (SIGHUP)"
+		if !strings.Contains(err.Error(), "3 starts have failed: "+next) {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
