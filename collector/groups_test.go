@@ -108,12 +108,16 @@ func readingCases() []groupCase {
 		{"temperature", func(g *gpu.GPU) {
 			g.Readings.TemperatureCelsius, g.Readings.MemoryCelsius = gpu.Some(37.0), gpu.Some(45.0)
 			g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 2, Speed: 1.02}}
+			g.Readings.TemperatureThresholds = []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "mem_max", Celsius: 95}}
 		}, `# TYPE nvidia_gpu_fan_speed_ratio gauge
 			nvidia_gpu_fan_speed_ratio{fan="0",gpu="2",uuid="GPU-2"} 0.3
 			nvidia_gpu_fan_speed_ratio{fan="2",gpu="2",uuid="GPU-2"} 1.02
 			# TYPE nvidia_gpu_temperature_celsius gauge
 			nvidia_gpu_temperature_celsius{gpu="2",sensor="gpu",uuid="GPU-2"} 37
-			nvidia_gpu_temperature_celsius{gpu="2",sensor="memory",uuid="GPU-2"} 45`},
+			nvidia_gpu_temperature_celsius{gpu="2",sensor="memory",uuid="GPU-2"} 45
+			# TYPE nvidia_gpu_temperature_threshold_celsius gauge
+			nvidia_gpu_temperature_threshold_celsius{gpu="2",kind="mem_max",uuid="GPU-2"} 95
+			nvidia_gpu_temperature_threshold_celsius{gpu="2",kind="shutdown",uuid="GPU-2"} 92`},
 	}
 }
 

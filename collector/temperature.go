@@ -5,11 +5,18 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newTemperature(c *catalog) collectFunc {
 	celsius := c.family("nvidia_gpu_temperature_celsius", `Temperature of the die (sensor="gpu") or of the memory (sensor="memory").`,
 		"Of the whole GPU.", "sensor")
+	threshold := c.family("nvidia_gpu_temperature_threshold_celsius",
+		`Temperature at which the hardware slows the GPU down (kind="slowdown") or turns it off (kind="shutdown"), and the highest at which `+
+			`its memory may work (kind="mem_max").`,
+		"Of the whole GPU. A threshold that the driver does not report is absent.", "kind")
 	fans := newFans(c)
 	return func(k *sink, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			fans(k, g)
+			for _, t := range g.Readings.TemperatureThresholds {
+				k.add(threshold, g.labels.extend("kind", t.Kind), t.Celsius)
+			}
 			for _, one := range []struct {
 				sensor string
 				value  gpu.Opt[float64]

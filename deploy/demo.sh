@@ -49,10 +49,11 @@ node() {
 	start "$name" "$program" --driver=sim --web.listen-address=127.0.0.1:0 "$@"
 	address=$(wait_for "$name" 'msg="?Listening"? .*address=([^ ]+)')
 	say "simulated node $name: http://$address/"
-	targets+=("{targets: [\"$address\"], labels: {node: $name, cluster: demo}}")
+	targets+=("{targets: [\"$address\"], labels: {instance: $name, cluster: demo}}")
 }
 
 node a100-mixed --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml --dcgm.mode=embedded
+# GpuUnderused judges two days.
 node h100-underused --sim.scenario=testdata/scenarios/h100-underused.yaml
 
 prometheus=$(command -v prometheus || true)

@@ -67,7 +67,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		found = len(last.GPUs)
 	}
 	level.Info(logger).Log("msg", "Captured", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
-		"polls", len(recording.Moments), "identities", map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
+		"polls", len(recording.Recorded.Polls), "identities", map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
 	return nil
 }
 

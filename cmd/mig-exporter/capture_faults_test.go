@@ -54,7 +54,7 @@ func TestCaptureOfADriverThatHangs(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	text := readText(t, filepath.Join(dir, "captured.yaml"))
-	for _, want := range []string{"nvmlDeviceGetHandleByIndex(0): {hangs: ever}", "nvmlDeviceGetCount: 2", "moments: [0s, "} {
+	for _, want := range []string{"nvmlDeviceGetHandleByIndex(0): {hangs: ever}", "nvmlDeviceGetCount: 2", "polls: [0s, "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the capture does not say %q:\n%s", want, text)
 		}

@@ -103,7 +103,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	if err != nil {
 		return control.Options{}, err
 	}
-	c.metrics = newControlMetrics()
+	c.metrics = newControlMetrics(x.node.now)
 	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // it finishes what the last run left first
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
@@ -289,7 +289,7 @@ func (s *controlStatus) reason() string {
 	return s.off
 }
 
-func newControlMetrics() *collector.Control {
+func newControlMetrics(now func() time.Time) *collector.Control {
 	return collector.NewControl(collector.ControlOptions{
 		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore), string(api.VerbRecovery)},
 		Results: []string{
@@ -297,7 +297,7 @@ func newControlMetrics() *collector.Control {
 			string(api.Degraded), string(api.Stuck),
 		},
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
-		Now:    time.Now,
+		Now:    now,
 	})
 }
 

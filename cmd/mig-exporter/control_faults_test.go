@@ -38,7 +38,7 @@ func TestAStepFails(t *testing.T) {
 	}
 }
 
-// A roll-back that fails leaves the node degraded, until it succeeds.
+// A rollback that fails leaves the node degraded, until it succeeds.
 func TestTheRollbackFails(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", faultyRecut+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))

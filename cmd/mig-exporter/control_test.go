@@ -161,7 +161,7 @@ func TestRecut(t *testing.T) {
 	// What a pod holds by now is not destroyed to undo the operation.
 	ids, _ := c.operations()
 	if out := c.must(1, "rollback", "--yes", ids[0]); !strings.Contains(out, "ml/comes") {
-		t.Errorf("the roll-back does not name who is in the way:\n%s", out)
+		t.Errorf("the rollback does not name what is in the way:\n%s", out)
 	}
 	c.scrape().expect(t, "after a rollback that is refused", 1, "nvidia_mig_gpu_instance_pod_info", `pod="comes"`)
 }

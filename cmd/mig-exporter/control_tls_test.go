@@ -53,7 +53,7 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 func TestControlOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := certificate(t, dir)
-	tokens := map[string]string{"operator": "s3cret-of-the-operator", "scheduler": "s3cret-of-the-scheduler", "nobody": "s3cret-of-nobody"}
+	tokens := map[string]string{"operator": "s3cret-of-the-operator", "scheduler": "s3cret-of-the-scheduler", "stranger": "s3cret-of-the-stranger"}
 	config := "tls:\n  cert_file: " + cert + "\n  key_file: " + key + "\ntokens:\n"
 	for name, rights := range map[string]string{"operator": "[read, plan, apply]", "scheduler": "[read, plan]"} {
 		sum := sha256.Sum256([]byte(tokens[name]))
@@ -75,7 +75,7 @@ func TestControlOverTLS(t *testing.T) {
 		return append([]string{"--address=https://" + address.FindStringSubmatch(c.logText())[1], "--ca-file=" + cert, "--token-file=" + path}, args...)
 	}
 	wanted := []string{"--gpus", "1", "--devices", "1g.10gb=2"}
-	c.must(1, as("nobody", "get")...)
+	c.must(1, as("stranger", "get")...)
 	c.must(0, as("scheduler", append([]string{"plan"}, wanted...)...)...)
 	if out := c.must(1, as("scheduler", append([]string{"apply", "--yes"}, wanted...)...)...); !strings.Contains(out, "right") {
 		t.Errorf("migctl does not say what is missing:\n%s", out)

@@ -128,14 +128,14 @@ func openRecording(cfg *Config, logger log.Logger) (*node, error) {
 	}
 	replay := capture.NewReplay(recording, cfg.stepped())
 	n := &node{
-		hostname: recording.Hostname, now: replay.Now, library: replay.Library(), clock: replay,
+		hostname: recording.Node.Hostname, now: replay.Now, library: replay.Library(), clock: replay,
 		closers: []func() error{replay.Close}, logger: logger,
 	}
 	if !cfg.stepped() {
 		n.polled = replay.Next
 	}
 	level.Info(logger).Log("msg", "This is a recording: another node's GPUs, as they were", "file", cfg.SimScenario,
-		"start", recording.Start.Format(time.RFC3339), "polls", len(recording.Moments))
+		"start", recording.Recorded.Start.Format(time.RFC3339), "polls", len(recording.Recorded.Polls))
 	return n, nil
 }
 

@@ -41,13 +41,13 @@ func (n *node) openProfiler(cfg *Config) {
 	})
 }
 
-// nobody is a user that is not root.
-const nobody = 65534
+// unprivilegedUID is the id of a user that is not root.
+const unprivilegedUID = 65534
 
 // simulatedUser is the user that the program runs as on a simulated node.
 func (n *node) simulatedUser() int {
 	if n.simulated.HostEngine().NonRoot {
-		return nobody
+		return unprivilegedUID
 	}
 	return 0
 }

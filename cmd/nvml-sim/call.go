@@ -54,6 +54,7 @@ func resultOf(err error) result {
 		{gpu.ErrInsufficientResources, insufficientResources},
 		{gpu.ErrInvalidArgument, invalidArgument},
 		{gpu.ErrVersionMismatch, versionMismatch},
+		{gpu.ErrNoDriver, driverNotLoaded},
 		{sim.ErrClosed, uninitialized},
 	} {
 		if errors.Is(err, known.err) {

@@ -5,7 +5,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// coolingCalls tell of fans, which boards that their servers cool do not have.
+// coolingCalls tell of fans, which GPUs that their servers cool do not have.
 func coolingCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetNumFans":     notNull(physical(gpu.ReadingFans, fanCount), 1),

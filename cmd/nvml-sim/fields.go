@@ -113,7 +113,7 @@ func fields(branch int) map[uint32]field {
 	return known
 }
 
-// powerFields adds the fields 185 to 192. Their scope is the GPU; module and memory are of boards that are not simulated.
+// powerFields adds the fields 185 to 192. Their scope is the GPU; module and memory are of GPUs that are not simulated.
 func powerFields(known map[uint32]field) {
 	limit := func(s *sim.State) uint64 { return uint64(milli(s.LimitWatts)) }
 	draw := func(s *sim.State) uint64 { return uint64(milli(s.Watts)) }

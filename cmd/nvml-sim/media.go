@@ -18,7 +18,7 @@ func mediaCalls() map[string]call {
 // mediaPeriod is the sampling period that is told, in microseconds.
 const mediaPeriod = 200_000
 
-// mediaUtilization answers with percent and a sampling period. Boards without such an engine say 0, as nvidia-smi shows of a board
+// mediaUtilization answers with percent and a sampling period. Boards without such an engine say 0, as nvidia-smi shows of a GPU
 // without encoder.
 func mediaUtilization(kind sim.MediaEngine) call {
 	return notNull(physical(gpu.ReadingMedia, func(s *sim.State, a args) result {

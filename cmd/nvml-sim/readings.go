@@ -67,7 +67,7 @@ func utilization(s *sim.State, a args) result {
 	return success
 }
 
-// lowestLimit is about a quarter of the highest on most boards.
+// lowestLimit is about a quarter of the highest on most GPUs.
 func lowestLimit(s *sim.State) float64 { return s.LimitWatts / 4 }
 
 func limitConstraints(s *sim.State, a args) result {

@@ -38,18 +38,16 @@ func temperatureV(s *sim.State, a args) result {
 	return success
 }
 
-// thresholds are those of a GPU in Celsius, as nvidia-smi shows of A100, and by their T.Limit of H100.
+// thresholds are those of a GPU in Celsius.
 func thresholds(s *sim.State) map[uint32]int {
+	t := s.Thresholds()
 	all := map[uint32]int{
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: 92,
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: 89,
-		C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX:  87, // from there on a simulated GPU reports a thermal slowdown
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: int(t.Shutdown),
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: int(t.Slowdown),
+		C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX:  int(t.GPUMax),
 	}
-	if s.Architecture != sim.Ampere {
-		all[C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN] = 95
-	}
-	if s.MemoryCelsius.Present() {
-		all[C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX] = 95
+	if memory, ok := t.MemoryMax.Get(); ok {
+		all[C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX] = int(memory)
 	}
 	return all
 }

@@ -46,10 +46,12 @@ func baseRooms() []room {
 		{dir: "internal/mig", internals: []string{"internal/gpu"}},
 		{dir: "internal/nodedoc", internals: []string{"internal/gpu"}},
 		{dir: "internal/archtest"},
-		{dir: "dashboards"}, // makes files; part of no program
+		{dir: "dashboards"},               // makes files; part of no program
+		{dir: "internal/nvmlsrc/seamgen"}, // likewise
+		{dir: "internal/strictyaml", libraries: []string{yaml}},
 		{
 			dir:       "internal/capture",
-			internals: []string{"internal/gpu", "internal/nvmlsrc"},
+			internals: []string{"internal/gpu", "internal/nvmlsrc", "internal/strictyaml"},
 			libraries: []string{goNVML, yaml},
 		},
 		{

@@ -129,11 +129,11 @@ func TestReplaysWhatWasSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := interview(t, replay.Library()); got != want[2] || !replay.Now().Equal(start().Add(62*time.Second)) {
-		t.Errorf("after the last moment, at %s: %s", replay.Now(), got)
+		t.Errorf("after the last poll, at %s: %s", replay.Now(), got)
 	}
 }
 
-// TestSeveralAnswersInOnePoll: a question that is put twice in a poll may get two answers, and does again.
+// TestSeveralAnswersInOnePoll: a call that is made twice in a poll may get two answers, and does again.
 func TestSeveralAnswersInOnePoll(t *testing.T) {
 	fake := newFake()
 	rec := NewRecorder(fake, start())
@@ -260,7 +260,7 @@ func TestReplaysEvents(t *testing.T) {
 	_, _ = set.Wait(1000)
 	next(t, rec, start().Add(2*time.Second))
 	fake.events <- xid
-	_, _ = set.Wait(1000) // after the last poll: nobody has seen it
+	_, _ = set.Wait(1000) // after the last poll: it is not recorded
 
 	replay := NewReplay(rewritten(t, rec.Recording("", "")), true)
 	d = firstGPU(t, replay.Library())
@@ -295,28 +295,32 @@ func TestReplaysEvents(t *testing.T) {
 	replay.Settle(t.Context()) // returns: everything has been taken
 }
 
-// TestQuestions: every answer is of the type that the parser expects of its question.
-func TestQuestions(t *testing.T) {
+// TestCallTypes: every answer is of the type that the reader expects of its call.
+func TestCallTypes(t *testing.T) {
 	rec := NewRecorder(newFake(), start())
 	_ = interview(t, rec.Library())
-	recording := rec.Recording("", "")
-	check := func(all answers, known []question) {
-		for text, entries := range all {
-			q, canonical, err := findQuestion(known, text)
+	recording := rec.Recording("", "").Recorded
+	check := func(all answers, known []callType) {
+		t.Helper()
+		if len(all) == 0 {
+			t.Error("nothing is recorded")
+		}
+		for text, s := range all {
+			c, canonical, err := findCall(known, text)
 			if err != nil || canonical != text {
 				t.Errorf("%s: %v (%s)", text, err, canonical)
 			}
-			for _, e := range entries {
-				if e.ret == nvml.SUCCESS && reflect.TypeOf(e.value) != q.answer {
-					t.Errorf("%s: %T, want %s", text, e.value, q.answer)
+			for _, e := range s.entries {
+				if e.ret == nvml.SUCCESS && reflect.TypeOf(e.value) != c.answer {
+					t.Errorf("%s: %T, want %s", text, e.value, c.answer)
 				}
 			}
 		}
 	}
-	check(recording.node, nodeQuestions())
-	check(recording.gpus[0].answers, gpuQuestions())
-	check(recording.gpus[0].devices[0], migQuestions())
-	check(recording.gpus[0].instances[slot{9, 1}], instanceQuestions())
+	check(answers(recording.Node), nodeCalls())
+	check(answers(recording.GPUs["gpu0"].Answers), gpuCalls())
+	check(answers(recording.GPUs["gpu0"].MIGDevices[0]), migCalls())
+	check(answers(recording.GPUs["gpu0"].GPUInstances["9/1"]), generatedGPUInstanceCalls())
 }
 
 func TestPseudonyms(t *testing.T) {

@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"sync"
+	"context"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -9,41 +9,41 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
-// eventQueue holds the events of a recording, or those that a replay still has to deliver. The tape's mu guards it.
+// eventQueue is how far a replay has delivered its events. The timeline's mu guards it.
 type eventQueue struct {
-	records []eventRecord
-	next    int // of a replay: the first that is not delivered
-	sets    map[*eventSet]bool
-	failed  bool // of a replay: a failure was delivered and no set has been waited on since
+	next   int  // the first event that is not delivered
+	failed bool // a failure was delivered and no set has been waited on since
+	sets   map[*eventSet]bool
 }
 
-// due tells whether a replay has something to deliver now.
-func (q *eventQueue) due(moment int) bool {
-	return q.next < len(q.records) && q.records[q.next].before <= moment
+// due returns the event that a replay has to deliver now, nil if there is none. The caller holds the timeline's mu.
+func (l *library) due() *eventRecord {
+	if events := l.rec.Recorded.Events; l.events.next < len(events) && events[l.events.next].Before <= l.time.poll {
+		return &events[l.events.next]
+	}
+	return nil
 }
 
 // eventSet is a queue of the driver's, or of a replay.
 type eventSet struct {
-	lib  *library
-	real nvmlsrc.EventSet // nil in a replay
-	// Both of a replay, guarded by the tape's mu.
-	waiting bool // somebody is in Wait and found nothing
+	lib    *library
+	driver nvmlsrc.EventSet // nil in a replay
+	// Both of a replay, guarded by the timeline's mu.
+	waiting bool // a call of Wait found nothing and waits
 	freed   bool
-	once    sync.Once
 }
 
 func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 	s := &eventSet{lib: l}
-	_, ret := ask(l.node, "nvmlEventSetCreate", func() (none, nvml.Return) {
-		var ret nvml.Return
-		s.real, ret = l.real.EventSetCreate()
-		return none{}, ret
+	ret := queryCode(l.entity, "nvmlEventSetCreate", func() (ret nvml.Return) {
+		s.driver, ret = l.driver.EventSetCreate()
+		return ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	l.tape.mu.Lock()
-	defer l.tape.mu.Unlock()
+	l.time.mu.Lock()
+	defer l.time.mu.Unlock()
 	l.events.sets[s] = true
 	return s, ret
 }
@@ -53,118 +53,108 @@ func (d *device) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return 
 	if !ok || s.lib != d.lib {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	_, ret := of(d, "nvmlDeviceRegisterEvents("+eventArg().name(types)+")", func(h nvmlsrc.Device) (none, nvml.Return) {
-		return none{}, h.RegisterEvents(types, s.real)
+	return queryCode(d.entity, callOf("nvmlDeviceRegisterEvents", eventNames.name(types)), func() nvml.Return {
+		return d.driver.RegisterEvents(types, s.driver)
 	})
-	return ret
 }
 
 // Wait records what comes, a timeout excepted: the next poll is the first that can know of it.
 func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
-	if s.lib.tape.replays {
+	if s.lib.time.replays {
 		return s.replay(time.Duration(timeoutMillis) * time.Millisecond)
 	}
-	e, ret := s.real.Wait(timeoutMillis)
+	e, ret := s.driver.Wait(timeoutMillis)
 	if ret == nvml.ERROR_TIMEOUT {
 		return e, ret
 	}
-	r := eventRecord{ret: ret}
+	r := eventRecord{Error: code(ret)}
 	if ret == nvml.SUCCESS {
-		r.event = event{e.Type, e.Data, e.GPUInstanceID, e.ComputeInstanceID}
-		known := s.lib.find(func(d *device) bool { return d.real == e.Device })
+		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID, ComputeInstanceID: e.ComputeInstanceID}
+		known := s.lib.find(func(d *device) bool { return d.driver == e.Device })
 		e.Device = nil
 		if known != nil {
-			e.Device, r.gpu = known, string(known.name)
+			e.Device, r.Event.GPU = known, known.name
 		}
 	}
-	t := s.lib.tape
+	t := s.lib.time
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r.before = t.moment; !t.between {
-		r.before++
+	if r.Before = t.poll; !t.between {
+		r.Before++
 	}
-	s.lib.events.records = append(s.lib.events.records, r)
+	s.lib.rec.Recorded.Events = append(s.lib.rec.Recorded.Events, r)
 	return e, ret
 }
 
-// replay delivers what came before the poll of the present moment. The first wait after a failure of the queue ends at
-// once: whoever waits knows then that the queue works again.
+// replay delivers what came before the current poll. The first wait after a failure of the queue ends at once: the waiter
+// knows then that the queue works again.
 func (s *eventSet) replay(timeout time.Duration) (nvmlsrc.Event, nvml.Return) {
-	t, q := s.lib.tape, s.lib.events
-	var r eventRecord
-	works := false
-	take := func() bool {
-		switch {
-		case s.freed:
-			return true
-		case q.failed:
-			q.failed, works = false, true
-			return true
-		case q.due(t.moment):
-			r = q.records[q.next]
-			q.next++
-			q.failed = r.ret != nvml.SUCCESS
-			s.waiting = false
-			t.wake()
+	t, q := s.lib.time, s.lib.events
+	var came *eventRecord
+	arrived := func() bool {
+		if s.freed || q.failed {
+			q.failed = q.failed && s.freed
 			return true
 		}
-		if !s.waiting {
-			s.waiting = true
-			t.wake()
+		if came = s.lib.due(); came == nil {
+			if !s.waiting {
+				s.waiting = true
+				t.wake()
+			}
+			return false
 		}
-		return false
+		q.next++
+		q.failed = came.Error != 0
+		s.waiting = false
+		t.wake()
+		return true
 	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	came := t.waitUntil(timer.C, take)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	t.waitUntil(ctx, arrived)
 	t.mu.Lock()
-	freed := s.freed || t.closed
+	ended := s.freed || t.closed
 	t.mu.Unlock()
 	switch {
-	case freed:
+	case ended:
 		return nvmlsrc.Event{}, nvml.ERROR_UNINITIALIZED
-	case !came || works:
+	case came == nil:
 		return nvmlsrc.Event{}, nvml.ERROR_TIMEOUT
-	case r.ret != nvml.SUCCESS:
-		return nvmlsrc.Event{}, r.ret
+	case came.Event == nil:
+		return nvmlsrc.Event{}, nvml.Return(came.Error)
 	}
-	return s.lib.eventOf(r), nvml.SUCCESS
-}
-
-func (l *library) eventOf(r eventRecord) nvmlsrc.Event {
 	e := nvmlsrc.Event{
-		Type: r.event.Type, Data: r.event.Data, GPUInstanceID: r.event.GPUInstanceID, ComputeInstanceID: r.event.ComputeInstanceID,
+		Type: uint64(came.Event.Type), Data: came.Event.Data,
+		GPUInstanceID: came.Event.GPUInstanceID, ComputeInstanceID: came.Event.ComputeInstanceID,
 	}
-	if d := l.find(func(d *device) bool { return string(d.name) == r.gpu }); d != nil {
+	if d := s.lib.find(func(d *device) bool { return d.name == came.Event.GPU }); d != nil {
 		e.Device = d
 	}
-	return e
+	return e, nvml.SUCCESS
 }
 
-// Free ends whoever waits.
+// Free ends the calls that wait.
 func (s *eventSet) Free() nvml.Return {
-	t := s.lib.tape
-	s.once.Do(func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		s.freed = true
-		delete(s.lib.events.sets, s)
-		t.wake()
-	})
-	if s.real == nil {
+	t := s.lib.time
+	t.mu.Lock()
+	s.freed = true
+	delete(s.lib.events.sets, s)
+	t.wake()
+	t.mu.Unlock()
+	if s.driver == nil {
 		return nvml.SUCCESS
 	}
-	return s.real.Free()
+	return s.driver.Free()
 }
 
-// settled tells whether everything due has been taken and whoever takes it is back for more. The caller holds the
-// tape's mu.
-func (q *eventQueue) settled(moment int) bool {
-	if q.failed {
+// settled reports whether everything due has been delivered and every set is waited on again. The caller holds the
+// timeline's mu.
+func (l *library) settled() bool {
+	if l.events.failed {
 		return false
 	}
-	for s := range q.sets {
-		if q.due(moment) || !s.waiting {
+	for s := range l.events.sets {
+		if !s.waiting || l.due() != nil {
 			return false
 		}
 	}

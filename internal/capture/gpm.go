@@ -1,40 +1,33 @@
 package capture
 
 import (
-	"fmt"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
-// What a sample holds is the driver's own affair. So the samples of a recording are empty, and what is written down is the
-// metrics of windows, with the entity that the window's last sample was taken of: like fields, the call and each metric
-// apart.
+// Only the driver knows what is in a sample. So the samples of a recording are empty, and what is recorded is the metrics
+// of windows, with the entity of the window's last sample: like fields, the call and each metric apart.
 
 // gpmSample is a sample, with what it was last taken of. It belongs to one reading at a time.
 type gpmSample struct {
-	real     nvmlsrc.GPMSample // nil in a replay
-	of       *entity
-	instance uint64 // the GPU instance of it, wholeEntity for the entity itself
+	driver nvmlsrc.GPMSample // nil in a replay
+	of     entity
+	window string // the GPU instance of it, or the entity as a whole, as it is written; empty before that
 }
 
-// wholeEntity is no GPU instance.
-const wholeEntity = nvmlsrc.NoInstance
-
 func (s *gpmSample) Free() nvml.Return {
-	if s.real == nil {
+	if s.driver == nil {
 		return nvml.SUCCESS
 	}
-	return s.real.Free()
+	return s.driver.Free()
 }
 
 func (l *library) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
 	s := &gpmSample{}
-	_, ret := ask(l.node, "nvmlGpmSampleAlloc", func() (none, nvml.Return) {
-		var ret nvml.Return
-		s.real, ret = l.real.GpmSampleAlloc()
-		return none{}, ret
+	ret := queryCode(l.entity, "nvmlGpmSampleAlloc", func() (ret nvml.Return) {
+		s.driver, ret = l.driver.GpmSampleAlloc()
+		return ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -45,60 +38,48 @@ func (l *library) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
 func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
 	to, ok2 := after.(*gpmSample)
-	if !ok || !ok2 || from.of == nil || to.of == nil {
+	if !ok || !ok2 || from.window == "" || to.window == "" {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	of := gpmArg().name(to.instance)
-	_, ret := ask(to.of, "nvmlGpmMetricsGet("+of+")", func() (none, nvml.Return) {
-		return none{}, l.real.GpmMetricsGet(from.real, to.real, metrics)
+	const function = "nvmlGpmMetricsGet"
+	ret := queryCode(to.of, callOf(function, to.window), func() nvml.Return {
+		return l.driver.GpmMetricsGet(from.driver, to.driver, metrics)
 	})
 	if ret != nvml.SUCCESS {
 		return ret
 	}
 	for i := range metrics {
 		m := &metrics[i]
-		question := fmt.Sprintf("nvmlGpmMetricsGet(%s, %s)", of, metricArg().name(uint64(m.ID)))
-		m.Value, m.Return = ask(to.of, question, func() (float64, nvml.Return) { return m.Value, m.Return })
+		call := callOf(function, to.window, metricNames.name(uint64(m.ID)))
+		m.Value, m.Return = query(to.of, call, func() (float64, nvml.Return) { return m.Value, m.Return })
 	}
 	return nvml.SUCCESS
 }
 
 // sampleOf takes a sample of an entity, or of a GPU instance of it.
-func sampleOf(e *entity, question string, instance uint64, into nvmlsrc.GPMSample, take func(nvmlsrc.GPMSample) nvml.Return) nvml.Return {
+func sampleOf(e entity, call string, instance uint64, into nvmlsrc.GPMSample, take func(nvmlsrc.GPMSample) nvml.Return) nvml.Return {
 	s, ok := into.(*gpmSample)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	_, ret := ask(e, question, func() (none, nvml.Return) { return none{}, take(s.real) })
+	ret := queryCode(e, call, func() nvml.Return { return take(s.driver) })
 	if ret == nvml.SUCCESS {
-		s.of, s.instance = e, instance
+		s.of, s.window = e, windowNames.name(instance)
 	}
 	return ret
 }
 
 func (d *device) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
-	return sampleOf(d.entity, "nvmlGpmSampleGet", wholeEntity, into, func(s nvmlsrc.GPMSample) nvml.Return { return d.real.GpmSampleGet(s) })
+	return sampleOf(d.entity, "nvmlGpmSampleGet", nvmlsrc.NoInstance, into, func(s nvmlsrc.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
 }
 
 func (m migDevice) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
-	return sampleOf(m.entity, "nvmlGpmSampleGet", wholeEntity, into, func(s nvmlsrc.GPMSample) nvml.Return { return m.real.GpmSampleGet(s) })
+	return sampleOf(m.entity, "nvmlGpmSampleGet", nvmlsrc.NoInstance, into, func(s nvmlsrc.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
 }
 
 func (d *device) GpmMigSampleGet(instance int, into nvmlsrc.GPMSample) nvml.Return {
-	question := fmt.Sprintf("nvmlGpmMigSampleGet(%d)", instance)
-	return sampleOf(d.entity, question, uint64(instance), into, func(s nvmlsrc.GPMSample) nvml.Return {
-		return d.real.GpmMigSampleGet(instance, s)
-	})
-}
-
-func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
-	return of(d, "nvmlGpmQueryDeviceSupport", nvmlsrc.Device.GpmQueryDeviceSupport)
-}
-
-// GetProcessUtilization is recorded without the time since which samples are asked for: a replay asks for those of the
-// same polls.
-func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	return of(d, "nvmlDeviceGetProcessUtilization", func(h nvmlsrc.Device) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		return h.GetProcessUtilization(lastSeen)
+	call := callOf("nvmlGpmMigSampleGet", numbers.name(uint64(instance)))
+	return sampleOf(d.entity, call, uint64(instance), into, func(s nvmlsrc.GPMSample) nvml.Return {
+		return d.driver.GpmMigSampleGet(instance, s)
 	})
 }

@@ -9,27 +9,39 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
-// library is the driver seam over a tape: in front of a driver while that is recorded, in its place in a replay. One
-// implementation of both keeps the names and types of the questions the same.
+// library is the driver seam over a recording: in front of a driver while that is recorded, in its place in a replay. One
+// implementation of both keeps the names and types of the calls the same. The methods that are not here or beside it are
+// generated from the seam.
 type library struct {
-	tape   *tape
-	real   nvmlsrc.Library // nil in a replay
-	node   *entity
+	entity
+	driver nvmlsrc.Library // nil in a replay
 	events *eventQueue
 
-	// devices are guarded by the tape's mu; each GPU has one for each handle that the driver gives, the same every time.
+	// Both are guarded by the timeline's mu. Each GPU has one device for each handle that the driver gives, the same every
+	// time.
+	rec     *Recording
 	devices []*device
 }
 
-// Init is asked again in every poll until it succeeds.
-func (l *library) Init() nvml.Return {
-	_, ret := ask(l.node, "nvmlInit", func() (none, nvml.Return) { return none{}, l.real.Init() })
-	return ret
+// newLibrary returns a library over a recording, which it owns from then on.
+func newLibrary(rec *Recording, driver nvmlsrc.Library) *library {
+	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
+	l := &library{
+		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec, events: &eventQueue{sets: map[*eventSet]bool{}},
+	}
+	for name, g := range rec.Recorded.GPUs {
+		l.devices = append(l.devices, l.newDevice(name, g))
+	}
+	return l
+}
+
+func (l *library) newDevice(name gpuName, record *gpuRecord) *device {
+	return &device{entity: entity{l.time, answers(record.Answers)}, name: name, lib: l, record: record}
 }
 
 // LoadError is not recorded: its text names files of the node.
 func (l *library) LoadError() error {
-	if with, ok := l.real.(interface{ LoadError() error }); ok {
+	if with, ok := l.driver.(interface{ LoadError() error }); ok {
 		return with.LoadError()
 	}
 	return nil
@@ -37,41 +49,28 @@ func (l *library) LoadError() error {
 
 // Shutdown is not recorded: a recording ends before it.
 func (l *library) Shutdown() nvml.Return {
-	if l.tape.replays {
+	if l.time.replays {
 		return nvml.SUCCESS
 	}
-	return l.real.Shutdown()
-}
-
-func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
-	return put(l.node, l.real, "nvmlSystemGetDriverVersion", nvmlsrc.Library.SystemGetDriverVersion)
-}
-
-func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
-	return put(l.node, l.real, "nvmlSystemGetNVMLVersion", nvmlsrc.Library.SystemGetNVMLVersion)
-}
-
-func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
-	return put(l.node, l.real, "nvmlSystemGetCudaDriverVersion", nvmlsrc.Library.SystemGetCudaDriverVersion)
+	return l.driver.Shutdown()
 }
 
 func (l *library) DeviceGetCount() (int, nvml.Return) {
-	n, ret := put(l.node, l.real, "nvmlDeviceGetCount", func(h nvmlsrc.Library) (count, nvml.Return) {
-		n, ret := h.DeviceGetCount()
-		return count(n), ret
+	n, ret := query(l.entity, "nvmlDeviceGetCount", func() (handleCount, nvml.Return) {
+		n, ret := l.driver.DeviceGetCount()
+		return handleCount(n), ret
 	})
 	return int(n), ret
 }
 
 // DeviceGetHandleByIndex: the answer is the GPU's name in the recording.
 func (l *library) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
-	question := fmt.Sprintf("nvmlDeviceGetHandleByIndex(%d)", index)
-	name, ret := ask(l.node, question, func() (gpuName, nvml.Return) {
-		h, ret := l.real.DeviceGetHandleByIndex(index)
+	name, ret := query(l.entity, callOf("nvmlDeviceGetHandleByIndex", numbers.name(uint64(index))), func() (gpuName, nvml.Return) {
+		h, ret := l.driver.DeviceGetHandleByIndex(index)
 		if ret != nvml.SUCCESS {
 			return "", ret
 		}
-		return l.wrap(h, index).name, ret
+		return l.deviceOf(h, index).name, ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -83,34 +82,31 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return
 	return d, ret
 }
 
-// wrap returns the recorded device of a driver's handle, a new one for a handle not seen before.
-func (l *library) wrap(h nvmlsrc.Device, index int) *device {
-	if d := l.find(func(d *device) bool { return d.real == h }); d != nil {
+// deviceOf returns the recorded device of a driver's handle, a new one for a handle not seen before.
+func (l *library) deviceOf(h nvmlsrc.Device, index int) *device {
+	if d := l.find(func(d *device) bool { return d.driver == h }); d != nil {
 		return d
 	}
+	l.time.mu.Lock()
+	defer l.time.mu.Unlock()
+	gpus := l.rec.Recorded.GPUs
 	name := gpuName(fmt.Sprintf("gpu%d", index))
-	for n := 2; l.find(func(d *device) bool { return d.name == name }) != nil; n++ { // another GPU, or handle, at the same index
+	for n := 2; gpus[name] != nil; n++ { // another GPU, or handle, at the same index
 		name = gpuName(fmt.Sprintf("gpu%d.%d", index, n))
 	}
-	d := newDevice(l, gpuRecord{name: string(name)})
-	d.real = h
-	l.tape.mu.Lock()
-	defer l.tape.mu.Unlock()
+	gpus[name] = &gpuRecord{gpuAnswers{}, map[int]migAnswers{}, map[slot]instanceAnswers{}}
+	d := l.newDevice(name, gpus[name])
+	d.driver = h
 	l.devices = append(l.devices, d)
 	return d
 }
 
 // find returns the first device that is wanted, or nil.
 func (l *library) find(wanted func(*device) bool) *device {
-	l.tape.mu.Lock()
-	defer l.tape.mu.Unlock()
+	l.time.mu.Lock()
+	defer l.time.mu.Unlock()
 	if i := slices.IndexFunc(l.devices, wanted); i >= 0 {
 		return l.devices[i]
 	}
 	return nil
-}
-
-// put puts a question to a handle of the driver, which is nil in a replay.
-func put[H, T any](e *entity, handle H, question string, f func(H) (T, nvml.Return)) (T, nvml.Return) {
-	return ask(e, question, func() (T, nvml.Return) { return f(handle) })
 }

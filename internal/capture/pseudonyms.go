@@ -4,136 +4,109 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
-
-// pseudonyms stand for identities. Those of UUIDs are hashes of them, which nobody can guess; serial numbers and host
-// names are short enough to be guessed, so theirs are made of UUIDs. Process ids are numbered in their order.
-type pseudonyms struct {
-	pids map[uint32]uint32
-}
 
 // firstPID is the lowest pseudonym of a process.
 const firstPID = 1001
 
 // Pseudonymize returns the recording with pseudonyms for UUIDs, serial numbers, process ids and the host's name: the same
-// for the same node, whenever it is captured (processes excepted).
+// for the same node, whenever it is captured (processes excepted). Those of UUIDs are hashes of them, which cannot be
+// guessed; serial numbers and host names are short enough to be guessed, so theirs are made of UUIDs. Process ids are
+// numbered in their order.
 func (r *Recording) Pseudonymize() *Recording {
-	p := pseudonyms{pids: map[uint32]uint32{}}
-	var pids []uint32
-	for _, g := range r.gpus {
-		pids = g.answers.pids(pids)
-		for _, d := range g.devices {
-			pids = d.pids(pids)
+	out := r.clone()
+	var uuids []string
+	pids := map[uint32]uint32{}
+	for _, g := range out.Recorded.GPUs {
+		uuids = append(uuids, g.Answers.texts("nvmlDeviceGetUUID")...)
+		for _, a := range g.answers() {
+			for _, pid := range a.copyPIDs() {
+				pids[*pid] = 0
+			}
 		}
 	}
-	slices.Sort(pids)
-	for _, pid := range slices.Compact(pids) {
-		p.pids[pid] = firstPID + uint32(len(p.pids))
+	delete(pids, 0) // no identity: the driver cannot tell
+	for i, pid := range slices.Sorted(maps.Keys(pids)) {
+		pids[pid] = firstPID + uint32(i)
 	}
-	p.pids[0] = 0 // no identity: the driver cannot tell
-	out := *r
-	out.Pseudonyms = true
-	out.Hostname = "node-" + digest("host", strings.Join(r.uuids(), " "))[:8]
-	out.gpus = make([]gpuRecord, len(r.gpus))
-	for i, g := range r.gpus {
-		uuid := g.name
-		if list := g.answers.texts("nvmlDeviceGetUUID"); len(list) > 0 {
+	slices.Sort(uuids)
+	out.Recorded.Pseudonyms = true
+	out.Node.Hostname = "node-" + digest("host", strings.Join(slices.Compact(uuids), " "))[:8]
+	for name, g := range out.Recorded.GPUs {
+		uuid := string(name)
+		if list := g.Answers.texts("nvmlDeviceGetUUID"); len(list) > 0 {
 			uuid = list[0]
 		}
-		out.gpus[i] = gpuRecord{name: g.name, answers: p.replace(g.answers, uuid), devices: map[int]answers{}, instances: g.instances}
-		for index, d := range g.devices {
-			out.gpus[i].devices[index] = p.replace(d, uuid)
-		}
-	}
-	return &out
-}
-
-// uuids lists those of all GPUs.
-func (r *Recording) uuids() []string {
-	var list []string
-	for _, g := range r.gpus {
-		list = append(list, g.answers.texts("nvmlDeviceGetUUID")...)
-	}
-	slices.Sort(list)
-	return slices.Compact(list)
-}
-
-// texts lists the answers of a question whose answer is text.
-func (a answers) texts(question string) []string {
-	var list []string
-	for _, e := range a[question] {
-		if s, ok := e.value.(string); ok {
-			list = append(list, s)
-		}
-	}
-	return list
-}
-
-// pids appends those of all processes.
-func (a answers) pids(list []uint32) []uint32 {
-	for _, entries := range a {
-		for _, e := range entries {
-			used, _ := e.value.([]nvml.ProcessUtilizationSample)
-			for _, p := range used {
-				if p.Pid != 0 {
-					list = append(list, p.Pid)
-				}
+		for call, a := range g.answers() {
+			for _, pid := range a.copyPIDs() {
+				*pid = pids[*pid]
 			}
-			processes, _ := e.value.([]nvml.ProcessInfo)
-			for _, p := range processes {
-				if p.Pid != 0 {
-					list = append(list, p.Pid)
-				}
+			switch s, _ := a.value.(string); {
+			case s == "":
+			case call == "nvmlDeviceGetUUID":
+				a.value = pseudonymOfUUID(s)
+			case call == "nvmlDeviceGetSerial":
+				a.value = "S" + digest("serial", uuid)[:12]
 			}
 		}
-	}
-	return list
-}
-
-// replace copies what an entity of a GPU said.
-func (p pseudonyms) replace(a answers, uuid string) answers {
-	out := make(answers, len(a))
-	for _, question := range slices.Collect(maps.Keys(a)) {
-		entries := slices.Clone(a[question])
-		for i := range entries {
-			entries[i].value = p.value(question, entries[i].value, uuid)
-		}
-		out[question] = entries
 	}
 	return out
 }
 
-func (p pseudonyms) value(question string, value any, uuid string) any {
-	switch v := value.(type) {
-	case string:
-		switch {
-		case v == "":
-		case question == "nvmlDeviceGetUUID":
-			return pseudonymOfUUID(v)
-		case question == "nvmlDeviceGetSerial":
-			return "S" + digest("serial", uuid)[:12]
+// answers iterates over those of the GPU and its MIG devices, by their calls. GPU instances have no identity.
+func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
+	return func(yield func(string, *answer) bool) {
+		all := []answers{answers(g.Answers)}
+		for _, a := range g.MIGDevices {
+			all = append(all, answers(a))
 		}
-	case []nvml.ProcessInfo:
-		list := slices.Clone(v)
-		for i := range list {
-			list[i].Pid = p.pids[list[i].Pid]
+		for _, a := range all {
+			for call, s := range a {
+				for i := range s.entries {
+					if !yield(call, &s.entries[i].answer) {
+						return
+					}
+				}
+			}
 		}
-		return list
-	case []nvml.ProcessUtilizationSample:
-		list := slices.Clone(v)
-		for i := range list {
-			list[i].Pid = p.pids[list[i].Pid]
-		}
-		return list
 	}
-	return value
+}
+
+// texts lists the answers of a call whose answer is text.
+func (a gpuAnswers) texts(call string) []string {
+	var list []string
+	if s := a[call]; s != nil {
+		for _, e := range s.entries {
+			if text, ok := e.value.(string); ok {
+				list = append(list, text)
+			}
+		}
+	}
+	return list
+}
+
+// copyPIDs puts a copy in the place of an answer that is a list of what has a process id, and returns the ids.
+func (a *answer) copyPIDs() []*uint32 {
+	list := reflect.ValueOf(a.value)
+	if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Struct {
+		return nil
+	}
+	list = reflect.AppendSlice(reflect.MakeSlice(list.Type(), 0, list.Len()), list)
+	a.value = list.Interface()
+	var pids []*uint32
+	for i := range list.Len() {
+		if pid := list.Index(i).FieldByName("Pid"); pid.IsValid() {
+			pids = append(pids, pid.Addr().Interface().(*uint32))
+		}
+	}
+	return pids
 }
 
 // pseudonymOfUUID keeps the form of a UUID: of a GPU, of a MIG device, or the old one of a MIG device, which contains its

@@ -1,57 +1,120 @@
-// Package capture writes down what a node's driver says, question by question, as a file that a person can read and send;
-// and answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsrc: what is above
-// it cannot tell a replay from the node.
+// Package capture writes down what a node's driver answers, call by call, as a file that a person can read and send; and
+// answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsrc: what is above it
+// cannot tell a replay from the node.
 package capture
 
 import (
+	"bytes"
+	"fmt"
+	"slices"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.yaml.in/yaml/v3"
 )
 
-// Recording is what the driver of one node said during some polls. It must not be modified while a Replay of it is open.
+// Recording is what the driver of one node answered during some polls, in the form of its file.
 type Recording struct {
-	Hostname string
-	By       string    // the program that made it
-	Start    time.Time // of the first poll
-	// Moments are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
+	Version  formatVersion `yaml:"version"`
+	Node     nodeInfo      `yaml:"node,flow"`
+	Recorded recorded      `yaml:"recorded"`
+}
+
+type nodeInfo struct {
+	Hostname   string  `yaml:"hostname"`
+	Kubernetes kubelet `yaml:"kubernetes"`
+}
+
+type recorded struct {
+	By    string    `yaml:"by"`    // the program that made it
+	Start time.Time `yaml:"start"` // of the first poll
+	// Polls are the times of the polls, counted from Start; the first is 0. They follow the node's clock, which may have
 	// been set back.
-	Moments []time.Duration
-	// Pseudonyms says that identities are not the node's own.
-	Pseudonyms bool
-
-	node   answers
-	gpus   []gpuRecord
-	events []eventRecord
+	Polls      pollTimes              `yaml:"polls,flow"`
+	Pseudonyms bool                   `yaml:"pseudonyms"` // identities are not the node's own
+	Node       nodeAnswers            `yaml:"node"`
+	Events     []eventRecord          `yaml:"events,omitempty"`
+	GPUs       map[gpuName]*gpuRecord `yaml:"gpus"`
 }
 
-// gpuRecord is what was said by one GPU, or rather by one handle of it.
+// gpuRecord is what was answered by one GPU, or rather by one handle of it.
 type gpuRecord struct {
-	name string
-	answers
-	devices   map[int]answers  // MIG devices, by NVML's index
-	instances map[slot]answers // GPU instances
-}
-
-// slot is where a GPU instance stands in the lists that the driver gives: by profile id and position. Its handle has no
-// other name before it is asked.
-type slot struct {
-	profile  uint32
-	position int
+	Answers      gpuAnswers               `yaml:"answers"`
+	MIGDevices   map[int]migAnswers       `yaml:"mig_devices,omitempty"` // by NVML's index
+	GPUInstances map[slot]instanceAnswers `yaml:"gpu_instances,omitempty"`
 }
 
 // eventRecord is an event of the driver, or the failure of its queue.
 type eventRecord struct {
-	before int    // the moment before whose poll it came
-	gpu    string // name of the GPU; empty where the event named none that is known
-	event  event
-	ret    nvml.Return // other than SUCCESS: the queue failed
+	Before pollNumber `yaml:"before"` // the poll before which it came
+	Error  code       `yaml:"error,omitempty"`
+	Event  *event     `yaml:"event,omitempty,flow"`
 }
 
-// event is nvmlEventData_t without the device.
+// event is nvmlEventData_t. It has no GPU if the driver named none that is known.
 type event struct {
-	Type              uint64
-	Data              uint64
-	GPUInstanceID     uint32
-	ComputeInstanceID uint32
+	GPU               gpuName   `yaml:"gpu,omitempty"`
+	Type              eventType `yaml:"type"`
+	Data              uint64    `yaml:"data"`
+	GPUInstanceID     uint32    `yaml:"gpu_instance_id"`
+	ComputeInstanceID uint32    `yaml:"compute_instance_id"`
+}
+
+// clone copies the recording but for the values of its answers, which are never modified.
+func (r *Recording) clone() *Recording {
+	out := *r
+	out.Recorded.Node = cloneSeries(r.Recorded.Node)
+	out.Recorded.Events = slices.Clone(r.Recorded.Events)
+	out.Recorded.GPUs = make(map[gpuName]*gpuRecord, len(r.Recorded.GPUs))
+	for name, g := range r.Recorded.GPUs {
+		out.Recorded.GPUs[name] = &gpuRecord{cloneSeries(g.Answers), cloneAll(g.MIGDevices), cloneAll(g.GPUInstances)}
+	}
+	return &out
+}
+
+func cloneAll[K comparable, A ~map[string]*series](all map[K]A) map[K]A {
+	out := make(map[K]A, len(all))
+	for at, a := range all {
+		out[at] = cloneSeries(a)
+	}
+	return out
+}
+
+func cloneSeries[A ~map[string]*series](a A) A {
+	out := make(A, len(a))
+	for call, s := range a {
+		out[call] = &series{entries: slices.Clone(s.entries)}
+	}
+	return out
+}
+
+const head = `# What the NVIDIA driver of one node answered, call by call, written by "mig-exporter capture".
+#
+#   mig-exporter --driver=sim --sim.scenario=THIS-FILE    serves the same metrics again (add --sim.clock=step to go poll by poll)
+#
+# In it: models, versions, PCI addresses, MIG layout, readings, events, the memory of processes, and every error of the driver.
+# Not in it: names or command lines of processes, pods, users, files; nothing that the driver was not asked for metrics.
+# UUIDs, serial numbers, process ids and the host's name are %s.
+#
+# An answer is a value, ok, or {error: NVML's code}. {polls: {0: A, 2: B}} is A from the first poll on and B from the third
+# (2.2: what the second call in that poll got). {hangs: 3, then: A}: the call returned in the fourth poll, {hangs: ever}: not
+# while this was recorded.
+`
+
+// Bytes is the recording as a scenario file. The same recording gives the same bytes.
+func (r *Recording) Bytes() ([]byte, error) {
+	identities := "THE NODE'S OWN (--capture.keep-identities)"
+	if r.Recorded.Pseudonyms {
+		identities = "replaced by pseudonyms, the same throughout the file"
+	}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, head, identities)
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(r); err != nil {
+		return nil, fmt.Errorf("encode recording: %w", err)
+	}
+	if err := encoder.Close(); err != nil {
+		return nil, fmt.Errorf("encode recording: %w", err)
+	}
+	return out.Bytes(), nil
 }

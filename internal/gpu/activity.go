@@ -29,7 +29,7 @@ type Media struct {
 	OFA     Opt[float64] `json:"ofaRatio,omitzero"` // the optical flow accelerator
 }
 
-// LinkRates are a board's traffic over the same window as its Activity, in bytes per second, where its profiling counters
+// LinkRates are a GPU's traffic over the same window as its Activity, in bytes per second, where its profiling counters
 // tell it.
 type LinkRates struct {
 	PCIeReceive, PCIeTransmit, NVLinkReceive, NVLinkTransmit Opt[float64]
@@ -53,7 +53,7 @@ type Profiling struct {
 	Board            Activity
 	Rates            LinkRates
 	Instances        map[InstanceID]Activity
-	ComputeInstances         map[[2]uint32]Activity // by GPU instance and compute instance id
+	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id
 	Garbled          int                    // values that were no numbers, dropped
 	Time             time.Time              // of the newest value
 }

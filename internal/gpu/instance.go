@@ -27,12 +27,12 @@ type GPUInstance struct {
 	// ConfirmedFree is as the GPU's.
 	ConfirmedFree bool
 	// Holders: the pod that holds every compute instance of it, where one does.
-	Holders      []Holder
-	Jobs         []string // batch jobs, where a scheduler tells
-	XIDErrors    []XIDCount
-	PowerWatts   Opt[float64] // estimate
-	EnergyJoules Opt[Counter] // estimate
-	ComputeInstances     []ComputeInstance
+	Holders          []Holder
+	Jobs             []string // batch jobs, where a scheduler tells
+	XIDErrors        []XIDCount
+	PowerWatts       Opt[float64] // estimate
+	EnergyJoules     Opt[Counter] // estimate
+	ComputeInstances []ComputeInstance
 }
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.

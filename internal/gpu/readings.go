@@ -2,7 +2,7 @@ package gpu
 
 import "time"
 
-// Memory is framebuffer memory in bytes: a whole board's, or a GPU instance's own.
+// Memory is framebuffer memory in bytes: a whole GPU's, or a GPU instance's own.
 type Memory struct {
 	Total    Opt[uint64] `json:"totalBytes,omitzero"`
 	Used     Opt[uint64] `json:"usedBytes,omitzero"`
@@ -12,26 +12,27 @@ type Memory struct {
 
 // Readings are what the driver says of a whole GPU, as it says it; counters run since the driver was loaded.
 type Readings struct {
-	Memory               Memory
-	Utilization          Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
-	MemoryCopy           Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
-	Media                Media        // none while MIG is on
-	PowerWatts           Opt[float64]
-	PowerLimitWatts      Opt[float64]
-	EnergyJoules         Opt[float64]
-	TemperatureCelsius   Opt[float64]
-	MemoryCelsius        Opt[float64]
-	ClockHertz           Clocks
-	ClockEvents          Opt[ClockEvents]
-	PerformanceState     Opt[int] // 0, the fastest, to 15
-	Fans                 []Fan
-	PCIe                 PCIe
-	NVLink               NVLink
-	ECC                  []ECCCount
-	RemappedRows         Opt[RemappedRows]
-	RecoveryAction       Opt[RecoveryAction]
-	ExclusiveComputeMode Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
-	Processes            Opt[[]Process]
+	Memory                Memory
+	Utilization           Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
+	MemoryCopy            Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
+	Media                 Media        // none while MIG is on
+	PowerWatts            Opt[float64]
+	PowerLimitWatts       Opt[float64]
+	EnergyJoules          Opt[float64]
+	TemperatureCelsius    Opt[float64]
+	MemoryCelsius         Opt[float64]
+	TemperatureThresholds []TemperatureThreshold
+	ClockHertz            Clocks
+	ClockEvents           Opt[ClockEvents]
+	PerformanceState      Opt[int] // 0, the fastest, to 15
+	Fans                  []Fan
+	PCIe                  PCIe
+	NVLink                NVLink
+	ECC                   []ECCCount
+	RemappedRows          Opt[RemappedRows]
+	RecoveryAction        Opt[RecoveryAction]
+	ExclusiveComputeMode  Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
+	Processes             Opt[[]Process]
 }
 
 // Clocks are the current clocks by domain in hertz.
@@ -39,7 +40,13 @@ type Clocks struct {
 	SM, Memory, Graphics, Video Opt[float64]
 }
 
-// Fan is the speed that one fan of a board is told to turn at, of the one that is as loud as the product may be. It can be above 1.
+// TemperatureThreshold is a temperature at which a GPU protects itself.
+type TemperatureThreshold struct {
+	Kind    string // shutdown, slowdown or mem_max, as in nvmlTemperatureThresholds_t
+	Celsius float64
+}
+
+// Fan is the speed that one fan of a GPU is told to turn at, of the one that is as loud as the product may be. It can be above 1.
 type Fan struct {
 	Index int     `json:"fan"`
 	Speed float64 `json:"speedRatio"`
@@ -88,7 +95,7 @@ type NVLinkErrors struct {
 	Count uint64 `json:"count"`
 }
 
-// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the board's life (aggregate).
+// ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the GPU's life (aggregate).
 type ECCCount struct {
 	Severity string `json:"severity"` // "corrected" or "uncorrected"
 	Lifetime string `json:"lifetime"` // "volatile" or "aggregate"

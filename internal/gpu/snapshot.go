@@ -75,7 +75,7 @@ type GPU struct {
 	Errors   []ReadError
 	// Readings are zero (all absent) while the GPU is stale.
 	Readings Readings
-	// Activity is rolled up from the GPU instances where ActivityRollup is set, else the board's own. A source can be known
+	// Activity is rolled up from the GPU instances where ActivityRollup is set, else the GPU's own. A source can be known
 	// with no value yet: the first window has not passed.
 	Activity       Activity
 	ActivitySource ActivitySource
@@ -161,7 +161,7 @@ const (
 	PowerNotApplicable PowerMethod = ""            // no MIG
 )
 
-// PowerEstimate is how a MIG GPU's board power was shared: IdleWatts is the learnt idle power of any GPU.
+// PowerEstimate is how the power of a MIG GPU was shared: IdleWatts is the learnt idle power of any GPU.
 type PowerEstimate struct {
 	Method           PowerMethod
 	IdleWatts        Opt[float64]

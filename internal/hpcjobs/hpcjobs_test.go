@@ -42,7 +42,7 @@ func TestJobsOfAFolder(t *testing.T) {
 	write(t, dir, "2", "\n \n")
 	write(t, dir, "3", "caf\xe9\n")
 	for _, name := range []string{"README", "01", "-1", "4.", "4.x", ".4", "0.1.2", "4.-1", "0~"} {
-		write(t, dir, name, "nobody's\n")
+		write(t, dir, name, "unknown\n")
 	}
 	if err := os.Mkdir(filepath.Join(dir, "5"), 0o700); err != nil {
 		t.Fatal(err)

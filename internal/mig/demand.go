@@ -43,7 +43,7 @@ func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 		return nil, &SpecError{fmt.Sprintf("%d or more instances: expected at most %d in one demand", total, maxDemand)}
 	}
 	d := newDemand(w, gpus, needs)
-	if len(d.boards) == 0 && total > 0 {
+	if len(d.inMIG) == 0 && total > 0 {
 		return nil, &InfeasibleError{GPU: -1, Reason: "no GPU of this node has MIG on"}
 	}
 	for _, k := range d.kinds {
@@ -67,11 +67,11 @@ func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 // demand goes from GPU to GPU, and keeps for every part of the demand that can be met so far the best way to. A part is a
 // number whose digits, in mixed bases, say how many instances of each kind it has.
 type demand struct {
-	watch  *watch
-	gpus   []NodeGPU
-	boards []int // indexes of the GPUs in MIG mode
-	kinds  []kind
-	parts  int // number of parts; the last is the whole
+	watch *watch
+	gpus  []NodeGPU
+	inMIG []int // indexes of the GPUs in MIG mode
+	kinds []kind
+	parts int // number of parts; the last is the whole
 	// packed are the digits of each part in fields of their own, each with a spare bit above it, and spare those bits.
 	packed []uint64
 	spare  uint64
@@ -79,7 +79,7 @@ type demand struct {
 
 // kind is all needs that the same profiles meet.
 type kind struct {
-	fits  [][]*cut // for each board
+	fits  [][]*cut // for each GPU
 	needs []int    // index of the need, for each of its instances
 	base  int      // of its digit
 }
@@ -92,7 +92,7 @@ func newDemand(w *watch, gpus []NodeGPU, needs []Need) *demand {
 	d := &demand{watch: w, gpus: gpus, parts: 1}
 	for i := range gpus {
 		if gpus[i].inMIG() {
-			d.boards = append(d.boards, i)
+			d.inMIG = append(d.inMIG, i)
 		}
 	}
 	at := map[string]int{}
@@ -102,7 +102,7 @@ func newDemand(w *watch, gpus []NodeGPU, needs []Need) *demand {
 		}
 		var k kind
 		var key strings.Builder
-		for _, b := range d.boards {
+		for _, b := range d.inMIG {
 			var fits []*cut
 			for _, p := range cutsOf(gpus[b].Profiles) {
 				if n.met(p.Profile) {
@@ -151,10 +151,10 @@ func (d *demand) digit(part, kind int) int {
 	return part / k.base % (len(k.needs) + 1)
 }
 
-// way is how a part of the demand is met by the first boards.
+// way is how a part of the demand is met by the first GPUs.
 type way struct {
 	cost
-	met    int     // part that the boards before the last of them meet; -1 where there is no way
+	met    int     // part that the GPUs before the last of them meet; -1 where there is no way
 	option *option // of the last
 }
 
@@ -167,16 +167,16 @@ const (
 	freshBusy                // all
 )
 
-// solve returns the best way to meet the whole demand, as the options of each board; nil for none.
+// solve returns the best way to meet the whole demand, as the options of each GPU; nil for none.
 func (d *demand) solve(m minding) []*option {
 	ways := make([]way, d.parts)
 	for part := range ways {
 		ways[part].met = -1
 	}
 	ways[0].met = 0
-	layers := make([][]way, len(d.boards))
+	layers := make([][]way, len(d.inMIG))
 	known := map[string][]*option{}
-	for b := range d.boards {
+	for b := range d.inMIG {
 		key := d.likeness(b)
 		options, ok := known[key]
 		if !ok {
@@ -189,7 +189,7 @@ func (d *demand) solve(m minding) []*option {
 	if ways[d.parts-1].met < 0 {
 		return nil
 	}
-	best := make([]*option, len(d.boards))
+	best := make([]*option, len(d.inMIG))
 	part := d.parts - 1
 	for b := len(layers) - 1; b >= 0; b-- {
 		best[b], part = layers[b][part].option, layers[b][part].met
@@ -197,9 +197,9 @@ func (d *demand) solve(m minding) []*option {
 	return best
 }
 
-// likeness is the same for boards that have the same options.
-func (d *demand) likeness(board int) string {
-	g := &d.gpus[d.boards[board]]
+// likeness is the same for GPUs that have the same options.
+func (d *demand) likeness(at int) string {
+	g := &d.gpus[d.inMIG[at]]
 	var key strings.Builder
 	fmt.Fprint(&key, g.Profiles)
 	for i := range g.Instances {
@@ -209,7 +209,7 @@ func (d *demand) likeness(board int) string {
 	return key.String()
 }
 
-// join adds a board. Of equally good ways the one stays that has more done by the boards before.
+// join adds a GPU. Of equally good ways the one stays that has more done by the GPUs before.
 func (d *demand) join(ways []way, options []*option) []way {
 	next := make([]way, d.parts)
 	for part := range next {
@@ -241,19 +241,19 @@ func (d *demand) addable(a, b int) bool {
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
 }
 
-// options are the best ways of one board to meet each part of the demand, nil where it cannot. What meets a part meets
+// options are the best ways of one GPU to meet each part of the demand, nil where it cannot. What meets a part meets
 // every smaller one.
-func (d *demand) options(board int, m minding) []*option {
-	g := &d.gpus[d.boards[board]]
+func (d *demand) options(at int, m minding) []*option {
+	g := &d.gpus[d.inMIG[at]]
 	most := shapeOf(g.Profiles).axis
 	own, all := g.cutsOfInstances(), cutsOf(g.Profiles)
-	groups, known := d.groups(board), map[string]*option{}
+	groups, known := d.groups(at), map[string]*option{}
 	list := make([]*option, d.parts)
 	for part := range d.parts {
 		if !d.possible(list, part, most) {
 			continue
 		}
-		items, counts := d.items(board, groups, part)
+		items, counts := d.items(at, groups, part)
 		o, ok := known[counts]
 		if !ok {
 			f := fitting{watch: d.watch, gpu: g, minding: m, own: own, all: all, items: items}
@@ -267,13 +267,13 @@ func (d *demand) options(board int, m minding) []*option {
 
 // items are the instances of a part, and how many of them each group of kinds has: parts with the same numbers are met in
 // the same ways.
-func (d *demand) items(board int, groups [][]int, part int) (items []item, counts string) {
+func (d *demand) items(at int, groups [][]int, part int) (items []item, counts string) {
 	var of []byte
 	for group, kinds := range groups {
 		before := len(items)
 		for _, j := range kinds {
 			for range d.digit(part, j) {
-				items = append(items, item{group: group, kind: j, fits: d.kinds[j].fits[board]})
+				items = append(items, item{group: group, kind: j, fits: d.kinds[j].fits[at]})
 			}
 		}
 		of = append(of, byte(len(items)-before)) // a demand is of no more than maxDemand
@@ -281,13 +281,13 @@ func (d *demand) items(board int, groups [][]int, part int) (items []item, count
 	return items, string(of)
 }
 
-// groups are the kinds that the same profiles of one board meet, side by side: other GPUs of a mixed node tell them apart, and
+// groups are the kinds that the same profiles of one GPU meet, side by side: other GPUs of a mixed node tell them apart, and
 // to try their instances in every order would cost as many times more as there are orders.
-func (d *demand) groups(board int) [][]int {
+func (d *demand) groups(at int) [][]int {
 	var groups [][]int
 	for j, k := range d.kinds {
 		alike := func(group []int) bool {
-			return slices.EqualFunc(d.kinds[group[0]].fits[board], k.fits[board], (*cut).same)
+			return slices.EqualFunc(d.kinds[group[0]].fits[at], k.fits[at], (*cut).same)
 		}
 		if at := slices.IndexFunc(groups, alike); at >= 0 {
 			groups[at] = append(groups[at], j)
@@ -318,7 +318,7 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 		if o.touched == 0 {
 			continue
 		}
-		g := &d.gpus[d.boards[b]]
+		g := &d.gpus[d.inMIG[b]]
 		var after []PlannedInstance
 		for i := range g.Instances {
 			if o.gone>>i&1 == 0 {
@@ -335,7 +335,7 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 			})
 			met[f.kind]++
 		}
-		list = append(list, planned(g, d.boards[b], after))
+		list = append(list, planned(g, d.inMIG[b], after))
 	}
 	return list
 }
@@ -356,11 +356,11 @@ func (d *demand) infeasible(total int) error {
 	problem.FitsEmpty = true
 	var parts []string
 	for b, o := range without {
-		g := &d.gpus[d.boards[b]]
+		g := &d.gpus[d.inMIG[b]]
 		var here []Blocking
 		for i := range g.Instances {
 			if o.gone>>i&1 == 1 && g.Instances[i].inUse() {
-				here = append(here, Blocking{GPU: d.boards[b], Instance: i})
+				here = append(here, Blocking{GPU: d.inMIG[b], Instance: i})
 			}
 		}
 		if here != nil {

@@ -91,13 +91,13 @@ func TestDemandsAreMetAsBruteForceWould(t *testing.T) {
 			t.Parallel()
 			g := newNaiveGPU(m)
 			rng := rand.New(rand.NewPCG(11, uint64(len(m.Name))))
-			rounds, boards, feasible := 60, 2, 0
+			rounds, gpus, feasible := 60, 2, 0
 			if len(g.reachable) < 100 {
-				rounds, boards = 400, 3
+				rounds, gpus = 400, 3
 			}
 			for range rounds {
 				needs := []Need{g.randomNeed(rng), g.randomNeed(rng)}
-				layouts := make([][]naiveStanding, boards)
+				layouts := make([][]naiveStanding, gpus)
 				for b := range layouts {
 					layouts[b] = g.randomStanding(rng, g.reachable[rng.IntN(len(g.reachable))], rng.IntN(2) == 0)
 				}

@@ -8,7 +8,7 @@ import (
 
 // FindModel finds a known model by its name or one of its aliases. Case does not matter, nor does what separates the
 // words ("rtx-pro-6000", "RTX PRO 6000"). Leading words suffice where they lead to one model alone: "H200" is
-// H200-141GB, but "H100" may be an 80, 94 or 96 GB board, so it finds none. A full name wins over such a short form:
+// H200-141GB, but "H100" may be an 80, 94 or 96 GB GPU, so it finds none. A full name wins over such a short form:
 // "H20" is H20-96GB by its alias.
 func FindModel(name string) (Model, bool) {
 	wanted := words(name)

@@ -23,11 +23,11 @@ var modelTable []byte
 type Model struct {
 	Name, Architecture string
 	Aliases            []string
-	// PCIDeviceIDs are PCI device ids of boards of this model, without the vendor's.
+	// PCIDeviceIDs are PCI device ids of GPUs of this model, without the vendor's.
 	PCIDeviceIDs []uint32
 	// ComputeSlices is what the GPU is divided into, AxisUnits the length of its placement axis in memory slices.
 	ComputeSlices, AxisUnits int
-	// SMs of the largest profile, which may be fewer than the board's (A100: 98 of 108).
+	// SMs of the largest profile, which may be fewer than the GPU's (A100: 98 of 108).
 	SMs      int
 	Profiles []gpu.Profile
 	// MemoryDerived names the profiles whose memory size is concluded from a profile of the same slices, not reported.

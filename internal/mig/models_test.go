@@ -170,7 +170,7 @@ func TestFindModel(t *testing.T) {
 		{"RTX PRO 6000 Blackwell Server Edition", "RTX PRO 6000 Blackwell 96GB"},
 		{"H100", ""},    // 80, 94 or 96 GB
 		{"A100", ""},    // 40 or 80 GB
-		{"RTX PRO", ""}, // three boards
+		{"RTX PRO", ""}, // three GPUs
 		{"H2", ""},      // not a whole word
 		{"A100-40", ""}, // not a whole word
 		{"A100-40GB-X", ""},

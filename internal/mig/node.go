@@ -31,7 +31,7 @@ type NodeInstance struct {
 	ID gpu.InstanceID
 	Placed
 	// Busy says that it may not be destroyed, nor any of its compute instances: what could not be checked is busy.
-	Busy     bool
+	Busy             bool
 	ComputeInstances []NodeCompute // by id
 }
 
@@ -169,7 +169,7 @@ type PlannedGPU struct {
 // PlannedInstance is a GPU instance of a layout to come.
 type PlannedInstance struct {
 	Placed
-	Standing gpu.Opt[int] // index of the one that it is already
+	Standing         gpu.Opt[int] // index of the one that it is already
 	ComputeInstances []PlannedCompute
 	// Need is the index of the need that it is created for, in a demand.
 	Need gpu.Opt[int]

@@ -77,7 +77,7 @@ func TestPreferenceComesLast(t *testing.T) {
 	}{
 		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "19", Count: 1, ComputeInstances: []int{}}}}}}, "1g.5gb@2"},
 		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "19", Count: 2, ComputeInstances: []int{}}}}}}, "1g.5gb@0 1g.5gb@2"}, // leaves 3g@4
-		{Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 4}}}, "1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},                                     // leaves 2g@0
+		{Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 4}}}, "1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},                                             // leaves 2g@0
 	} {
 		plan, err := PlanNode(t.Context(), []NodeGPU{at2}, tt.spec)
 		if err != nil || after(plan) != tt.want {

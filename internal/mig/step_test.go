@@ -83,12 +83,14 @@ func TestSameInstances(t *testing.T) {
 		}
 	}
 	for about, change := range map[string]func(i *mig.NodeInstance){
-		"id":               func(i *mig.NodeInstance) { i.ID = 2 },
-		"profile":          func(i *mig.NodeInstance) { i.ProfileID = 10 },
-		"placement":        func(i *mig.NodeInstance) { i.Placement.Start = 4 },
-		"UUID":             func(i *mig.NodeInstance) { i.ComputeInstances[0].UUID = "MIG-2" },
-		"compute id":       func(i *mig.NodeInstance) { i.ComputeInstances[0].ID = 1 },
-		"place in it":      func(i *mig.NodeInstance) { i.ComputeInstances[0].Placement = gpu.Some(gpu.Placement{Start: 1, Size: 1}) },
+		"id":         func(i *mig.NodeInstance) { i.ID = 2 },
+		"profile":    func(i *mig.NodeInstance) { i.ProfileID = 10 },
+		"placement":  func(i *mig.NodeInstance) { i.Placement.Start = 4 },
+		"UUID":       func(i *mig.NodeInstance) { i.ComputeInstances[0].UUID = "MIG-2" },
+		"compute id": func(i *mig.NodeInstance) { i.ComputeInstances[0].ID = 1 },
+		"place in it": func(i *mig.NodeInstance) {
+			i.ComputeInstances[0].Placement = gpu.Some(gpu.Placement{Start: 1, Size: 1})
+		},
 		"compute is gone":  func(i *mig.NodeInstance) { i.ComputeInstances = nil },
 		"place is unknown": func(i *mig.NodeInstance) { i.ComputeInstances[0].Placement = gpu.None[gpu.Placement]() },
 	} {

@@ -18,6 +18,7 @@ type Node struct {
 	GPUs       []GPU     `json:"gpus"`
 }
 
+// Host is the node, its driver and its sources.
 type Host struct {
 	Hostname      string   `json:"hostname"`
 	DriverVersion string   `json:"driverVersion,omitempty"`
@@ -43,6 +44,7 @@ type Unmatched struct {
 	Container string `json:"container"`
 }
 
+// Source is the state of a source of the Snapshot.
 type Source struct {
 	Name        string    `json:"name"`
 	Up          bool      `json:"up"`
@@ -51,6 +53,7 @@ type Source struct {
 	Error       string    `json:"error,omitempty"`
 }
 
+// GPU is a physical GPU with all that is known of it.
 type GPU struct {
 	Index            int                         `json:"index"`
 	UUID             gpu.UUID                    `json:"uuid,omitempty"` // a GPU without a handle has none
@@ -107,7 +110,7 @@ type Mode struct {
 	Pending string `json:"pending,omitempty"`
 }
 
-// Power: idle is learnt; the unallocated part is what no instance is given by the estimate.
+// Power is the GPU's draw. Idle power is learnt; the unallocated part is what the estimate gives to no instance.
 type Power struct {
 	Watts                   gpu.Opt[float64] `json:"watts,omitzero"`
 	LimitWatts              gpu.Opt[float64] `json:"limitWatts,omitzero"`
@@ -128,11 +131,13 @@ type Activity struct {
 	MemoryCopyRatio  gpu.Opt[float64]   `json:"memoryCopyUtilizationRatio,omitzero"`
 }
 
+// Temperature is that of a GPU.
 type Temperature struct {
 	GPUCelsius    gpu.Opt[float64] `json:"gpuCelsius,omitzero"`
 	MemoryCelsius gpu.Opt[float64] `json:"memoryCelsius,omitzero"`
 }
 
+// Clocks are the present clock rates.
 type Clocks struct {
 	SMHertz       gpu.Opt[float64] `json:"smHertz,omitzero"`
 	MemoryHertz   gpu.Opt[float64] `json:"memoryHertz,omitzero"`
@@ -140,12 +145,14 @@ type Clocks struct {
 	VideoHertz    gpu.Opt[float64] `json:"videoHertz,omitzero"`
 }
 
+// ClockEvent is a reason why clocks are not at their highest, and for how long it has held since the exporter started.
 type ClockEvent struct {
 	Reason  string           `json:"reason"`
 	Active  bool             `json:"active"`
 	Seconds gpu.Opt[float64] `json:"seconds,omitzero"`
 }
 
+// PCIe is the GPU's link and its traffic.
 type PCIe struct {
 	ReceiveBytes   gpu.Opt[float64] `json:"receiveBytes,omitzero"`
 	TransmitBytes  gpu.Opt[float64] `json:"transmitBytes,omitzero"`
@@ -177,6 +184,7 @@ type XIDs struct {
 	ByXID []XID  `json:"byXid,omitempty"`
 }
 
+// XID counts the errors of one number.
 type XID struct {
 	XID   uint64    `json:"xid"`
 	Count uint64    `json:"count"`
@@ -220,18 +228,21 @@ type Container struct {
 	EnergyEstimateJoules gpu.Opt[float64]        `json:"energyEstimateJoules,omitzero"`
 }
 
+// Error is a reading that has failed.
 type Error struct {
 	Reading gpu.Reading `json:"reading"`
 	Reason  gpu.Reason  `json:"reason"`
 	Message string      `json:"message"`
 }
 
+// ErrorCount counts the failures of a reading.
 type ErrorCount struct {
 	Reading gpu.Reading `json:"reading"`
 	Reason  gpu.Reason  `json:"reason"`
 	Count   uint64      `json:"count"`
 }
 
+// Instance is a GPU instance.
 type Instance struct {
 	ID                   gpu.InstanceID         `json:"id"`
 	Generation           uint64                 `json:"generation"`
@@ -254,6 +265,7 @@ type Instance struct {
 	ComputeInstances []Compute `json:"computeInstances"`
 }
 
+// Compute is a compute instance.
 type Compute struct {
 	ID            gpu.ComputeID          `json:"id"`
 	Generation    uint64                 `json:"generation"`

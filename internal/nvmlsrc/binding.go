@@ -112,18 +112,6 @@ func call[T any](l *library, symbol string, f func() (T, nvml.Return)) (T, nvml.
 	return f()
 }
 
-func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
-	return call(l, "nvmlSystemGetDriverVersion", l.nvml.SystemGetDriverVersion)
-}
-
-func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
-	return call(l, "nvmlSystemGetNVMLVersion", l.nvml.SystemGetNVMLVersion)
-}
-
-func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
-	return call(l, "nvmlSystemGetCudaDriverVersion", l.nvml.SystemGetCudaDriverVersion)
-}
-
 func (l *library) DeviceGetCount() (int, nvml.Return) {
 	if !l.has("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2") {
 		return 0, nvml.ERROR_FUNCTION_NOT_FOUND

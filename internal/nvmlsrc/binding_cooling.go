@@ -2,14 +2,6 @@ package nvmlsrc
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-func (d device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetPerformanceState", d.dev.GetPerformanceState)
-}
-
-func (d device) GetNumFans() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetNumFans", d.dev.GetNumFans)
-}
-
 func (d device) GetFanSpeed(fan int) (uint32, nvml.Return) {
 	return call(d.lib, "nvmlDeviceGetFanSpeed_v2", func() (uint32, nvml.Return) { return d.dev.GetFanSpeed_v2(fan) })
 }

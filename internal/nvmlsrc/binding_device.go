@@ -8,14 +8,6 @@ type entity struct {
 	dev nvml.Device
 }
 
-func (e entity) GetUUID() (string, nvml.Return) {
-	return call(e.lib, "nvmlDeviceGetUUID", e.dev.GetUUID)
-}
-
-func (e entity) GetName() (string, nvml.Return) {
-	return call(e.lib, "nvmlDeviceGetName", e.dev.GetName)
-}
-
 func (e entity) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	m, ret := call(e.lib, "nvmlDeviceGetMemoryInfo_v2", e.dev.GetMemoryInfo_v2)
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
@@ -36,33 +28,6 @@ func (e entity) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 // device is a physical GPU.
 type device struct{ entity }
 
-func (d device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetArchitecture", d.dev.GetArchitecture)
-}
-
-func (d device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetCudaComputeCapability") {
-		return 0, 0, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetCudaComputeCapability()
-}
-
-func (d device) GetNumGpuCores() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetNumGpuCores", d.dev.GetNumGpuCores)
-}
-
-func (d device) GetSerial() (string, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetSerial", d.dev.GetSerial)
-}
-
-func (d device) GetVbiosVersion() (string, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetVbiosVersion", d.dev.GetVbiosVersion)
-}
-
-func (d device) GetMinorNumber() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetMinorNumber", d.dev.GetMinorNumber)
-}
-
 func (d device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo") {
 		return nvml.PciInfo{}, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -74,22 +39,6 @@ func (d device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	return pci, ret
 }
 
-func (d device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetUtilizationRates", d.dev.GetUtilizationRates)
-}
-
-func (d device) GetPowerUsage() (uint32, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetPowerUsage", d.dev.GetPowerUsage)
-}
-
-func (d device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetEnforcedPowerLimit", d.dev.GetEnforcedPowerLimit)
-}
-
-func (d device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetTotalEnergyConsumption", d.dev.GetTotalEnergyConsumption)
-}
-
 func (d device) GetTemperature() (int, nvml.Return) {
 	t, ret := call(d.lib, "nvmlDeviceGetTemperatureV", d.dev.GetTemperatureV().V1)
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
@@ -99,10 +48,6 @@ func (d device) GetTemperature() (int, nvml.Return) {
 		return d.dev.GetTemperature(nvml.TEMPERATURE_GPU)
 	})
 	return int(old), ret
-}
-
-func (d device) GetClockInfo(domain nvml.ClockType) (uint32, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetClockInfo", func() (uint32, nvml.Return) { return d.dev.GetClockInfo(domain) })
 }
 
 // GetCurrentClocksEventReasons falls back to the name that the function had before R535.
@@ -121,42 +66,6 @@ func (d device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 		return nvml.SUCCESS
 	}
 	return d.dev.GetFieldValues(values)
-}
-
-func (d device) GetPcieReplayCounter() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetPcieReplayCounter", d.dev.GetPcieReplayCounter)
-}
-
-func (d device) GetCurrPcieLinkWidth() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetCurrPcieLinkWidth", d.dev.GetCurrPcieLinkWidth)
-}
-
-func (d device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetCurrPcieLinkGeneration", d.dev.GetCurrPcieLinkGeneration)
-}
-
-func (d device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
-	location nvml.MemoryLocation) (uint64, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetMemoryErrorCounter", func() (uint64, nvml.Return) {
-		return d.dev.GetMemoryErrorCounter(severity, lifetime, location)
-	})
-}
-
-func (d device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetTotalEccErrors", func() (uint64, nvml.Return) {
-		return d.dev.GetTotalEccErrors(severity, lifetime)
-	})
-}
-
-func (d device) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetRemappedRows") {
-		return 0, 0, false, false, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetRemappedRows()
-}
-
-func (d device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetComputeMode", d.dev.GetComputeMode)
 }
 
 func (d device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {

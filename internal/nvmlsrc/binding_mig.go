@@ -10,17 +10,6 @@ func capacityFor(instanceCount uint32) uint32 {
 	return min(max(instanceCount, minCapacity), maxCapacity)
 }
 
-func (d device) GetMigMode() (current, pending int, ret nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetMigMode") {
-		return 0, 0, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetMigMode()
-}
-
-func (d device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetMaxMigDeviceCount", d.dev.GetMaxMigDeviceCount)
-}
-
 func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
 	m, ret := call(d.lib, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
 		return d.dev.GetMigDeviceHandleByIndex(index)
@@ -97,14 +86,6 @@ func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, 
 
 // migDevice is a MIG device handle.
 type migDevice struct{ entity }
-
-func (m migDevice) GetGpuInstanceId() (int, nvml.Return) {
-	return call(m.lib, "nvmlDeviceGetGpuInstanceId", m.dev.GetGpuInstanceId)
-}
-
-func (m migDevice) GetComputeInstanceId() (int, nvml.Return) {
-	return call(m.lib, "nvmlDeviceGetComputeInstanceId", m.dev.GetComputeInstanceId)
-}
 
 func (m migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	if !m.lib.has("nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes") {

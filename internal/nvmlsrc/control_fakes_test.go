@@ -13,16 +13,19 @@ import (
 
 // What the spy has between the Actuator and the node.
 
+func (d spyDevice) mutable() nvmlsrc.MutableDevice { return d.Device.(nvmlsrc.MutableDevice) }
+
+// SetMigMode says nothing of the activation if the spy refuses the call.
 func (d spyDevice) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if ret, ok := d.spy.passes("SetMigMode"); !ok {
 		return nvml.ERROR_UNKNOWN, ret
 	}
-	return d.Device.(nvmlsrc.MutableDevice).SetMigMode(mode)
+	return d.mutable().SetMigMode(mode)
 }
 
 func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsrc.MutableInstance, nvml.Return) {
 	made, ret := via(d.spy, "CreateGpuInstance", func() (nvmlsrc.MutableInstance, nvml.Return) {
-		return d.Device.(nvmlsrc.MutableDevice).CreateGpuInstanceWithPlacement(id, at)
+		return d.mutable().CreateGpuInstanceWithPlacement(id, at)
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -30,23 +33,8 @@ func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstance
 	return spyInstance{made, d.spy}, ret
 }
 
-func (d spyDevice) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return via(d.spy, "GetGraphicsRunningProcesses", d.Device.GetGraphicsRunningProcesses)
-}
-
-func (d spyDevice) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return via(d.spy, "GetMPSComputeRunningProcesses", d.Device.GetMPSComputeRunningProcesses)
-}
-
 func (i spyInstance) mutable() nvmlsrc.MutableInstance {
 	return i.GPUInstance.(nvmlsrc.MutableInstance)
-}
-
-func (i spyInstance) Destroy() nvml.Return {
-	if ret, ok := i.spy.passes("Instance.Destroy"); !ok {
-		return ret
-	}
-	return i.mutable().Destroy()
 }
 
 // GetComputeInstancesOf knows of no compute instance of the profile that only the spy has.
@@ -127,13 +115,6 @@ func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.Compu
 type spyCompute struct {
 	nvmlsrc.ComputeInstance
 	spy *spy
-}
-
-func (c spyCompute) Destroy() nvml.Return {
-	if ret, ok := c.spy.passes("Compute.Destroy"); !ok {
-		return ret
-	}
-	return c.ComputeInstance.Destroy()
 }
 
 // steps make the steps of tests: of one GPU, an A100-40GB.

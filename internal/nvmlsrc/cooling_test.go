@@ -18,14 +18,6 @@ func (d spyDevice) GetPerformanceState() (nvml.Pstates, nvml.Return) {
 	return state, ret
 }
 
-func (d spyDevice) GetNumFans() (int, nvml.Return) {
-	return via(d.spy, "GetNumFans", d.Device.GetNumFans)
-}
-
-func (d spyDevice) GetFanSpeed(fan int) (uint32, nvml.Return) {
-	return via(d.spy, "GetFanSpeed", func() (uint32, nvml.Return) { return d.Device.GetFanSpeed(fan) })
-}
-
 func TestPerformanceState(t *testing.T) {
 	n := newNode(t, "", "  - {model: RTX-PRO-6000}")
 	id := n.discover()[0]

@@ -12,11 +12,6 @@ import (
 
 func (d countedDevice) mutable() nvmlsrc.MutableDevice { return d.Device.(nvmlsrc.MutableDevice) }
 
-func (d countedDevice) SetMigMode(mode int) (activation, ret nvml.Return) {
-	d.calls.note(d.name, "nvmlDeviceSetMigMode", mode)
-	return d.mutable().SetMigMode(mode)
-}
-
 func (d countedDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsrc.MutableInstance, nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceCreateGpuInstanceWithPlacement", id, at)
 	i, ret := d.mutable().CreateGpuInstanceWithPlacement(id, at)
@@ -36,39 +31,14 @@ func (i countedInstance) GetComputeInstancesOf(id uint32, capacity int) ([]nvmls
 	return list, ret
 }
 
-func (i countedInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-	i.calls.note(i.name, "nvmlGpuInstanceGetComputeInstanceProfileInfo", profile)
-	return i.mutable().GetComputeInstanceProfileInfo(profile)
-}
-
-func (i countedInstance) GetComputeInstancePossiblePlacements(id uint32) ([]nvml.ComputeInstancePlacement, nvml.Return) {
-	i.calls.note(i.name, "nvmlGpuInstanceGetComputeInstancePossiblePlacements", id)
-	return i.mutable().GetComputeInstancePossiblePlacements(id)
-}
-
 func (i countedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsrc.ComputeInstance, nvml.Return) {
 	i.calls.note(i.name, "nvmlGpuInstanceCreateComputeInstanceWithPlacement", id, at)
 	c, ret := i.mutable().CreateComputeInstanceWithPlacement(id, at)
 	return countedCompute{c, i.calls, fmt.Sprintf("compute-instance %s/created", i.name)}, ret
 }
 
-func (i countedInstance) Destroy() nvml.Return {
-	i.calls.note(i.name, "nvmlGpuInstanceDestroy")
-	return i.mutable().Destroy()
-}
-
 type countedCompute struct {
 	nvmlsrc.ComputeInstance
 	calls *calls
 	name  string
-}
-
-func (c countedCompute) GetInfo() (nvmlsrc.ComputeInstanceInfo, nvml.Return) {
-	c.calls.note(c.name, "nvmlComputeInstanceGetInfo")
-	return c.ComputeInstance.GetInfo()
-}
-
-func (c countedCompute) Destroy() nvml.Return {
-	c.calls.note(c.name, "nvmlComputeInstanceDestroy")
-	return c.ComputeInstance.Destroy()
 }

@@ -2,9 +2,13 @@ package nvmlsrc
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
+//go:generate go run ./seamgen
+
 // The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what nvml.h
 // says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
-// through internal/sim/nvmlface.
+// through internal/sim/nvmlface. Methods of the adapter, of the recorder in internal/capture and of the fakes of this
+// package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter those of
+// functions that NVML has in versions, are written by hand.
 
 // Library is NVML as a whole. A Library may also have a method LoadError() error, which says why Init found no library.
 type Library interface {
@@ -79,7 +83,8 @@ type Device interface {
 	GetPowerUsage() (uint32, nvml.Return)         // mW
 	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
 	GetTotalEnergyConsumption() (uint64, nvml.Return)
-	GetTemperature() (int, nvml.Return) // of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	GetTemperature() (int, nvml.Return)                                       // of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
 	GetPerformanceState() (nvml.Pstates, nvml.Return)

@@ -108,24 +108,9 @@ func via[T any](s *spy, call string, f func() (T, nvml.Return)) (T, nvml.Return)
 
 func (s *spy) LoadError() error { return s.loadErr }
 
-func (s *spy) Init() nvml.Return {
-	if ret, ok := s.passes("Init"); !ok {
-		return ret
-	}
-	return s.Library.Init()
-}
-
 func (s *spy) Shutdown() nvml.Return {
 	s.passes("Shutdown")
 	return s.Library.Shutdown()
-}
-
-func (s *spy) SystemGetDriverVersion() (string, nvml.Return) {
-	return via(s, "SystemGetDriverVersion", s.Library.SystemGetDriverVersion)
-}
-
-func (s *spy) DeviceGetCount() (int, nvml.Return) {
-	return via(s, "DeviceGetCount", s.Library.DeviceGetCount)
 }
 
 // DeviceGetHandleByIndex gives the same handle every time, as the driver does.
@@ -228,59 +213,12 @@ func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsrc.GPUI
 	return list, ret
 }
 
-func (d spyDevice) GetUUID() (string, nvml.Return) { return via(d.spy, "GetUUID", d.Device.GetUUID) }
-func (d spyDevice) GetName() (string, nvml.Return) { return via(d.spy, "GetName", d.Device.GetName) }
-func (d spyDevice) GetSerial() (string, nvml.Return) {
-	return via(d.spy, "GetSerial", d.Device.GetSerial)
-}
-func (d spyDevice) GetVbiosVersion() (string, nvml.Return) {
-	return via(d.spy, "GetVbiosVersion", d.Device.GetVbiosVersion)
-}
-func (d spyDevice) GetMinorNumber() (int, nvml.Return) {
-	return via(d.spy, "GetMinorNumber", d.Device.GetMinorNumber)
-}
-func (d spyDevice) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return via(d.spy, "GetArchitecture", d.Device.GetArchitecture)
-}
-func (d spyDevice) GetPciInfo() (nvml.PciInfo, nvml.Return) {
-	return via(d.spy, "GetPciInfo", d.Device.GetPciInfo)
-}
-func (d spyDevice) GetNumGpuCores() (int, nvml.Return) {
-	return via(d.spy, "GetNumGpuCores", d.Device.GetNumGpuCores)
-}
 func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
 	most, ret := via(d.spy, "GetMaxMigDeviceCount", d.Device.GetMaxMigDeviceCount)
 	if d.spy.noMIGDevices {
 		return 0, ret
 	}
 	return most, ret
-}
-func (d spyDevice) GetFieldValues(values []nvml.FieldValue) nvml.Return {
-	if ret, ok := d.spy.passes("GetFieldValues"); !ok {
-		return ret
-	}
-	return d.Device.GetFieldValues(values)
-}
-func (d spyDevice) GetMigMode() (current, pending int, ret nvml.Return) {
-	if ret, ok := d.spy.passes("GetMigMode"); !ok {
-		return 0, 0, ret
-	}
-	return d.Device.GetMigMode()
-}
-func (d spyDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
-	return via(d.spy, "GetMemoryInfo", d.Device.GetMemoryInfo)
-}
-func (d spyDevice) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
-	return via(d.spy, "GetUtilizationRates", d.Device.GetUtilizationRates)
-}
-func (d spyDevice) GetPowerUsage() (uint32, nvml.Return) {
-	return via(d.spy, "GetPowerUsage", d.Device.GetPowerUsage)
-}
-func (d spyDevice) GetEnforcedPowerLimit() (uint32, nvml.Return) {
-	return via(d.spy, "GetEnforcedPowerLimit", d.Device.GetEnforcedPowerLimit)
-}
-func (d spyDevice) GetTotalEnergyConsumption() (uint64, nvml.Return) {
-	return via(d.spy, "GetTotalEnergyConsumption", d.Device.GetTotalEnergyConsumption)
 }
 
 // GetComputeRunningProcesses leaves out the instances where the spy is set to an old driver.
@@ -293,51 +231,15 @@ func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return
 	}
 	return list, ret
 }
-func (d spyDevice) GetGpuInstanceProfileInfo(enum int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
-	return via(d.spy, "GetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
-		return d.Device.GetGpuInstanceProfileInfo(enum)
-	})
-}
-func (d spyDevice) GetGpuInstancePossiblePlacements(id uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	return via(d.spy, "GetGpuInstancePossiblePlacements", func() ([]nvml.GpuInstancePlacement, nvml.Return) {
-		return d.Device.GetGpuInstancePossiblePlacements(id)
-	})
-}
-func (d spyDevice) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
-	return via(d.spy, "GetTotalEccErrors", func() (uint64, nvml.Return) { return d.Device.GetTotalEccErrors(severity, lifetime) })
-}
 
 type spyMIG struct {
 	nvmlsrc.MIGDevice
 	spy *spy
 }
 
-func (m spyMIG) GetGpuInstanceId() (int, nvml.Return) {
-	return via(m.spy, "MIG.GetGpuInstanceId", m.MIGDevice.GetGpuInstanceId)
-}
-func (m spyMIG) GetUUID() (string, nvml.Return) {
-	return via(m.spy, "MIG.GetUUID", m.MIGDevice.GetUUID)
-}
-func (m spyMIG) GetName() (string, nvml.Return) {
-	return via(m.spy, "MIG.GetName", m.MIGDevice.GetName)
-}
-func (m spyMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
-	return via(m.spy, "MIG.GetAttributes", m.MIGDevice.GetAttributes)
-}
-func (m spyMIG) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
-	return via(m.spy, "MIG.GetMemoryInfo", m.MIGDevice.GetMemoryInfo)
-}
-func (m spyMIG) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return via(m.spy, "MIG.GetComputeRunningProcesses", m.MIGDevice.GetComputeRunningProcesses)
-}
-
 type spyInstance struct {
 	nvmlsrc.GPUInstance
 	spy *spy
-}
-
-func (i spyInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
-	return via(i.spy, "Instance.GetInfo", i.GPUInstance.GetInfo)
 }
 
 // node is a simulated node on a stepped clock, a spy and a Source over both.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"math"
+	"reflect"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -51,50 +52,37 @@ func (n noise) ret() nvml.Return {
 	return nvml.SUCCESS
 }
 
+// random is a value of a type that has no limits; the methods that use it are generated.
+func random[T any](n noise) (value T) {
+	switch v := reflect.ValueOf(&value).Elem(); v.Kind() {
+	case reflect.String:
+		v.SetString(n.text())
+	case reflect.Int, reflect.Int32:
+		v.SetInt(int64(int32(n.u32())))
+	case reflect.Uint32:
+		v.SetUint(uint64(n.u32()))
+	case reflect.Uint64:
+		v.SetUint(n.u64())
+	default:
+		panic("a method of noise that has to be written by hand: " + v.Type().String())
+	}
+	return value
+}
+
 // mode is like ret, but not an error that ends the reading before it has begun.
 func (n noise) GetMigMode() (current, pending int, ret nvml.Return) {
 	return int(n.u8() % 3), int(n.u8() % 3), nvml.SUCCESS
 }
 
-func (n noise) Init() nvml.Return                                 { return nvml.SUCCESS }
-func (n noise) Shutdown() nvml.Return                             { return nvml.SUCCESS }
-func (n noise) SystemGetDriverVersion() (string, nvml.Return)     { return n.text(), nvml.SUCCESS }
-func (n noise) SystemGetNVMLVersion() (string, nvml.Return)       { return n.text(), n.ret() }
-func (n noise) SystemGetCudaDriverVersion() (int, nvml.Return)    { return int(int32(n.u32())), n.ret() }
-func (n noise) DeviceGetCount() (int, nvml.Return)                { return 1, nvml.SUCCESS }
-func (n noise) EventSetCreate() (nvmlsrc.EventSet, nvml.Return)   { return nil, nvml.ERROR_NOT_SUPPORTED }
-func (n noise) GetUUID() (string, nvml.Return)                    { return n.text(), nvml.SUCCESS }
-func (n noise) GetName() (string, nvml.Return)                    { return n.text(), n.ret() }
-func (n noise) GetSerial() (string, nvml.Return)                  { return n.text(), n.ret() }
-func (n noise) GetVbiosVersion() (string, nvml.Return)            { return n.text(), n.ret() }
-func (n noise) GetMinorNumber() (int, nvml.Return)                { return int(int32(n.u32())), n.ret() }
-func (n noise) GetNumGpuCores() (int, nvml.Return)                { return int(int32(n.u32())), n.ret() }
-func (n noise) GetPowerUsage() (uint32, nvml.Return)              { return n.u32(), n.ret() }
-func (n noise) GetEnforcedPowerLimit() (uint32, nvml.Return)      { return n.u32(), n.ret() }
-func (n noise) GetTotalEnergyConsumption() (uint64, nvml.Return)  { return n.u64(), n.ret() }
-func (n noise) GetTemperature() (int, nvml.Return)                { return int(int32(n.u32())), n.ret() }
-func (n noise) GetClockInfo(nvml.ClockType) (uint32, nvml.Return) { return n.u32(), n.ret() }
-func (n noise) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
-	return n.u64(), n.ret()
-}
-func (n noise) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	return nvml.Pstates(n.u32()), n.ret()
-}
-func (n noise) GetNumFans() (int, nvml.Return)                { return int(int32(n.u32())), n.ret() }
-func (n noise) GetFanSpeed(int) (uint32, nvml.Return)         { return n.u32(), n.ret() }
-func (n noise) GetEncoderUtilization() (uint32, nvml.Return)  { return n.u32(), n.ret() }
-func (n noise) GetDecoderUtilization() (uint32, nvml.Return)  { return n.u32(), n.ret() }
-func (n noise) GetJpgUtilization() (uint32, nvml.Return)      { return n.u32(), n.ret() }
-func (n noise) GetOfaUtilization() (uint32, nvml.Return)      { return n.u32(), n.ret() }
-func (n noise) GetPcieReplayCounter() (int, nvml.Return)      { return int(int32(n.u32())), n.ret() }
-func (n noise) GetCurrPcieLinkWidth() (int, nvml.Return)      { return int(int32(n.u32())), n.ret() }
-func (n noise) GetCurrPcieLinkGeneration() (int, nvml.Return) { return int(int32(n.u32())), n.ret() }
-func (n noise) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return nvml.ComputeMode(n.u32()), n.ret()
-}
-func (n noise) GetMaxMigDeviceCount() (int, nvml.Return) { return int(n.u8() % 16), n.ret() }
-func (n noise) GetGpuInstanceId() (int, nvml.Return)     { return int(n.u8() % 4), n.ret() }
-func (n noise) GetComputeInstanceId() (int, nvml.Return) { return int(n.u8() % 4), n.ret() }
+func (n noise) Init() nvml.Return                               { return nvml.SUCCESS }
+func (n noise) Shutdown() nvml.Return                           { return nvml.SUCCESS }
+func (n noise) SystemGetDriverVersion() (string, nvml.Return)   { return n.text(), nvml.SUCCESS }
+func (n noise) DeviceGetCount() (int, nvml.Return)              { return 1, nvml.SUCCESS }
+func (n noise) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+func (n noise) GetUUID() (string, nvml.Return)                  { return n.text(), nvml.SUCCESS }
+func (n noise) GetMaxMigDeviceCount() (int, nvml.Return)        { return int(n.u8() % 16), n.ret() }
+func (n noise) GetGpuInstanceId() (int, nvml.Return)            { return int(n.u8() % 4), n.ret() }
+func (n noise) GetComputeInstanceId() (int, nvml.Return)        { return int(n.u8() % 4), n.ret() }
 
 func (n noise) DeviceGetHandleByIndex(int) (nvmlsrc.Device, nvml.Return) { return n, nvml.SUCCESS }
 
@@ -102,24 +90,12 @@ func (n noise) RegisterEvents(uint64, nvmlsrc.EventSet) nvml.Return { return n.r
 
 func (n noise) GetMigDeviceHandleByIndex(int) (nvmlsrc.MIGDevice, nvml.Return) { return n, n.ret() }
 
-func (n noise) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return nvml.DeviceArchitecture(n.u32()), n.ret()
-}
-
 func (n noise) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
 	return int(n.u8()), int(n.u8()), n.ret()
 }
 
 func (n noise) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 	return nvml.Utilization{Gpu: n.u32(), Memory: n.u32()}, n.ret()
-}
-
-func (n noise) GetMemoryErrorCounter(nvml.MemoryErrorType, nvml.EccCounterType, nvml.MemoryLocation) (uint64, nvml.Return) {
-	return n.u64(), n.ret()
-}
-
-func (n noise) GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return) {
-	return n.u64(), n.ret()
 }
 
 func (n noise) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {

@@ -76,10 +76,6 @@ func (s *spy) take(call string, into nvmlsrc.GPMSample, instance, compute int, t
 	return ret
 }
 
-func (d spyDevice) GpmQueryDeviceSupport() (bool, nvml.Return) {
-	return via(d.spy, "GpmQueryDeviceSupport", d.Device.GpmQueryDeviceSupport)
-}
-
 func (d spyDevice) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
 	return d.spy.take("GpmSampleGet", into, -1, -1, d.Device.GpmSampleGet)
 }

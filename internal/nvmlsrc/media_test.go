@@ -14,22 +14,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
-func (d spyDevice) GetEncoderUtilization() (uint32, nvml.Return) {
-	return via(d.spy, "GetEncoderUtilization", d.Device.GetEncoderUtilization)
-}
-
-func (d spyDevice) GetDecoderUtilization() (uint32, nvml.Return) {
-	return via(d.spy, "GetDecoderUtilization", d.Device.GetDecoderUtilization)
-}
-
-func (d spyDevice) GetJpgUtilization() (uint32, nvml.Return) {
-	return via(d.spy, "GetJpgUtilization", d.Device.GetJpgUtilization)
-}
-
-func (d spyDevice) GetOfaUtilization() (uint32, nvml.Return) {
-	return via(d.spy, "GetOfaUtilization", d.Device.GetOfaUtilization)
-}
-
 const mediaScenario = `
 version: 1
 node: {kubernetes: false}

@@ -42,6 +42,22 @@ func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvm
 	return answer, q.accept(call, reading, ret)
 }
 
+// queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one with an
+// invalid argument, and it is cached like one that is not supported.
+func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, bool) {
+	var answer T
+	if !q.mayQuery(call, reading) {
+		return answer, false
+	}
+	answer, ret := f()
+	err := q.classify(call, reading, ret)
+	if errors.Is(err, gpu.ErrInvalidArgument) {
+		q.unsupported[call] = true
+		return answer, false
+	}
+	return answer, q.record(reading, err)
+}
+
 // mayQuery reports whether a call is to be made. A denial that is cached is an error of this reading, too.
 func (q *querier) mayQuery(call string, reading gpu.Reading) bool {
 	if q.fatal != nil || q.unsupported[call] {
@@ -56,7 +72,11 @@ func (q *querier) mayQuery(call string, reading gpu.Reading) bool {
 
 // accept records the return code of a call and reports whether it has answered.
 func (q *querier) accept(call string, reading gpu.Reading, ret nvml.Return) bool {
-	err := q.classify(call, reading, ret)
+	return q.record(reading, q.classify(call, reading, ret))
+}
+
+// record adds what classify has returned of a call to the reading, and reports whether the call has answered.
+func (q *querier) record(reading gpu.Reading, err error) bool {
 	if err == nil {
 		return true
 	}

@@ -2,6 +2,7 @@ package nvmlsrc_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -40,11 +41,33 @@ func TestFactsOfAWholeGPU(t *testing.T) {
 	if limit := g.Readings.PowerLimitWatts; limit != gpu.Some(400.0) {
 		t.Errorf("power limit %v, want 400 W", limit)
 	}
+	thresholds := []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "slowdown", Celsius: 89}, {Kind: "mem_max", Celsius: 95}}
+	if got := g.Readings.TemperatureThresholds; !slices.Equal(got, thresholds) {
+		t.Errorf("temperature thresholds %v, want %v", got, thresholds)
+	}
 	if total := g.Readings.Memory.Total; total != gpu.Some(uint64(40960<<20)) {
 		t.Errorf("memory %v", total)
 	}
 	if clock := g.Readings.ClockHertz.Memory; clock != gpu.Some(1215e6) {
 		t.Errorf("memory clock %v Hz", clock)
+	}
+}
+
+// TestThresholdsThatTheDriverDoesNotKnow are asked for once and are no error.
+func TestThresholdsThatTheDriverDoesNotKnow(t *testing.T) {
+	n := newNode(t, "", whole)
+	id := n.discover()[0]
+	n.spy.set("GetTemperatureThreshold", nvml.ERROR_INVALID_ARGUMENT)
+	for i, want := range []int{3, 0} {
+		n.spy.taken()
+		g := n.read(id)
+		if g.Readings.TemperatureThresholds != nil || len(g.Errors) > 0 {
+			t.Errorf("thresholds %v, errors %v", g.Readings.TemperatureThresholds, g.Errors)
+		}
+		if made := n.spy.taken()["GetTemperatureThreshold"]; made != want {
+			t.Errorf("slow tier %d makes %d calls, want %d", i, made, want)
+		}
+		n.advance(15 * time.Second)
 	}
 }
 
@@ -89,7 +112,7 @@ func TestSecondReadAsksNothingThatStandsStill(t *testing.T) {
 		"GetName", "GetArchitecture", "GetSerial", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo", "GetNumGpuCores",
 		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements", "GetMaxMigDeviceCount",
 	}
-	slow := []string{"GetEnforcedPowerLimit", "GetTotalEccErrors", "MIG.GetName", "MIG.GetAttributes"} // the tree's details, too
+	slow := []string{"GetEnforcedPowerLimit", "GetTemperatureThreshold", "GetTotalEccErrors", "MIG.GetName", "MIG.GetAttributes"} // the tree's details, too
 	unsupported := []string{"GetUtilizationRates"}
 	for _, call := range append(append(static, slow...), unsupported...) {
 		if first[call] == 0 {

@@ -1,8 +1,6 @@
 package nvmlsrc
 
 import (
-	"errors"
-
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -88,6 +86,7 @@ func (r *gpuRead) readSlow() {
 	if r.slow {
 		errs = append(errs, r.separate(func() {
 			r.readLimits(&slow)
+			r.readThresholds(&slow)
 			r.readFans(&slow)
 			r.readECC(&slow)
 			r.readRows(&slow)
@@ -97,6 +96,7 @@ func (r *gpuRead) readSlow() {
 	}
 	from, to := &r.state.slow.readings, &r.out.Readings
 	to.PowerLimitWatts, to.Fans = from.PowerLimitWatts, from.Fans
+	to.TemperatureThresholds = from.TemperatureThresholds
 	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth, from.PCIe.LinkGeneration
 	to.NVLink.Errors = from.NVLink.Errors
 	to.ECC = from.ECC
@@ -120,6 +120,23 @@ func (r *gpuRead) readLimits(to *gpu.Readings) {
 	}
 	if mode, ok := query(&r.querier, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+	}
+}
+
+// readThresholds reads the temperatures at which the GPU protects itself. A threshold that the driver does not know is one
+// that the GPU has not; 0 is none either.
+func (r *gpuRead) readThresholds(to *gpu.Readings) {
+	for threshold, kind := range []string{
+		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
+		nvml.TEMPERATURE_THRESHOLD_MEM_MAX: "mem_max",
+	} {
+		name := "nvmlDeviceGetTemperatureThreshold(" + kind + ")"
+		celsius, ok := queryKnown(&r.querier, name, gpu.ReadingTemperature, func() (uint32, nvml.Return) {
+			return r.dev.GetTemperatureThreshold(nvml.TemperatureThresholds(threshold))
+		})
+		if ok && celsius > 0 {
+			to.TemperatureThresholds = append(to.TemperatureThresholds, gpu.TemperatureThreshold{Kind: kind, Celsius: float64(celsius)})
+		}
 	}
 }
 
@@ -181,23 +198,11 @@ func eccCounters() []eccCounter {
 func (r *gpuRead) readECC(to *gpu.Readings) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]
-		if !r.mayQuery(c.question, gpu.ReadingECC) {
-			continue
-		}
-		count, ret := r.readECCCounter(c)
-		err := r.classify(c.question, gpu.ReadingECC, ret)
-		switch {
-		case err == nil:
+		count, ok := queryKnown(&r.querier, c.question, gpu.ReadingECC, func() (uint64, nvml.Return) { return r.readECCCounter(c) })
+		if ok {
 			counted := c.ECCCount
 			counted.Count = count
 			to.ECC = append(to.ECC, counted)
-		case errors.Is(err, gpu.ErrInvalidArgument):
-			r.unsupported[c.question] = true
-		default:
-			if errors.Is(err, gpu.ErrNoPermission) {
-				r.source.privilege.markMissing(gpu.ReadingECC)
-			}
-			r.addError(gpu.ReadingECC, err)
 		}
 	}
 }

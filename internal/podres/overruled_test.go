@@ -35,9 +35,9 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.settle(t, holder("a", gpuA))
 	g.restart(g.now)
-	census := g.list() // a? : what control has seen
+	seen := g.list() // a? : what control has seen
 	g.list(holder("a", gpuA), witness())
-	g.confirm(nil, census.List)
+	g.confirm(nil, seen.List)
 	for range 3 {
 		if got := g.list(holder("a", gpuA), witness()); text(got.List) != "a" {
 			t.Fatalf("the kubelet lists a, told is %q, incomplete %q", text(got.List), got.Incomplete)
@@ -49,10 +49,10 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.list(holder("a", gpuA))
-	census := g.list()
+	seen := g.list()
 	g.restart(g.now)
 	g.list()
-	if g.confirmFree(census.Epoch, []gpu.DeviceRef{{GPU: gpuB}}, nil, g.now) {
+	if g.confirmFree(seen.Epoch, []gpu.DeviceRef{{GPU: gpuB}}, nil, g.now) {
 		t.Error("taken")
 	}
 	if got := g.list(); len(got.Free) > 0 {

@@ -79,7 +79,7 @@ func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 		t.Errorf("an activity of 1.2 was made %v", got)
 	}
 	if got := tr.totals.ActivityAnomalies.Or(gpu.Counter{}); got.Value != 5 || !got.Since.Equal(time.Unix(1, 0)) {
-		t.Errorf("counted %+v; want 2 above 1 and 3 garbled", got)
+		t.Errorf("counted %+v; want 2 above 1 and 3 invalid", got)
 	}
 	plain := migGPU()
 	fresh := track()

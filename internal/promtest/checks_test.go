@@ -230,7 +230,7 @@ func checkHolders(x exposition) error {
 // allEstimates is documented.
 const allEstimates = `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_estimate_watts|nvidia_gpu_power_unallocated_watts"})`
 
-// checkPower: the boards' power is counted once each, and a MIG GPU's estimates and its rest add up to it.
+// checkPower: the GPUs' power is counted once each, and a MIG GPU's estimates and its rest add up to it.
 func checkPower(e *Engine, x exposition) error {
 	total := 0.0
 	parts, estimates := map[string]float64{}, map[string]float64{}

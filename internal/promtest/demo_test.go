@@ -124,8 +124,11 @@ func TestDemo(t *testing.T) {
 	nodes := 0
 	for _, line := range d.said {
 		_, url, isNode := strings.Cut(line, "simulated node ")
-		if _, address, ok := strings.Cut(url, "http://"); isNode && ok {
+		if name, address, ok := strings.Cut(url, ": http://"); isNode && ok {
 			nodes++
+			if !strings.Contains(string(text), "instance: "+name+",") {
+				t.Errorf("the node %s is not the instance of a target: %s", name, text)
+			}
 			address = strings.TrimSuffix(address, "/")
 			if resp, err := http.Get("http://" + address + "/-/healthy"); err != nil || resp.StatusCode != http.StatusOK { //nolint:noctx // it answers at once
 				t.Errorf("%s: %v", address, err)

@@ -48,7 +48,7 @@ func TestSlicesAreCounted(t *testing.T) {
 	} {
 		n := startNode(t, string(scenario), append(test.args, "--metrics.names=dcgm")...)
 		n.run(scrapeOffset, nil)
-		if len(power) == 0 { // without copies every series is of a board
+		if len(power) == 0 { // without copies every series is of a GPU
 			power["map[]"] = n.Query(t, `sum(DCGM_FI_DEV_POWER_USAGE)`)[0].F
 		}
 		if err := errors.Join(

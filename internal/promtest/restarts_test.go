@@ -113,8 +113,7 @@ func TestRulesOnPartitionControl(t *testing.T) {
 	r.run(75 * time.Minute)
 	r.until("idle")
 	r.run(100 * time.Minute)
-	delete(r.fired, "MigControlOperationFailed") // its time is that of the machine, not of the stepped clock
-	r.expectStory("MigControlOff", "MigControlReadOnly", "MigControlDegraded", "MigControlStuck",
+	r.expectStory("MigControlOff", "MigControlReadOnly", "MigControlDegraded", "MigControlStuck", "MigControlOperationFailed",
 		"GpuDown", "GpuReadErrors", "MigDriverCallHung")
 }
 

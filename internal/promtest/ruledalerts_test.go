@@ -94,6 +94,7 @@ workloads:
 pods:
   - {namespace: ml, name: lost-0, resource: nvidia.com/gpu, device: "1", workload: train}
   - {namespace: ml, name: idle-0, resource: nvidia.com/gpu, device: "2", for: 55m}
+  - {namespace: ml, name: idle-1, resource: nvidia.com/gpu, device: "4", at: 95m}
   - {namespace: ml, name: hung-0, resource: nvidia.com/gpu, device: "5", workload: train}
   - {namespace: ml, name: ecc-0, resource: nvidia.com/gpu, device: "3", workload: train, for: 630s}
   - {namespace: ml, name: ecc-1, resource: nvidia.com/gpu, device: "3", workload: train, at: 632s}
@@ -108,19 +109,28 @@ faults:
   - {at: 20m, for: 30m, kind: kubelet-down}
   - {at: 60m, for: 10m, kind: clock-jump, by: -1h}
   - {at: 90m, for: 10m, gpu: 5, kind: hang}
+  - {at: 105m, for: 22m, kind: api-server-down}
+  - {at: 105m, kind: kubelet-restart}
 `
 
-// TestRulesOnOutages: a GPU that is lost, XIDs that end pods inside one scrape interval, a kubelet that is down, a wrong clock, and a GPU that
-// hangs, each for as long as it takes.
+// TestRulesOnOutages: a GPU that is lost, XIDs that end pods inside one scrape interval, a kubelet that is down, a wrong clock, a GPU that hangs, and a
+// kubelet that is started while the API server does not answer, so that its list is not complete, each for as long as it takes.
 func TestRulesOnOutages(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, outages, "--poll.timeout=100ms")
-	n.run(125*time.Minute, 30*time.Second)
+	n.run(140*time.Minute, 30*time.Second)
 	n.expectStory("GpuDown", "GpuReadErrors", "GpuXidHardware", "GpuEccUncorrectable", "GpuRecoveryActionRequired", "GpuXidApplication", "GpuXidNode",
 		"GpuXidOther", "MigSourceDown", "MigHolderUnconfirmed", "MigAllocationUnknown", "MigSnapshotStale", "MigDriverCallHung")
 	n.expectSummary("GpuDown", "GPU 1 of gpu-node-1:9401 does not answer; it last did 9m 30s ago (held by ml/lost-0).")
 	n.expectSummary("GpuXidHardware", "XID 95 on GPU 3 of gpu-node-1:9401: the GPU needs a reset (held by ml/ecc-0).")
 	n.expectSummary("GpuXidApplication", "XID 13 on GPU 6 instance 1 of gpu-node-1:9401: the application failed (held by ml/bug-0).")
+	n.expectSummary("MigAllocationUnknown", "It is not known who holds devices of gpu-node-1:9401 (GPUs: 2).")
+	n.expectSummary("MigHolderUnconfirmed", "It is not known whether ml/idle-1 still holds GPU 4 of gpu-node-1:9401.")
+	for _, name := range []string{"MigAllocationUnknown", "MigHolderUnconfirmed"} {
+		if f := n.fired[name]; f != nil && f.first < 100*time.Minute {
+			t.Errorf("%s fires after %s, beside MigSourceDown", name, f.first)
+		}
+	}
 }
 
 // TestRulesOnA30: the shipped A30, whose greedy pod saturates its slice until it ends and whose MIG mode waits for a reset, and a pod that

@@ -2,6 +2,7 @@ package promtest
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -79,7 +80,7 @@ func withoutNumber() map[string]string {
 	const state = "it is a state, and no series counts anything about it"
 	return map[string]string{
 		"MigExporterAbsent": "there is nothing to count, and no target to name", "MigCollectorFailing": state, "MigHolderUnconfirmed": state,
-		"MigAllocationUnknown": state, "MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
+		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
 		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state, "MigGpuInstanceDown": state,
 	}
 }
@@ -113,10 +114,40 @@ func TestSummariesNameTheirSubject(t *testing.T) {
 // noHolder are the alerts about GPUs that name no holder, and why.
 func noHolder() map[string]string {
 	return map[string]string{
-		"GpuMissing":           "its index is not known any more, and its holders end with it",
-		"MigEventsLost":        "it is about what the exporter may not know; no pod is struck",
-		"MigAllocationUnknown": "that is what is not known",
-		"MigSlicesStranded":    "it is about the slices that cannot be held",
+		"GpuMissing":        "its index is not known any more, and its holders end with it",
+		"MigEventsLost":     "it is about what the exporter may not know; no pod is struck",
+		"MigSlicesStranded": "it is about the slices that cannot be held",
+	}
+}
+
+// withoutStory are the alerts that fire on samples alone, and why.
+func withoutStory() map[string]string {
+	return map[string]string{
+		"MigPollSlow":         "a poll of the simulated node is slow in real time only",
+		"MigCollectorFailing": "the simulated node has no value that cannot be served",
+	}
+}
+
+// TestEveryAlertHasAStory: a test on simulated nodes expects each to fire and to clear.
+func TestEveryAlertHasAStory(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := ""
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, call := range regexp.MustCompile(`\.expectStory\(([^)]*)\)`).FindAllStringSubmatch(string(text), -1) {
+			told += call[1]
+		}
+	}
+	for _, a := range shippedAlerts(t) {
+		if has, excepted := strings.Contains(told, `"`+a.Alert+`"`), withoutStory()[a.Alert] != ""; has == excepted {
+			t.Errorf("%s: a test expects it: %v, it is excepted: %v", a.Alert, has, excepted)
+		}
 	}
 }
 

@@ -103,9 +103,17 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	groups := loadRules(t, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), suite.Storage(), time.Duration(test.Interval), file.RuleFiles...)
 	slices.Reverse(groups) // recording rules first
 	groups = slices.DeleteFunc(groups, func(g *rules.Group) bool { return g.HasAlertingRules() && !isTested(g, test) })
-	last := slices.MaxFunc(test.AlertRuleTests, func(a, b alertTest) int { return int(a.EvalTime - b.EvalTime) }).EvalTime
-	for elapsed := time.Duration(0); elapsed <= time.Duration(last); elapsed += time.Duration(file.EvaluationInterval) {
-		at := time.Unix(0, 0).UTC().Add(elapsed)
+	steps := map[model.Duration][]alertTest{}
+	var last model.Duration
+	for _, want := range test.AlertRuleTests {
+		if err := checkAlertTest(want, groups, file.EvaluationInterval); err != nil {
+			t.Fatal(err)
+		}
+		steps[want.EvalTime] = append(steps[want.EvalTime], want)
+		last = max(last, want.EvalTime)
+	}
+	for elapsed := model.Duration(0); elapsed <= last; elapsed += file.EvaluationInterval {
+		at := time.Unix(0, 0).UTC().Add(time.Duration(elapsed))
 		suite.WithSamplesTill(at, func(err error) {
 			if err != nil {
 				t.Fatal(err)
@@ -114,12 +122,24 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 				g.Eval(context.Background(), at)
 			}
 		})
-		for _, want := range test.AlertRuleTests {
-			if time.Duration(want.EvalTime) == elapsed {
-				compareAlerts(t, want, groups)
-			}
+		for _, want := range steps[elapsed] {
+			compareAlerts(t, want, groups)
 		}
 	}
+}
+
+// checkAlertTest returns an error if a test of an alert could pass without an evaluation: promtool says nothing of an alert that no rule has, nor of
+// a time between two evaluations.
+func checkAlertTest(test alertTest, groups []*rules.Group, interval model.Duration) error {
+	if test.EvalTime%interval != 0 {
+		return fmt.Errorf("%s at %s: rules are evaluated every %s", test.Alertname, test.EvalTime, interval)
+	}
+	for _, g := range groups {
+		if slices.ContainsFunc(g.AlertingRules(), func(r *rules.AlertingRule) bool { return r.Name() == test.Alertname }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no rule has the alert %s", test.Alertname)
 }
 
 // isTested spares the groups that the test says nothing about.
@@ -159,6 +179,26 @@ func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {
 	slices.Sort(expected)
 	if !slices.Equal(got, expected) {
 		t.Errorf("%s at %s:\n got %s\nwant %s", want.Alertname, want.EvalTime, strings.Join(got, "\n     "), strings.Join(expected, "\n     "))
+	}
+}
+
+// TestAlertTestsAreChecked: a test that could only pass is refused.
+func TestAlertTestsAreChecked(t *testing.T) {
+	e := Open(t)
+	groups := loadRules(t, rules.EngineQueryFunc(e.promql, e.db), e.db, time.Minute, "../../deploy/prometheus/alerts-gpu.rules.yaml")
+	minute := model.Duration(time.Minute)
+	for _, c := range []struct {
+		test alertTest
+		ok   bool
+	}{
+		{alertTest{EvalTime: 3 * minute, Alertname: "GpuDown"}, true},
+		{alertTest{EvalTime: 3 * minute, Alertname: "GpuDwon"}, false},
+		{alertTest{EvalTime: 3 * minute, Alertname: "MigSourceDown"}, false}, // of a file that the test does not load
+		{alertTest{EvalTime: minute * 5 / 2, Alertname: "GpuDown"}, false},
+	} {
+		if err := checkAlertTest(c.test, groups, minute); (err == nil) != c.ok {
+			t.Errorf("%s at %s: %v", c.test.Alertname, c.test.EvalTime, err)
+		}
 	}
 }
 

@@ -1,6 +1,10 @@
 package sim
 
-import "math"
+import (
+	"math"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // A fan turns at its idle speed up to a temperature, and from there on in proportion up to full speed at the temperature at which
 // clocks fall.
@@ -8,6 +12,24 @@ const (
 	idleFanPercent = 30
 	fanRestCelsius = 45
 )
+
+// Thresholds are the temperatures in Celsius at which a GPU protects itself, as nvidia-smi shows of A100, and by their T.Limit of H100.
+type Thresholds struct {
+	Shutdown, Slowdown, GPUMax uint32
+	MemoryMax                  gpu.Opt[uint32] // of GPUs that report the temperature of their memory
+}
+
+// Thresholds differ little between GPUs. From GPUMax on the driver reports a thermal slowdown.
+func (s *State) Thresholds() Thresholds {
+	t := Thresholds{Shutdown: 92, Slowdown: 89, GPUMax: slowdownCelsius}
+	if s.Architecture != Ampere {
+		t.Shutdown = 95
+	}
+	if s.MemoryCelsius.Present() {
+		t.MemoryMax = gpu.Some(uint32(95))
+	}
+	return t
+}
 
 // fans are the speeds of the GPU's fans in percent, all the same; nil where it has none.
 func (b *simGPU) fans() []uint32 {

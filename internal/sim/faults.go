@@ -20,6 +20,9 @@ const (
 	FaultSlow            FaultKind = "slow"                     // every call to the GPU takes a time
 	FaultXID             FaultKind = "xid"                      // an XID error is reported
 	FaultVersionMismatch FaultKind = "version-mismatch"         // the driver was upgraded under the library
+	FaultNoDriver        FaultKind = "no-driver"                // the kernel driver is not loaded
+	FaultOverheat        FaultKind = "overheat"                 // the GPU is hot
+	FaultPowerBrake      FaultKind = "power-brake"              // the server's power supply has the GPU's clocks reduced
 	FaultReconfigure     FaultKind = "external-reconfigure"     // another client repartitions the GPU
 	FaultDestroyLies     FaultKind = "destroy-lies"             // destroying an instance succeeds and leaves it there
 	FaultChangeFails     FaultKind = "change-fails"             // a change of the partition is refused
@@ -62,6 +65,7 @@ type FaultSpec struct {
 	Error    error       // of change-fails
 	Delay    time.Duration
 	By       time.Duration // of a clock-jump; negative: backwards
+	Celsius  int           // of an overheat
 	XID      uint64
 	Instance gpu.Opt[gpu.InstanceID] // where an XID is reported
 	Compute  gpu.Opt[gpu.ComputeID]
@@ -163,27 +167,29 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 
 // struck is the error that the faults of the moment give to a call. What concerns more comes first.
 func (n *Node) struck(index int, reading gpu.Reading, now time.Time) error {
-	order := []error{gpu.ErrVersionMismatch, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission, gpu.ErrNotSupported}
+	order := []error{gpu.ErrVersionMismatch, gpu.ErrNoDriver, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission, gpu.ErrNotSupported}
 	worst := len(order)
 	n.faults(index, now, func(f *FaultSpec) {
 		rank := len(order)
 		switch f.Kind {
 		case FaultVersionMismatch:
 			rank = 0
-		case FaultLost:
+		case FaultNoDriver:
 			rank = 1
-		case FaultResetRequired:
+		case FaultLost:
 			rank = 2
+		case FaultResetRequired:
+			rank = 3
 		case FaultNoPermission:
-			if f.Reading == reading {
-				rank = 3
-			}
-		case FaultNotSupported:
 			if f.Reading == reading {
 				rank = 4
 			}
+		case FaultNotSupported:
+			if f.Reading == reading {
+				rank = 5
+			}
 		}
-		if index == driverAsWhole && rank > 0 {
+		if index == driverAsWhole && rank > 1 {
 			return
 		}
 		worst = min(worst, rank)

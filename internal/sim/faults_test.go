@@ -113,6 +113,8 @@ func TestFaultsThatFailCalls(t *testing.T) {
 		{"{kind: no-permission, reading: ecc}", 3, gpu.ReadingECC, gpu.ErrNoPermission},
 		{"{kind: version-mismatch}", 0, gpu.ReadingDevice, gpu.ErrVersionMismatch},
 		{"{at: 1h, kind: version-mismatch}", 0, gpu.ReadingDevice, nil},
+		{"{kind: no-driver}", 3, gpu.ReadingPower, gpu.ErrNoDriver},
+		{"{for: 1s, kind: no-driver}", 3, gpu.ReadingPower, nil},
 		{"{for: 1s, gpu: 0, kind: lost}", 0, gpu.ReadingDevice, nil},
 	} {
 		n := faulty(t, "  - "+tc.fault+"\n")
@@ -123,6 +125,9 @@ func TestFaultsThatFailCalls(t *testing.T) {
 	}
 	n := faulty(t, "  - {kind: version-mismatch}\n  - {gpu: 0, kind: lost}\n")
 	if err := n.Driver(); !errors.Is(err, gpu.ErrVersionMismatch) {
+		t.Errorf("the driver as a whole: %v", err)
+	}
+	if err := faulty(t, "  - {kind: no-driver}\n  - {kind: lost}\n").Driver(); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("the driver as a whole: %v", err)
 	}
 	if _, err := n.Read(4, gpu.ReadingDevice); !errors.Is(err, gpu.ErrInvalidArgument) {

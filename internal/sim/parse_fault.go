@@ -21,6 +21,9 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultSlow:            {{"delay"}, {"gpu"}},
 		FaultXID:             {{"gpu", "xid"}, {"gi", "ci", "recovery", "on", "after"}},
 		FaultVersionMismatch: {nil, nil},
+		FaultNoDriver:        {nil, nil},
+		FaultOverheat:        {{"celsius"}, {"gpu"}},
+		FaultPowerBrake:      {nil, {"gpu"}},
 		FaultReconfigure:     {{"gpu", "layout"}, {"during", "on", "after"}},
 		FaultDestroyLies:     {nil, {"gpu", "on", "after", "times"}},
 		FaultChangeFails:     {{"on", "error"}, {"gpu", "after", "times"}},
@@ -61,7 +64,7 @@ func faultKinds() []string {
 // fault reads one fault and holds it to the keys of its kind.
 func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
 	o := p.object(n, key, "at", "for", "kind", "gpu", "reading", "during", "delay", "by", "xid", "gi", "ci", "recovery", "layout",
-		"on", "after", "times", "error")
+		"on", "after", "times", "error", "celsius")
 	if o.fields == nil {
 		return
 	}
@@ -88,6 +91,7 @@ func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
 	if o.has("gpu") {
 		f.GPU = gpu.Some(int(o.integer("gpu", 0, 0, int64(len(s.GPUs)-1))))
 	}
+	f.Celsius = int(o.integer("celsius", 0, 0, 127))
 	f.XID = uint64(o.integer("xid", 0, 1, 1<<20))
 	if o.has("gi") {
 		f.Instance = gpu.Some(gpu.InstanceID(o.integer("gi", 0, 0, 255)))

@@ -122,6 +122,8 @@ func badFaults() []badScenario {
 		{"error of a change", goodHead + "faults:\n  - {kind: change-fails, on: change, error: rain}\n", `faults[0].error: is "rain"; expected one of in-use`},
 		{"fault of one GPU's kubelet", goodHead + "faults:\n  - {kind: kubelet-down, gpu: 1}\n", "faults[0].gpu: has no meaning for a kubelet-down fault"},
 		{"jump by nothing", goodHead + "faults:\n  - {kind: clock-jump, by: 0s}\n", "faults[0].by: is \"0s\"; expected a duration such as 10m or -10m"},
+		{"heat without a temperature", goodHead + "faults:\n  - {kind: overheat, gpu: 1}\n", "faults[0].celsius: is missing"},
+		{"heat beyond all", goodHead + "faults:\n  - {kind: overheat, celsius: 200}\n", "faults[0].celsius: is \"200\"; expected a whole number from 0 to 127"},
 		{"fault without xid", goodHead + "faults:\n  - {kind: xid, gpu: 1}\n", "faults[0].xid: is missing"},
 		{"fault's GPU", goodHead + "faults:\n  - {kind: hang, gpu: 2}\n", `faults[0].gpu: is "2"; expected a whole number from 0 to 1`},
 	}

@@ -37,14 +37,20 @@ func (t totals) after(s sample, seconds float64) totals {
 
 // The reasons of nvmlClocksEventReason* that the simulation knows.
 const (
-	reasonIdle       gpu.ClockEvents = 0x1
-	reasonPowerCap   gpu.ClockEvents = 0x4
-	reasonSWThermal  gpu.ClockEvents = 0x20
-	slowdownCelsius                  = 87
-	fullLoadCelsius                  = 38 // above rest, at the power limit
-	thermalTime                      = 30 * time.Second
-	idlePCIe                         = 8 << 10 // bytes per second and direction: the least that a GPU has
-	wattsRippleShare                 = 0.01
+	reasonIdle         gpu.ClockEvents = 0x1
+	reasonPowerCap     gpu.ClockEvents = 0x4
+	reasonHWSlowdown   gpu.ClockEvents = 0x8 // with the next two
+	reasonSWThermal    gpu.ClockEvents = 0x20
+	reasonHWThermal    gpu.ClockEvents = 0x40
+	reasonHWPowerBrake gpu.ClockEvents = 0x80
+
+	slowdownCelsius   = 87 // the driver reduces clocks
+	hwSlowdownCelsius = 92 // and so does the hardware
+	fullLoadCelsius   = 38 // above rest, at the power limit
+	thermalTime       = 30 * time.Second
+	idlePCIe          = 8 << 10 // bytes per second and direction: the least that a GPU has
+	wattsRippleShare  = 0.01
+	clockStepMHz      = 15
 )
 
 // sampleAll begins a new step for every GPU; passed is how long the one before has held.
@@ -86,10 +92,30 @@ func (n *Node) usePower(b *simGPU, passed time.Duration) {
 		s.reasons = reasonIdle
 	case wanted > dynamic:
 		s.reasons = reasonPowerCap
-		s.smMHz = uint32(float64(m.maxSMMHz)*max(dynamic/wanted, 0.5)) / 15 * 15 // clocks come in steps of 15 MHz
+		s.smMHz = uint32(float64(m.maxSMMHz)*max(dynamic/wanted, 0.5)) / clockStepMHz * clockStepMHz
 	}
+	n.slowDown(b)
+}
+
+// slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by faults. What is done in hardware halves it.
+func (n *Node) slowDown(b *simGPU) {
+	s := &b.sample
+	n.faults(b.index, n.at, func(f *FaultSpec) {
+		switch f.Kind {
+		case FaultOverheat:
+			s.temperature = max(s.temperature, float64(f.Celsius))
+		case FaultPowerBrake:
+			s.reasons |= reasonHWPowerBrake | reasonHWSlowdown
+		}
+	})
 	if s.temperature >= slowdownCelsius {
 		s.reasons |= reasonSWThermal
+	}
+	if s.temperature >= hwSlowdownCelsius {
+		s.reasons |= reasonHWThermal | reasonHWSlowdown
+	}
+	if s.reasons&reasonHWSlowdown != 0 {
+		s.smMHz = min(s.smMHz, b.model.maxSMMHz/2/clockStepMHz*clockStepMHz)
 	}
 }
 

@@ -71,12 +71,12 @@ type ECC struct {
 
 // Instance is a GPU instance.
 type Instance struct {
-	ID         gpu.InstanceID
-	Profile    gpu.Profile
-	Placement  gpu.Placement
-	MemoryUsed uint64
-	Activity   Activity
-	ComputeInstances   []Compute
+	ID               gpu.InstanceID
+	Profile          gpu.Profile
+	Placement        gpu.Placement
+	MemoryUsed       uint64
+	Activity         Activity
+	ComputeInstances []Compute
 }
 
 // Compute is a compute instance. Its placement is in compute slices of its GPU instance.

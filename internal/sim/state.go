@@ -12,7 +12,7 @@ import (
 // Count is how many GPUs the driver knows, those that are lost included.
 func (n *Node) Count() int { return len(n.gpus) }
 
-// Driver answers for the driver as a whole: nil, ErrVersionMismatch or ErrClosed.
+// Driver answers for the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or ErrClosed.
 func (n *Node) Driver() error {
 	_, err := n.enterAny(driverAsWhole, gpu.ReadingDevice)
 	if err == nil {

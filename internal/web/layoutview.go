@@ -10,21 +10,21 @@ import (
 
 // instanceView is a GPU instance's row in the card's list, with its compute instances.
 type instanceView struct {
-	ID        gpu.InstanceID
-	Profile   string
-	Placement string
-	Down      bool
-	Memory    *gauge
-	SM        gauge
-	Power     string
-	Holders   []holderView
-	UUID      string        // the MIG device's, where one compute instance has the whole GPU instance
-	ComputeInstances  []computeView // otherwise
-	Empty     bool          // no compute instance
-	Free      bool          // no pod holds it or a part of it
-	Confirmed bool          // so an operator has confirmed
-	Unknown   bool          // it is not known whether a pod does
-	Errors    []string
+	ID               gpu.InstanceID
+	Profile          string
+	Placement        string
+	Down             bool
+	Memory           *gauge
+	SM               gauge
+	Power            string
+	Holders          []holderView
+	UUID             string        // the MIG device's, where one compute instance has the whole GPU instance
+	ComputeInstances []computeView // otherwise
+	Empty            bool          // no compute instance
+	Free             bool          // no pod holds it or a part of it
+	Confirmed        bool          // so an operator has confirmed
+	Unknown          bool          // it is not known whether a pod does
+	Errors           []string
 }
 
 // computeView is a compute instance's row.

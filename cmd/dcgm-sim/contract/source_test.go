@@ -111,7 +111,7 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 	}
 }
 
-// TestSourceAfterAChangeOfTheMIGMode: somebody else changes the mode. A remote engine follows, an embedded one is started again.
+// TestSourceAfterAChangeOfTheMIGMode: another client changes the mode. A remote engine follows, an embedded one is started again.
 func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 	for _, mode := range []dcgmsrc.Mode{dcgmsrc.ModeEmbedded, dcgmsrc.ModeRemote} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -67,6 +67,7 @@ func readingChecks() []checkOf {
 				s.want(celsius > 0 && celsius < 125, "%d C", celsius)
 			}
 		})},
+		{name: "Device.GetTemperatureThreshold", check: each(checkThresholds)},
 		{name: "Device.GetClockInfo", check: each(checkClocks)},
 		{name: "Device.GetCurrentClocksEventReasons", check: each(func(s *subject, d nvmlsrc.Device) {
 			if reasons, ret := d.GetCurrentClocksEventReasons(); s.has("Device.GetCurrentClocksEventReasons", ret) {
@@ -214,6 +215,22 @@ func checkClocks(s *subject, d nvmlsrc.Device) {
 	}
 	_, ret := d.GetClockInfo(nvml.CLOCK_COUNT)
 	s.refused("a clock that there is not", ret)
+}
+
+// checkThresholds: the hardware slows a GPU down before it turns it off.
+func checkThresholds(s *subject, d nvmlsrc.Device) {
+	celsius := map[nvml.TemperatureThresholds]uint32{}
+	for kind := nvml.TEMPERATURE_THRESHOLD_SHUTDOWN; kind <= nvml.TEMPERATURE_THRESHOLD_GPU_MAX; kind++ {
+		if c, ret := d.GetTemperatureThreshold(kind); s.has("Device.GetTemperatureThreshold", ret) {
+			s.want(c < 150, "threshold %d at %d C", kind, c)
+			celsius[kind] = c
+		}
+	}
+	slowdown, known := celsius[nvml.TEMPERATURE_THRESHOLD_SLOWDOWN]
+	shutdown, knownToo := celsius[nvml.TEMPERATURE_THRESHOLD_SHUTDOWN]
+	s.want(!known || !knownToo || slowdown <= shutdown, "slowdown at %d C, shutdown at %d C", slowdown, shutdown)
+	_, ret := d.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_COUNT)
+	s.refused("a threshold that there is not", ret)
 }
 
 func checkProcesses(s *subject, d nvmlsrc.Device) {

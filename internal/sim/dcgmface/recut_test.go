@@ -79,7 +79,7 @@ func newRig(t *testing.T, scenario string, inject bool) *rig {
 	return r
 }
 
-// meddled re-cuts between the calls of an engine.
+// meddled changes the layout between the calls of an engine.
 type meddled struct{ *rig }
 
 func (m meddled) Connect() (dcgmsrc.Session, error) {
@@ -266,9 +266,9 @@ func TestRecutUnderLoad(t *testing.T) {
 		}
 	}
 	if r.recuts < seconds/20 || r.checked < seconds/2 {
-		t.Errorf("%d re-cuts, %d values of loads: the test shows little", r.recuts, r.checked)
+		t.Errorf("%d layout changes, %d values of loads: the test shows little", r.recuts, r.checked)
 	}
-	t.Logf("%d re-cuts, %d values of loads", r.recuts, r.checked)
+	t.Logf("%d layout changes, %d values of loads", r.recuts, r.checked)
 }
 
 // cut makes the one instance of GPU 0 another one: a 3g.20gb and a 2g.10gb by turns.
@@ -321,7 +321,7 @@ func TestRecutsLeakNothing(t *testing.T) {
 			}
 		}
 		if got := r.engine.Counts(); got != "3 groups, 3 field groups, 3 watches" {
-			t.Fatalf("after %d re-cuts: %s", n+1, got)
+			t.Fatalf("after %d layout changes: %s", n+1, got)
 		}
 		if n == recuts/10 {
 			first = heap()
@@ -330,7 +330,7 @@ func TestRecutsLeakNothing(t *testing.T) {
 	if grown := int64(heap()) - int64(first); grown > 4<<20 || runtime.NumGoroutine() > goroutines {
 		t.Errorf("%d bytes more, %d goroutines of %d", grown, runtime.NumGoroutine(), goroutines)
 	} else {
-		t.Logf("%d re-cuts: %d bytes more", recuts, grown)
+		t.Logf("%d layout changes: %d bytes more", recuts, grown)
 	}
 	if err := r.source.Close(t.Context()); err != nil {
 		t.Error(err)

@@ -80,7 +80,7 @@ func (v *Value) setFlag(on bool) {
 // BusID is a GPU's address as DCGM writes it.
 func BusID(p sim.PCI) string { return fmt.Sprintf("%08X:%02X:%02X.0", p.Domain, p.Bus, p.Device) }
 
-// Brand is the brand of all boards that can be simulated.
+// Brand is the brand of all GPUs that can be simulated.
 const Brand = "NVIDIA"
 
 func (e *Engine) fillNode(v *Value) {

@@ -207,6 +207,7 @@ func TestFaultsBecomeReturnCodes(t *testing.T) {
 		"lost":                            nvml.ERROR_GPU_IS_LOST,
 		"reset-required":                  nvml.ERROR_RESET_REQUIRED,
 		"version-mismatch":                nvml.ERROR_LIB_RM_VERSION_MISMATCH,
+		"no-driver":                       nvml.ERROR_DRIVER_NOT_LOADED,
 		"not-supported, reading: power":   nvml.ERROR_NOT_SUPPORTED,
 		"no-permission, reading: power":   nvml.ERROR_NO_PERMISSION,
 		"no-permission, reading: ecc":     nvml.SUCCESS,

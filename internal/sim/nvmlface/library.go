@@ -46,6 +46,7 @@ func returnOf(err error) nvml.Return {
 		{gpu.ErrInsufficientResources, nvml.ERROR_INSUFFICIENT_RESOURCES},
 		{gpu.ErrInvalidArgument, nvml.ERROR_INVALID_ARGUMENT},
 		{gpu.ErrVersionMismatch, nvml.ERROR_LIB_RM_VERSION_MISMATCH},
+		{gpu.ErrNoDriver, nvml.ERROR_DRIVER_NOT_LOADED},
 		{sim.ErrClosed, nvml.ERROR_UNINITIALIZED},
 	} {
 		if errors.Is(err, known.err) {

@@ -32,6 +32,23 @@ func (d *device) GetTemperature() (int, nvml.Return) {
 	return fact(d, gpu.ReadingTemperature, func(s *sim.State) int { return s.Celsius })
 }
 
+func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingTemperature, func(s *sim.State) (uint32, nvml.Return) {
+		t := s.Thresholds()
+		celsius, ok := map[nvml.TemperatureThresholds]uint32{
+			nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: t.Shutdown, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: t.Slowdown,
+			nvml.TEMPERATURE_THRESHOLD_GPU_MAX: t.GPUMax, nvml.TEMPERATURE_THRESHOLD_MEM_MAX: t.MemoryMax.Or(0),
+		}[kind]
+		switch {
+		case kind >= nvml.TEMPERATURE_THRESHOLD_COUNT:
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		case !ok || celsius == 0:
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return celsius, nvml.SUCCESS
+	})
+}
+
 func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
 	return read(d, gpu.ReadingClocks, func(s *sim.State) (uint32, nvml.Return) {
 		switch clock {

@@ -1,0 +1,212 @@
+package capture
+
+import (
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
+)
+
+// The series of one entity are by the call as it is written: function(argument, ...). Each kind of entity has calls of its
+// own.
+type (
+	answers         map[string]*series
+	nodeAnswers     answers
+	gpuAnswers      answers
+	migAnswers      answers
+	instanceAnswers answers
+)
+
+func (a *nodeAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, nodeCalls())
+}
+func (a *gpuAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, gpuCalls())
+}
+func (a *migAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, migCalls())
+}
+func (a *instanceAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	*a = readSeries(r, n, key, generatedGPUInstanceCalls())
+}
+
+// series is every answer to one call, in the order of calling.
+type series struct {
+	entries []entry
+	// How often the call has been made in the last poll in which it was.
+	poll  pollNumber
+	calls int
+}
+
+// entry is an answer with its place in time: that of the nth such call (from 1) in a poll.
+type entry struct {
+	poll pollNumber
+	nth  int
+	answer
+}
+
+// answer is what the driver returned for one call.
+type answer struct {
+	ret   nvml.Return
+	value any // of the call's type if ret is SUCCESS
+	// until is the poll in which the driver answered, never for a call that hung to the end. It is later than the poll of
+	// the call only if the call outlasted that.
+	until pollNumber
+}
+
+// never is the poll of an answer that did not come while the node was captured.
+const never pollNumber = -1
+
+// next counts one more call in a poll and returns which one of it this is.
+func (s *series) next(poll pollNumber) int {
+	if s.poll != poll {
+		s.poll, s.calls = poll, 0
+	}
+	s.calls++
+	return s.calls
+}
+
+// at is the last answer given up to the nth call in a poll; before the first it is the first.
+func (s *series) at(poll pollNumber, nth int) answer {
+	found := s.entries[0].answer
+	for _, e := range s.entries {
+		if e.poll > poll || e.poll == poll && e.nth > nth {
+			break
+		}
+		found = e.answer
+	}
+	return found
+}
+
+// MarshalYAML writes the answers that differ from the one before them; one that holds throughout stands alone.
+func (s *series) MarshalYAML() (any, error) {
+	changes := &yaml.Node{Kind: yaml.MappingNode}
+	var last *yaml.Node
+	for _, e := range s.entries {
+		n := e.encode(e.poll)
+		if reflect.DeepEqual(n, last) {
+			continue
+		}
+		last = n
+		at := strconv.Itoa(int(e.poll))
+		if e.nth > 1 {
+			at += "." + strconv.Itoa(e.nth)
+		}
+		changes.Content = append(changes.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: at}, n)
+	}
+	if len(changes.Content) == 2 {
+		return last, nil
+	}
+	return strictyaml.Mapping("polls", changes), nil
+}
+
+// encode writes an answer to a call of a poll.
+func (a answer) encode(poll pollNumber) *yaml.Node {
+	switch {
+	case a.until == never:
+		return strictyaml.Mapping("hangs", "ever")
+	case a.until > poll:
+		return strictyaml.Mapping("hangs", a.until, "then", a.encode(a.until))
+	case a.ret != nvml.SUCCESS:
+		return strictyaml.Mapping("error", code(a.ret))
+	}
+	return strictyaml.Encode(a.value)
+}
+
+// readSeries reads the series of one entity, of which the calls are known.
+func readSeries(r *strictyaml.Reader, n *yaml.Node, key string, known []callType) map[string]*series {
+	all := map[string]*series{}
+	if !r.IsMapping(n, key, "a mapping of calls to answers") {
+		return all
+	}
+	for name, value := range strictyaml.Pairs(n) {
+		at := key + "." + name.Value
+		c, canonical, err := findCall(known, name.Value)
+		switch {
+		case err != nil:
+			r.Fail(name, at, "%v", err)
+		case all[canonical] != nil:
+			r.Fail(name, at, "stands here twice")
+		default:
+			all[canonical] = &series{entries: readEntries(r, value, at, c.answer)}
+		}
+	}
+	return all
+}
+
+// readEntries reads the answers to one call: one, or {polls: {0: A, 2: B}}.
+func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type) []entry {
+	if !strictyaml.HasKey(n, "polls") {
+		return []entry{{0, 1, readAnswer(r, n, key, t, 0)}}
+	}
+	var of struct{ Polls *yaml.Node }
+	r.Decode(n, key, &of)
+	key += ".polls"
+	var list []entry
+	for name, value := range strictyaml.Pairs(of.Polls) {
+		at := key + "." + name.Value
+		poll, nth, ok := parsePoll(name.Value)
+		r.Check(name, at, poll)
+		last := len(list) - 1
+		switch {
+		case !ok:
+			r.Fail(name, at, "is no poll; expected one such as 2, or 2.2 for a second answer")
+		case last >= 0 && (poll < list[last].poll || poll == list[last].poll && nth <= list[last].nth):
+			r.Fail(name, at, "is not after the poll before it")
+		}
+		list = append(list, entry{poll, nth, readAnswer(r, value, at, t, poll)})
+	}
+	if len(list) == 0 {
+		r.Expected(of.Polls, key, "a mapping of one poll or more to answers")
+		return []entry{{}}
+	}
+	return list
+}
+
+// parsePoll reads 3, the first call in a poll, or 3.2, the second.
+func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
+	whole, part, has := strings.Cut(text, ".")
+	number, err := strconv.ParseUint(whole, 10, 31)
+	if err != nil || !has {
+		return pollNumber(number), 1, err == nil
+	}
+	nth, err = strconv.Atoi(part)
+	return pollNumber(number), nth, err == nil && nth > 1
+}
+
+// readAnswer reads a value, an error, or what comes late, of a call in a poll.
+func readAnswer(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type, poll pollNumber) answer {
+	switch {
+	case strictyaml.HasKey(n, "error"):
+		var of struct{ Error code }
+		r.Decode(n, key, &of)
+		return answer{ret: nvml.Return(of.Error), until: poll}
+	case !strictyaml.HasKey(n, "hangs"):
+		value := reflect.New(t)
+		r.Decode(n, key, value.Interface())
+		return answer{value: value.Elem().Interface(), until: poll}
+	case !strictyaml.HasKey(n, "then"):
+		var of struct{ Hangs *yaml.Node }
+		r.Decode(n, key, &of)
+		if of.Hangs.Value != "ever" {
+			r.Expected(of.Hangs, key+".hangs", "ever, or a poll with {then: ANSWER} beside it")
+		}
+		return answer{until: never}
+	}
+	var of struct {
+		Hangs pollNumber
+		Then  *yaml.Node
+	}
+	r.Decode(n, key, &of)
+	if strictyaml.HasKey(of.Then, "hangs") {
+		r.Fail(of.Then, key+".then", "hangs again; expected what the driver answered then")
+		return answer{}
+	}
+	late := readAnswer(r, of.Then, key+".then", t, poll)
+	late.until = of.Hangs
+	return late
+}

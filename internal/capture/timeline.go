@@ -1,0 +1,116 @@
+package capture
+
+import (
+	"context"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// timeline is the time of a recorder or a replay, in polls. It guards all that is recorded.
+type timeline struct {
+	mu      sync.Mutex
+	replays bool
+	poll    pollNumber
+	between bool // of a recorder: the poll has not begun
+	closed  bool
+	changed chan struct{} // closed and replaced when any of this changes, and by the queue of events
+}
+
+// wake makes all waiters check their conditions again. The caller holds mu.
+func (t *timeline) wake() {
+	close(t.changed)
+	t.changed = make(chan struct{})
+}
+
+// waitUntil blocks until a condition holds, which is checked with mu held. It returns false if the context has ended or
+// the timeline was closed first.
+func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
+	for {
+		t.mu.Lock()
+		ok := holds() // it may wake others, and with them itself: what to wait for is read after it
+		closed, changed := t.closed, t.changed
+		t.mu.Unlock()
+		if ok || closed {
+			return ok
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// entity is what calls are made of: the node, a GPU, a MIG device, a GPU instance.
+type entity struct {
+	time    *timeline
+	answers answers // guarded by the timeline's mu
+}
+
+// entityIn returns the entity at a key, a new one if there is none yet.
+func entityIn[K comparable, A ~map[string]*series](t *timeline, all map[K]A, at K) entity {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if all[at] == nil {
+		all[at] = A{}
+	}
+	return entity{t, answers(all[at])}
+}
+
+// query makes a call of the driver and records the answer, or answers as recorded without making it.
+func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Return) {
+	if e.time.replays {
+		a := e.replay(call)
+		value, _ := a.value.(T) // the reader has checked its type; an error has none
+		return value, a.ret
+	}
+	s, at := e.begin(call)
+	value, ret := f()
+	e.time.mu.Lock()
+	defer e.time.mu.Unlock()
+	a := &s.entries[at].answer
+	a.ret, a.until = ret, e.time.poll
+	if ret == nvml.SUCCESS {
+		a.value = value
+	}
+	return value, ret
+}
+
+// queryCode makes or replays a call that returns a code and nothing else that is recorded.
+func queryCode(e entity, call string, f func() nvml.Return) nvml.Return {
+	_, ret := query(e, call, func() (none, nvml.Return) { return none{}, f() })
+	return ret
+}
+
+// begin records a call that has no answer yet.
+func (e entity) begin(call string) (s *series, at int) {
+	e.time.mu.Lock()
+	defer e.time.mu.Unlock()
+	s = e.answers[call]
+	if s == nil {
+		s = &series{}
+		e.answers[call] = s
+	}
+	poll := e.time.poll
+	s.entries = append(s.entries, entry{poll, s.next(poll), answer{until: never}})
+	return s, len(s.entries) - 1
+}
+
+// replay answers as the driver did, and blocks for as long as the call hung. A call that was never made is answered as by
+// a library without the function.
+func (e entity) replay(call string) answer {
+	e.time.mu.Lock()
+	s := e.answers[call]
+	if s == nil {
+		e.time.mu.Unlock()
+		return answer{ret: nvml.ERROR_FUNCTION_NOT_FOUND}
+	}
+	poll := e.time.poll
+	a := s.at(poll, s.next(poll))
+	e.time.mu.Unlock()
+	if !e.time.waitUntil(context.Background(), func() bool { return a.until != never && e.time.poll >= a.until }) {
+		return answer{ret: nvml.ERROR_UNINITIALIZED}
+	}
+	return a
+}

@@ -1,0 +1,159 @@
+// Package strictyaml reads YAML into structs and reports everything that is wrong with a file at once, each with file, line,
+// key, what stands there and what was expected; and it writes structs as it reads them.
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Error is one thing wrong with a file.
+type Error struct {
+	File    string
+	Line    int
+	Key     string // such as "recorded.gpus.gpu2.answers.nvmlDeviceGetName"
+	Message string // what stands there and what was expected
+}
+
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
+	}
+	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.Message)
+}
+
+// ReadFile reads a file of at most limit bytes.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, &Error{File: path, Line: 1, Message: fmt.Sprintf("is larger than %d bytes", limit)}
+	}
+	return data, nil
+}
+
+// Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error found,
+// in the order of their lines.
+//
+// A key of a struct is that of the field's yaml tag, or its name in snake case, and must be there unless its tag has
+// omitempty. Arrays are text: of C characters, or of bytes in hexadecimal. Numbers are decimal; text that looks like
+// something else has to be quoted. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what
+// was expected.
+func Decode(file string, data []byte, into any) error {
+	root, err := Document(file, data)
+	if err != nil {
+		return err
+	}
+	r := &Reader{file: file, root: into}
+	r.Decode(root, "", into)
+	for _, check := range r.checks {
+		check()
+	}
+	slices.SortStableFunc(r.errs, func(a, b *Error) int { return a.Line - b.Line })
+	errs := make([]error, 0, len(r.errs))
+	for _, e := range r.errs {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// Document returns the one YAML document of a file. Its errors are of type *Error.
+func Document(file string, data []byte) (*yaml.Node, error) {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, more yaml.Node
+	if err := decoder.Decode(&doc); err != nil {
+		return nil, syntaxError(file, err)
+	}
+	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
+		if err != nil {
+			return nil, syntaxError(file, err)
+		}
+		return nil, &Error{File: file, Line: more.Line, Message: "a second document; expected one in a file"}
+	}
+	if len(doc.Content) != 1 {
+		return nil, syntaxError(file, io.EOF)
+	}
+	return doc.Content[0], nil
+}
+
+// syntaxError has file and line of an error that the YAML library gives only a line, inside its text.
+func syntaxError(file string, err error) error {
+	if errors.Is(err, io.EOF) {
+		return &Error{File: file, Line: 1, Message: "is empty"}
+	}
+	line := 1
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if n, scanErr := fmt.Sscanf(text, "line %d:", &line); n == 1 && scanErr == nil {
+		_, text, _ = strings.Cut(text, ": ")
+	}
+	return &Error{File: file, Line: line, Message: "not YAML: " + text}
+}
+
+// Encode returns the node of a value as Decode reads it, on one line: of a slice, a struct, an array, text, a number, or
+// true or false. A type with an Encoder has that node.
+func Encode(value any) *yaml.Node { return encode(reflect.ValueOf(value)) }
+
+// Encoder is a value that is written in a form of its own.
+type Encoder interface{ EncodeYAML() *yaml.Node }
+
+func encode(v reflect.Value) *yaml.Node {
+	var n yaml.Node
+	if own, ok := v.Interface().(Encoder); ok {
+		return own.EncodeYAML()
+	}
+	switch v.Kind() {
+	case reflect.Slice:
+		n = yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+		for i := range v.Len() {
+			n.Content = append(n.Content, encode(v.Index(i)))
+		}
+		return &n
+	case reflect.Struct:
+		m := Mapping()
+		for i := range v.NumField() {
+			if name := keyOf(v.Type().Field(i)); name != "" {
+				m.Content = append(m.Content, Encode(name), encode(v.Field(i)))
+			}
+		}
+		return m
+	case reflect.Array:
+		return Encode(arrayText(v))
+	case reflect.String:
+		n.SetString(strings.ToValidUTF8(v.String(), "\uFFFD"))
+		return &n
+	case reflect.Float64:
+		v = reflect.ValueOf(v.Float() + 0) // not -0, which YAML reads as a whole number
+	}
+	if err := n.Encode(v.Interface()); err != nil {
+		n.SetString(err.Error()) // Decode has no such type either
+	}
+	return &n
+}
+
+// Mapping returns a mapping on one line of keys to nodes or values, which are given in turn.
+func Mapping(keysAndValues ...any) *yaml.Node {
+	m := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
+	for _, part := range keysAndValues {
+		n, ok := part.(*yaml.Node)
+		if !ok {
+			n = Encode(part)
+		}
+		m.Content = append(m.Content, n)
+	}
+	return m
+}

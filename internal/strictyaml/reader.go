@@ -1,0 +1,319 @@
+package strictyaml
+
+import (
+	"encoding"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Reader decodes one file and collects what is wrong with it.
+type Reader struct {
+	file   string
+	root   any
+	errs   []*Error
+	checks []func() // run when everything has been read, since a value may depend on others of the file
+}
+
+// Decoder is implemented by pointers to types that are read in a form of their own.
+type Decoder interface {
+	DecodeYAML(r *Reader, n *yaml.Node, key string)
+}
+
+// Checked is a value that is not valid merely because of its type.
+type Checked interface {
+	// Valid reports whether the value is valid, and what was expected if not. It is called after everything has been read
+	// into root, which is what Decode was called with.
+	Valid(root any) (valid bool, expected string)
+}
+
+// Fail reports what is wrong with a node.
+func (r *Reader) Fail(n *yaml.Node, key, format string, args ...any) {
+	r.errs = append(r.errs, &Error{File: r.file, Line: n.Line, Key: key, Message: fmt.Sprintf(format, args...)})
+}
+
+// Expected reports that a node is not what was expected there.
+func (r *Reader) Expected(n *yaml.Node, key, format string, args ...any) {
+	r.Fail(n, key, "is %s; expected %s", kindOf(n), fmt.Sprintf(format, args...))
+}
+
+// Check checks a value of a node after everything has been read.
+func (r *Reader) Check(n *yaml.Node, key string, v Checked) {
+	r.checks = append(r.checks, func() {
+		if valid, expected := v.Valid(r.root); !valid {
+			r.Expected(n, key, "%s", expected)
+		}
+	})
+}
+
+// Decode reads a node into the value that into points to.
+func (r *Reader) Decode(n *yaml.Node, key string, into any) {
+	r.decode(n, key, reflect.ValueOf(into).Elem())
+}
+
+func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
+	errs := len(r.errs)
+	switch into := v.Addr().Interface().(type) {
+	case **yaml.Node:
+		*into = n
+	case Decoder:
+		into.DecodeYAML(r, n, key)
+	case *time.Duration:
+		d, err := time.ParseDuration(r.text(n, key))
+		if *into = d; err != nil && len(r.errs) == errs {
+			r.Expected(n, key, "a duration such as 1.5s")
+		}
+	case *time.Time:
+		at, err := time.Parse(time.RFC3339Nano, n.Value)
+		if *into = at.UTC(); err != nil || n.Kind != yaml.ScalarNode {
+			r.Expected(n, key, "a time such as 2026-01-31T12:00:00Z")
+		}
+	case encoding.TextUnmarshaler:
+		text := n.Value
+		if n.Kind != yaml.ScalarNode {
+			text = ""
+		}
+		if err := into.UnmarshalText([]byte(text)); err != nil {
+			r.Expected(n, key, "%v", err)
+		}
+	default:
+		r.decodeKind(n, key, v)
+	}
+	if v, ok := v.Interface().(Checked); ok && len(r.errs) == errs {
+		r.Check(n, key, v)
+	}
+}
+
+// decodeKind reads a node into a value of which the type has no form of its own.
+func (r *Reader) decodeKind(n *yaml.Node, key string, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		r.decode(n, key, v.Elem())
+	case reflect.Struct:
+		r.decodeStruct(n, key, v)
+	case reflect.Map:
+		r.decodeMap(n, key, v)
+	case reflect.Slice:
+		if n.Kind != yaml.SequenceNode {
+			r.Expected(n, key, "a list")
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+		for i, item := range n.Content {
+			r.decode(item, fmt.Sprintf("%s[%d]", key, i), v.Index(i))
+		}
+	case reflect.Array:
+		r.decodeArray(n, key, v)
+	case reflect.String:
+		v.SetString(r.text(n, key))
+	default:
+		r.decodeScalar(n, key, v)
+	}
+}
+
+// decodeStruct reads a mapping. A key that the struct does not have, stands there twice, or is missing without being
+// optional, is an error.
+func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
+	var names []string
+	fields := map[string]int{}
+	for i := range v.NumField() {
+		if name := keyOf(v.Type().Field(i)); name != "" {
+			names = append(names, name)
+			fields[name] = i
+		}
+	}
+	expected := strings.Join(names, ", ")
+	if !r.IsMapping(n, key, "a mapping with "+expected) {
+		return
+	}
+	found := map[string]bool{}
+	for name, value := range Pairs(n) {
+		i, known := fields[name.Value]
+		at := join(key, name.Value)
+		switch {
+		case name.Kind != yaml.ScalarNode || !known:
+			r.Fail(name, at, "is not known here; expected one of %s", expected)
+		case found[name.Value]:
+			r.Fail(name, at, "stands here twice")
+		default:
+			found[name.Value] = true
+			r.decode(value, at, v.Field(i))
+		}
+	}
+	for _, name := range names {
+		if !found[name] && !strings.Contains(v.Type().Field(fields[name]).Tag.Get("yaml"), ",omitempty") {
+			r.Fail(n, join(key, name), "is missing")
+		}
+	}
+}
+
+// keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. The compiler's padding, which cgo
+// makes fields of, has none.
+func keyOf(f reflect.StructField) string {
+	if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
+		return name
+	}
+	if strings.HasPrefix(f.Name, "Pad_cgo_") {
+		return ""
+	}
+	var out strings.Builder
+	runes := []rune(f.Name)
+	for i, r := range runes {
+		if i > 0 && unicode.IsUpper(r) && unicode.IsLower(runes[i-1]) {
+			out.WriteByte('_')
+		}
+		out.WriteRune(unicode.ToLower(r))
+	}
+	return out.String()
+}
+
+// decodeMap reads a mapping with keys of one type.
+func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
+	if !r.IsMapping(n, key, "a mapping") {
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	for name, value := range Pairs(n) {
+		at := join(key, name.Value)
+		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		r.decode(name, at, k)
+		if v.MapIndex(k).IsValid() {
+			r.Fail(name, at, "stands here twice")
+		}
+		r.decode(value, at, item)
+		v.SetMapIndex(k, item)
+	}
+}
+
+// decodeScalar reads a number, or true or false.
+func (r *Reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
+	valid := func(tags string) bool { return n.Kind == yaml.ScalarNode && strings.Contains(tags, n.Tag) }
+	switch {
+	case v.Kind() == reflect.Bool:
+		v.SetBool(n.Value == "true")
+		if !valid("!!bool") || n.Value != "true" && n.Value != "false" {
+			r.Expected(n, key, "true or false")
+		}
+	case v.CanFloat():
+		var number float64
+		if err := n.Decode(&number); err != nil || !valid("!!float !!int") {
+			r.Expected(n, key, "a number")
+		}
+		v.SetFloat(number + 0)
+	case v.CanUint():
+		number, err := strconv.ParseUint(n.Value, 10, v.Type().Bits())
+		if err != nil || !valid("!!int") {
+			r.Expected(n, key, "a whole number from 0 to 2^%d-1", v.Type().Bits())
+		}
+		v.SetUint(number)
+	default:
+		number, err := strconv.ParseInt(n.Value, 10, v.Type().Bits())
+		if err != nil || !valid("!!int") {
+			r.Expected(n, key, "a whole number of %d bits", v.Type().Bits())
+		}
+		v.SetInt(number)
+	}
+}
+
+// text reads a string. What looks like a number must be quoted: 580.10 would lose its zero.
+func (r *Reader) text(n *yaml.Node, key string) string {
+	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+		r.Expected(n, key, "text (in quotes if it looks like something else)")
+		return ""
+	}
+	return n.Value
+}
+
+// arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are written as hexadecimal.
+func arrayText(v reflect.Value) string {
+	var b []byte
+	if v.Type().Elem().Kind() == reflect.Uint8 {
+		for i := range v.Len() {
+			b = append(b, byte(v.Index(i).Uint()))
+		}
+		return hex.EncodeToString(b)
+	}
+	for i := range v.Len() {
+		b = append(b, byte(v.Index(i).Int()))
+	}
+	text, _, _ := strings.Cut(string(b), "\x00")
+	return text
+}
+
+// decodeArray reads what arrayText returns.
+func (r *Reader) decodeArray(n *yaml.Node, key string, v reflect.Value) {
+	text := r.text(n, key)
+	if v.Type().Elem().Kind() == reflect.Uint8 {
+		b, err := hex.DecodeString(text)
+		if err != nil || len(b) != v.Len() {
+			r.Expected(n, key, "%d bytes in hexadecimal", v.Len())
+			return
+		}
+		reflect.Copy(v, reflect.ValueOf(b))
+		return
+	}
+	if len(text) > v.Len() {
+		r.Fail(n, key, "is %d bytes long; there is room for %d", len(text), v.Len())
+		return
+	}
+	for i := range len(text) {
+		v.Index(i).SetInt(int64(int8(text[i])))
+	}
+}
+
+// IsMapping reports whether a node is a mapping; one that is not is an error.
+func (r *Reader) IsMapping(n *yaml.Node, key, expected string) bool {
+	if n.Kind != yaml.MappingNode {
+		r.Expected(n, key, "%s", expected)
+	}
+	return n.Kind == yaml.MappingNode
+}
+
+// Pairs iterates over the keys of a mapping and what stands there; another node has none.
+func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content) && yield(n.Content[i], n.Content[i+1]); i += 2 {
+		}
+	}
+}
+
+// HasKey reports whether a node is a mapping with a key.
+func HasKey(n *yaml.Node, key string) bool {
+	for name := range Pairs(n) {
+		if name.Kind == yaml.ScalarNode && name.Value == key {
+			return true
+		}
+	}
+	return false
+}
+
+func join(key, name string) string {
+	if key == "" {
+		return name
+	}
+	return key + "." + name
+}
+
+// kindOf says in a reader's words what a node is.
+func kindOf(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias, which is not used here"
+	}
+	if n.Tag == "!!null" {
+		return "empty"
+	}
+	return strconv.Quote(n.Value)
+}

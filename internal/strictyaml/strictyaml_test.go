@@ -1,0 +1,153 @@
+package strictyaml_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
+)
+
+// document has a value of every kind.
+type document struct {
+	Name     string
+	Wait     time.Duration `yaml:"wait_for"`
+	Start    time.Time
+	Ratio    float64
+	Count    uint8
+	Offset   int16
+	Enabled  bool
+	List     []small
+	ByIndex  map[int]*small
+	CName    [4]int8 `yaml:"c_name"`
+	Raw      [2]uint8
+	Optional string `yaml:",omitempty"`
+	Rest     *yaml.Node
+	Limit    even
+}
+
+type small struct{ MemorySizeMB uint64 }
+
+type even int
+
+func (e even) Valid(root any) (valid bool, expected string) {
+	return e%2 == 0 && len(root.(*document).Name) > 0, "an even number, and a name"
+}
+
+const good = `name: "580"
+wait_for: 1.5s
+ratio: .nan
+count: 255
+offset: -3
+enabled: true
+list: [{memory_size_mb: 1}, {memory_size_mb: 18446744073709551615}]
+by_index: {7: {memory_size_mb: 2}}
+c_name: abcd
+raw: 0aff
+rest: {anything: 1}
+limit: 4
+start: 2026-01-01T01:00:00.5+01:00
+`
+
+func TestDecode(t *testing.T) {
+	var d document
+	if err := strictyaml.Decode("f.yaml", []byte(good), &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Ratio == d.Ratio {
+		t.Errorf("ratio %v, want no number", d.Ratio)
+	}
+	if d.Rest == nil || !strictyaml.HasKey(d.Rest, "anything") {
+		t.Errorf("rest %+v", d.Rest)
+	}
+	d.Ratio, d.Rest = 0, nil
+	want := document{
+		Name: "580", Wait: 1500 * time.Millisecond, Count: 255, Offset: -3, Enabled: true,
+		List: []small{{1}, {1<<64 - 1}}, ByIndex: map[int]*small{7: {2}},
+		Start: time.Date(2026, time.January, 1, 0, 0, 0, 5e8, time.UTC),
+		CName: [4]int8{'a', 'b', 'c', 'd'}, Raw: [2]uint8{10, 255}, Limit: 4,
+	}
+	if !reflect.DeepEqual(d, want) {
+		t.Errorf("%+v, want %+v", d, want)
+	}
+}
+
+// TestMistakes: every mistake of a file is reported, in the order of its lines, with file, line and key.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ old, new, want string }{
+		{`"580"`, "580", `f.yaml:1: name: is "580"; expected text (in quotes if it looks like something else)`},
+		{"1.5s", "soon", `f.yaml:2: wait_for: is "soon"; expected a duration such as 1.5s`},
+		{".nan", "half", `f.yaml:3: ratio: is "half"; expected a number`},
+		{"255", "256", `f.yaml:4: count: is "256"; expected a whole number from 0 to 2^8-1`},
+		{"-3", "0x10", `f.yaml:5: offset: is "0x10"; expected a whole number of 16 bits`},
+		{"enabled: true", "enabled: yes", `f.yaml:6: enabled: is "yes"; expected true or false`},
+		{"memory_size_mb: 1}", "memory: 1}", "f.yaml:7: list[0].memory: is not known here; expected one of memory_size_mb\nf.yaml:7: list[0].memory_size_mb: is missing"},
+		{"[{memory_size_mb: 1}, {memory_size_mb: 18446744073709551615}]", "{}", "f.yaml:7: list: is a mapping; expected a list"},
+		{"7: {memory_size_mb: 2}", "7: {memory_size_mb: 2}, 7: {memory_size_mb: 2}", "f.yaml:8: by_index.7: stands here twice"},
+		{"7: {", "seven: {", `f.yaml:8: by_index.seven: is "seven"; expected a whole number`},
+		{"abcd", "abcde", "f.yaml:9: c_name: is 5 bytes long; there is room for 4"},
+		{"0aff", "0a", `f.yaml:10: raw: is "0a"; expected 2 bytes in hexadecimal`},
+		{"limit: 4", "limit: 5", `f.yaml:12: limit: is "5"; expected an even number, and a name`},
+		{"limit: 4", "limit:", "f.yaml:12: limit: is empty; expected a whole number"},
+		{"limit: 4", "limit: 4\nlimit: 4", "f.yaml:13: limit: stands here twice"},
+		{"limit: 4\n", "", "f.yaml:1: limit: is missing"},
+		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is \"1\"; expected text (in quotes if it looks like something else)\nf.yaml:2: name: is \"2\""},
+		{"limit: 4", "limit: [", "f.yaml:"},
+		{"2026-01-01T01", "2026-13-01T01", `f.yaml:13: start: is "2026-13-01T01:00:00.5+01:00"; expected a time such as`},
+		{"2026-01-01T01:00:00.5+01:00", "[]", "f.yaml:13: start: is a list; expected a time such as"},
+		{good, "", "f.yaml:1: is empty"},
+		{"+01:00\n", "+01:00\n---\na: b\n", "f.yaml:14: a second document"},
+	} {
+		err := strictyaml.Decode("f.yaml", []byte(strings.Replace(good, c.old, c.new, 1)), &document{})
+		var mistake *strictyaml.Error
+		if !errors.As(err, &mistake) || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%q for %q: %v\nwant %s", c.new, c.old, err, c.want)
+		}
+	}
+}
+
+// TestEncode: what is written is one line, which is read as the same.
+func TestEncode(t *testing.T) {
+	type part struct {
+		Text  string
+		Value float64
+		Name  [4]int8
+		Raw   [2]uint8
+		List  []small
+	}
+	want := part{"580", 0.1, [4]int8{'a'}, [2]uint8{1, 2}, []small{{3}}}
+	text, err := yaml.Marshal(strictyaml.Encode(want))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line := `{text: "580", value: 0.1, name: a, raw: "0102", list: [{memory_size_mb: 3}]}` + "\n"; string(text) != line {
+		t.Errorf("%s, want %s", text, line)
+	}
+	var got part
+	if err := strictyaml.Decode("f.yaml", text, &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v (%v), want %+v", got, err, want)
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.yaml")
+	if _, err := strictyaml.ReadFile(path, 3); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := strictyaml.ReadFile(path, 3); err != nil || string(data) != "abc" {
+		t.Errorf("%q, %v", data, err)
+	}
+	var mistake *strictyaml.Error
+	if _, err := strictyaml.ReadFile(path, 2); !errors.As(err, &mistake) || mistake.Line != 1 {
+		t.Errorf("a file that is too large: %v", err)
+	}
+}
