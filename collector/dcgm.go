@@ -191,7 +191,7 @@ func (d *dcgmGroup) putXIDs(k *sink, row *dcgmRow, g *gpuView, board *dcgmDevice
 	to := func(labels labels) emitFunc {
 		return func(value float64, pairs ...string) { k.add(row.family, labels.extend(pairs...), value) }
 	}
-	row.xids(&xidCounts{board: true, list: g.Totals.BoardXIDs, recent: history.recentXIDs(), window: d.counts.xidWindow}, to(board.labels))
+	row.xids(&xidCounts{board: true, list: g.Totals.GPUXIDs, recent: history.recentXIDs(), window: d.counts.xidWindow}, to(board.labels))
 	for p := range parts {
 		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) { // counts begin with the first
 			recent := history.instances[g.Key(gi)].recentXIDs()

@@ -46,7 +46,7 @@ func (d *dcgmClock) xid(xid uint64, total float64, after time.Duration) {
 		}
 	}
 	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, gpu.XIDCount{XID: xid, Counter: begun(total), Last: epoch().Add(after)})
-	d.g.Totals.BoardXIDs = d.g.Totals.XIDErrors
+	d.g.Totals.GPUXIDs = d.g.Totals.XIDErrors
 }
 
 func (d *dcgmClock) expect(want string) {

@@ -61,7 +61,7 @@ func (c *dcgmCounts) observe(s *gpu.Snapshot) {
 		g := &s.GPUs[i]
 		n := &dcgmHistory{instances: map[gpu.InstanceKey]*xidHistory{}}
 		h := c.of(g.UUID)
-		n.takeXIDs(&h.xidHistory, g.Totals.BoardXIDs, xidsSince)
+		n.takeXIDs(&h.xidHistory, g.Totals.GPUXIDs, xidsSince)
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
 				of := &xidHistory{}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"strings"
 	"testing"
 )
 
@@ -74,5 +75,55 @@ func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
 	s.expect(t, "without an engine", 0, "mig_exporter_source_up", `source="dcgm"`)
 	if n := len(s.of("nvidia_gpu_activity_source", `source="gpm"`)); n == 0 {
 		t.Error("the driver is not asked")
+	}
+}
+
+// TestPausedDCGMIsLeftAlone: profiling of GPUs with GPM is paused, and the layout changes meanwhile.
+func TestPausedDCGMIsLeftAlone(t *testing.T) {
+	p := faultyNode(t, `
+gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
+faults:
+- {at: 20s, for: 60s, kind: dcgm-paused}
+- {at: 40s, gpu: 0, kind: external-reconfigure, layout: ["4g.40gb@0"]}
+`, "--dcgm.mode=embedded", "--profiling.source=dcgm")
+	p.seconds(19)
+	for second := 20; second < 80; second++ {
+		if s := p.seconds(1); len(s.of("nvidia_gpu_activity_source")) != 0 {
+			t.Errorf("second %d: activity by %v", second, s.of("nvidia_gpu_activity_source"))
+		}
+	}
+	s := p.seconds(10)
+	for _, one := range []string{`gpu="0"`, `gpu="1"`} {
+		s.expect(t, "resumed", 1, "nvidia_gpu_activity_source", one, `source="dcgm"`)
+	}
+}
+
+// TestNoGapWhenDCGMIsBack: second by second, from when the driver is asked in the place of an engine that is down.
+func TestNoGapWhenDCGMIsBack(t *testing.T) {
+	p := faultyNode(t, `
+gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
+workloads: [{name: w, memory: 1GiB, sm: 20}]
+processes: [{device: "0/3g.40gb@0", workload: w}]
+faults: [{at: 20s, for: 10s, kind: dcgm-down}, {at: 70s, kind: dcgm-restart}]
+`, "--dcgm.mode=embedded", "--profiling.source=dcgm")
+	p.seconds(14)
+	sources := ""
+	for second := 15; second <= 100; second++ {
+		s := p.seconds(1)
+		source := "g"
+		for _, one := range []string{`gpu="0"`, `gpu="1"`} {
+			if len(s.of("nvidia_gpu_activity_source", one, `source="dcgm"`)) == 1 {
+				source = "d"
+			}
+			if gap := second == 20 || second == 70; !gap && len(s.of("nvidia_gpu_sm_activity_ratio", one)) != 1 {
+				t.Errorf("second %d: %s has no activity", second, one)
+			}
+		}
+		if !strings.HasSuffix(sources, source) {
+			sources += source
+		}
+	}
+	if sources != "dgdgd" {
+		t.Errorf("by DCGM and GPM in turn: %q", sources)
 	}
 }

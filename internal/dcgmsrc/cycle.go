@@ -128,6 +128,7 @@ func (s *Source) readHierarchy() (bool, error) {
 // watchBoards keeps one watch of all GPUs: they outlive layouts, and groups are few. Where the engine
 // refuses them together each gets its own, so that one which can't be profiled costs no other's series.
 func (s *Source) watchBoards() error {
+	s.refused = false
 	if s.split {
 		return nil
 	}
@@ -154,6 +155,9 @@ func (s *Source) watchBoards() error {
 	if err != nil {
 		if lost(err) {
 			return err
+		}
+		if s.refused = errors.Is(err, ErrPaused); s.refused {
+			return nil
 		}
 		s.split = true
 		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each by itself", "err", err)

@@ -175,13 +175,14 @@ func versionIn(info *C.versionInfo) string {
 
 func orUnknown(version string) string { return cmp.Or(version, "of an unknown version") }
 
-// explainVersion adds to an error about the version of the API what the versions are, and what to do.
+// explainVersion adds to an error about the version of the API what the versions are, and what to do. The library that is loaded is used
+// until the process ends.
 func (l *library) explainVersion(err error) error {
 	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName, orUnknown(l.loaded.ownVersion()), builtFor)
 	address, invalid := ParseAddress(l.address)
 	if l.mode == ModeEmbedded || invalid != nil {
-		return fmt.Errorf("%w; %s: install DCGM %s or later", err, here, builtFor)
+		return fmt.Errorf("%w; %s: install DCGM %s or later, then restart this program", err, here, builtFor)
 	}
-	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places",
-		err, address, orUnknown(l.loaded.engineVersion(address)), here, builtFor)
+	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; "+
+		"a new %s here takes a restart of this program", err, address, orUnknown(l.loaded.engineVersion(address)), here, builtFor, libraryName)
 }

@@ -172,8 +172,9 @@ func TestVersionMismatch(t *testing.T) {
 		return
 	}
 	for mode, remedy := range map[Mode]string{
-		ModeEmbedded: "install DCGM 4.5 or later",
-		ModeRemote:   "the host engine at 127.0.0.1:5555 is DCGM of an unknown version",
+		ModeEmbedded: "install DCGM 4.5 or later, then restart this program",
+		ModeRemote: "the host engine at 127.0.0.1:5555 is DCGM of an unknown version, libdcgm.so.4 here is DCGM 4.2.3, this program is made for DCGM 4.5: " +
+			"install one version, DCGM 4.5 or later, in both places; a new libdcgm.so.4 here takes a restart of this program",
 	} {
 		_, err := Open(mode, "127.0.0.1:5555").Connect()
 		if !errors.Is(err, ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {

@@ -44,12 +44,12 @@ const (
 type Options struct {
 	Mode    Mode
 	Address string // of a remote engine, for what is said of it
-	// Interval between two values of the engine: 1 s unless told, at least 100 ms.
+	// Interval between two values of the engine: 1 s unless set, at least 100 ms.
 	Interval time.Duration
 	// Everything profiles the GPUs too that the driver itself profiles (by GPM).
 	Everything bool
-	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless told
-	// User returns the effective user id of this process; os.Geteuid unless told.
+	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless set
+	// User returns the effective user id of this process; os.Geteuid unless set.
 	User   func() int
 	Logger log.Logger
 }
@@ -63,25 +63,28 @@ type Source struct {
 	paused atomic.Int32 // Releases that have not been resumed
 	again  atomic.Bool  // Retry was called
 
-	mu       sync.Mutex // held for a cycle, and so for as long as a call hangs
-	session  Session    // nil while not connected
-	retry    backoff
-	lastErr  error
-	starts   startLimit
-	advised  error // what keeps all GPUs from being profiled and is in the log
-	units    map[gpu.UUID]*unit
-	devices  map[gpu.UUID]uint32
-	looked   backoff // looking for GPUs that the engine does not know
-	fields   [levels]FieldGroup
-	named    [levels]bool // which field groups exist
-	boards   *watch       // of all GPUs; nil if each has its own
-	split    bool         // the GPUs can't be watched together
-	leftover []*watch     // could not be destroyed yet
-	made     int          // groups, for their names
-	sets     [levels][]uint16
-	ratios   int // how many of a GPU's fields are ratios; its traffic follows
-	tree     []MIGEntity
-	treeErr  error // why it could not be read in this cycle
+	mu        sync.Mutex // held for a cycle, and so for as long as a call hangs
+	session   Session    // nil while not connected
+	connected bool       // and a cycle has succeeded since
+	retry     backoff
+	lastErr   error
+	starts    startLimit
+	rootless  bool  // an engine in this process would not start now, for lack of root
+	advised   error // what keeps all GPUs from being profiled and is in the log
+	units     map[gpu.UUID]*unit
+	devices   map[gpu.UUID]uint32
+	looked    backoff // looking for GPUs that the engine does not know
+	fields    [levels]FieldGroup
+	named     [levels]bool // which field groups exist
+	boards    *watch       // of all GPUs; nil if each has its own
+	split     bool         // the GPUs can't be watched together
+	refused   bool         // they could not be watched in this cycle: profiling is paused
+	leftover  []*watch     // could not be destroyed yet
+	made      int          // groups, for their names
+	sets      [levels][]uint16
+	ratios    int // how many of a GPU's fields are ratios; its traffic follows
+	tree      []MIGEntity
+	treeErr   error // why it could not be read in this cycle
 	// restarted are the layouts for which an engine in this process was started again because it did not follow.
 	restarted map[gpu.UUID]uint64
 	values    []Value
@@ -115,7 +118,7 @@ func New(engine Engine, opts Options) *Source {
 // Calls counts the calls of the engine.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
-// Profile tells the activity of the GPUs that are the engine's to profile, for the layout that the Snapshot shows. A GPU
+// Profile returns the activity of the GPUs that are the engine's to profile, for the layout that the Snapshot shows. A GPU
 // that can't be profiled is left out and logged; an error means that the engine cannot be asked: gpu.ErrUnavailable.
 func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	s.mu.Lock()
@@ -127,6 +130,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, fmt.Errorf("profile by DCGM: %w: released for a change of the MIG mode", gpu.ErrUnavailable)
 	}
 	now := s.opts.Now()
+	s.rootless = s.needsRoot(snapshot)
 	if err := s.connect(snapshot, now); err != nil {
 		return nil, err
 	}
@@ -136,14 +140,19 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, s.failed(err, now)
 	}
 	s.retry = backoff{}
+	if !s.connected {
+		s.connected = true
+		level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
+	}
 	s.startOver(now)
 	return answer, nil
 }
 
 // startOver ends an engine within this process that does not follow a change of a GPU's instances, as none does a change of the MIG
-// mode; the next cycle starts another one, once for each layout. (A running nv-hostengine followed such changes by itself.)
+// mode; the next cycle starts another one, once for each layout. (A running nv-hostengine followed such changes by itself.) An engine
+// that would not start again is kept: it still serves the other GPUs.
 func (s *Source) startOver(now time.Time) {
-	if s.opts.Mode != ModeEmbedded {
+	if s.opts.Mode != ModeEmbedded || s.rootless {
 		return
 	}
 	stale := false
@@ -167,11 +176,14 @@ func (s *Source) Retry() { s.again.Store(true) }
 
 // connect connects if it is time for that.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
-	if s.again.Swap(false) {
+	if s.again.Swap(false) && !s.versionIsFinal() {
 		s.retry, s.starts = backoff{}, startLimit{}
 	}
 	if s.session != nil {
 		return nil
+	}
+	if s.versionIsFinal() {
+		return s.lastErr
 	}
 	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
 		s.retry = backoff{}
@@ -185,11 +197,10 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 		if s.opts.Mode == ModeEmbedded && leavesThread(err) {
 			s.starts.failed++
 		}
-		return s.failed(s.explainStart(err, snapshot), now)
+		return s.failed(s.explainStart(err), now)
 	}
 	s.starts.failed = 0
 	s.session = session
-	level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	return nil
 }
 
@@ -201,7 +212,11 @@ func (s *Source) failed(err error, now time.Time) error {
 		s.lastErr = fmt.Errorf("profile by DCGM: %w: %w", gpu.ErrUnavailable, err)
 	}
 	if s.starts.failed >= maxStarts {
-		s.lastErr = fmt.Errorf("%w; %d starts have failed: the next one is after a change of a MIG mode or layout, or a reload (SIGHUP)", s.lastErr, maxStarts)
+		after := "a change of a MIG mode or layout, a GPU that answers again, or a reload (SIGHUP)"
+		if s.versionIsFinal() {
+			after = "a restart of this program"
+		}
+		s.lastErr = fmt.Errorf("%w; %d starts have failed: the next one is after %s", s.lastErr, maxStarts, after)
 	}
 	s.retry.failed(now)
 	return s.lastErr
@@ -213,7 +228,7 @@ func (s *Source) disconnect() {
 	if err := s.session.Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
 	}
-	s.session, s.boards, s.split, s.leftover, s.looked, s.advised = nil, nil, false, nil, backoff{}, nil
+	s.session, s.connected, s.boards, s.split, s.leftover, s.looked, s.advised = nil, false, nil, false, nil, backoff{}, nil
 	clear(s.units)
 	clear(s.devices)
 	s.named = [levels]bool{}
@@ -229,9 +244,9 @@ func (s *Source) Close(ctx context.Context) error {
 	return nil
 }
 
-// Release lets go of all GPUs, as an embedded engine holds them open and a running one what was made in it, and knows
-// nothing of a change of the MIG mode until it is started again. Until resume is called, Profile says gpu.ErrUnavailable. An
-// error is as Close's: then nothing is to be resumed.
+// Release lets go of all GPUs for a change of the MIG mode: an engine in this process holds them open, and does not follow the change
+// until it is started again; a running one, which follows, holds what was made in it. Until resume is called, Profile
+// returns gpu.ErrUnavailable. An error is as Close's: then nothing is to be resumed.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)
 	if err := s.leave(ctx); err != nil {

@@ -172,7 +172,7 @@ func TestValues(t *testing.T) {
 		name    string
 		change  func(v *Value)
 		want    gpu.Opt[float64]
-		garbled int
+		invalid int
 	}{
 		{"blank", func(v *Value) { v.Double = 140737488355328 }, gpu.None[float64](), 0},
 		{"not found", func(v *Value) { v.Double = 140737488355329 }, gpu.None[float64](), 0},
@@ -199,8 +199,8 @@ func TestValues(t *testing.T) {
 				}
 			}
 			got := h.after(8)[uuidB]
-			if got.Board.SM != tt.want || got.Garbled != tt.garbled || !got.Board.GraphicsEngine.Present() {
-				t.Errorf("%+v garbled %d, want %+v", got.Board.SM, got.Garbled, tt.want)
+			if got.Board.SM != tt.want || got.Invalid != tt.invalid || !got.Board.GraphicsEngine.Present() {
+				t.Errorf("%+v invalid %d, want %+v", got.Board.SM, got.Invalid, tt.want)
 			}
 		})
 	}
@@ -288,20 +288,6 @@ func TestRequiresRoot(t *testing.T) {
 	}
 	if n := strings.Count(h.lines.String(), "run the nv-hostengine at localhost:5555 as root"); n != 1 || len(h.engine.groups) != 0 {
 		t.Errorf("said %d times, %d groups:\n%s", n, len(h.engine.groups), h.lines.String())
-	}
-}
-
-// TestPaused: a paused engine gives blanks, or nothing new.
-func TestPaused(t *testing.T) {
-	h := mixed(t)
-	h.after(5)
-	h.engine.value = func(v *Value) { v.Double = blankDouble }
-	if got := h.after(1)[uuidA]; got.Board != (gpu.Activity{}) || len(got.Instances) != 0 || !got.Time.IsZero() {
-		t.Errorf("%+v", got)
-	}
-	h.engine.value = nil
-	if got := h.after(1)[uuidA]; len(got.Instances) != 2 {
-		t.Errorf("when it goes on: %+v", got)
 	}
 }
 

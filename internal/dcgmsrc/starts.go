@@ -12,7 +12,8 @@ import (
 // libdcgm (seen with DCGM 4.5.3).
 const maxStarts = 3
 
-// startLimit counts the starts of an engine that failed. The count starts again when the GPUs change: their MIG modes or layouts.
+// startLimit counts the starts of an engine that failed. The count starts again when the GPUs change: their MIG modes or layouts, or one
+// answers again.
 type startLimit struct {
 	failed int
 	gpus   []gpuLayout // when they were counted
@@ -29,6 +30,12 @@ type gpuLayout struct {
 	id         gpu.UUID
 	mig        gpu.Opt[bool]
 	generation uint64
+	up         bool
+}
+
+// changed reports whether a start that failed may succeed now. A GPU that has gone down helps none.
+func (l gpuLayout) changed(from gpuLayout) bool {
+	return l.id != from.id || l.mig != from.mig || l.generation != from.generation || l.up && !from.up
 }
 
 // changed reports whether the GPUs have changed since the last call. If so, the count starts again.
@@ -38,28 +45,39 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 		g := &s.GPUs[i]
 		if !g.Up && !g.MIG.Enabled.Present() { // what is known of it has been dropped
 			if at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID }); at >= 0 {
-				l.next = append(l.next, l.gpus[at])
+				l.next = append(l.next, gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false})
 				continue
 			}
 		}
-		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration})
+		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration, g.Up})
 	}
-	if slices.Equal(l.next, l.gpus) {
-		return false
-	}
+	same := slices.EqualFunc(l.next, l.gpus, func(now, before gpuLayout) bool { return !now.changed(before) })
 	l.gpus, l.next = l.next, l.gpus
-	l.failed = 0
-	return true
+	if !same {
+		l.failed = 0
+	}
+	return !same
+}
+
+// versionIsFinal reports whether no start of an engine in this process can succeed any more: the library, which stays loaded, is of
+// another version.
+func (s *Source) versionIsFinal() bool {
+	return s.opts.Mode == ModeEmbedded && s.starts.failed >= maxStarts && errors.Is(s.lastErr, ErrVersion)
+}
+
+// needsRoot reports whether an engine in this process, which is not root, would not start: one does not while a GPU is in MIG mode.
+func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
+	return s.opts.Mode == ModeEmbedded && s.opts.User() != 0 &&
+		slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })
 }
 
 // explainStart says what to do about an engine that may not run in this process: with MIG on it starts as root alone.
-func (s *Source) explainStart(err error, snapshot *gpu.Snapshot) error {
+func (s *Source) explainStart(err error) error {
 	user := s.opts.User()
-	withMIG := slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })
 	switch {
 	case s.opts.Mode != ModeEmbedded || user == 0:
 		return err
-	case errors.Is(err, ErrStart) && withMIG:
+	case errors.Is(err, ErrStart) && s.rootless:
 		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU is in MIG mode: %s",
 			err, ErrRequiresRoot, user, s.rootAdvice())
 	case errors.Is(err, ErrRequiresRoot):

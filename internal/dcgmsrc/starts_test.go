@@ -53,7 +53,8 @@ func TestFailedStartsAreFew(t *testing.T) {
 		if *starts != want {
 			t.Errorf("%s: %d starts, want %d", when, *starts, want)
 		}
-		if !strings.Contains(err.Error(), "3 starts have failed: the next one is after a change of a MIG mode or layout, or a reload (SIGHUP)") {
+		const next = "the next one is after a change of a MIG mode or layout, a GPU that answers again, or a reload (SIGHUP)"
+		if !strings.Contains(err.Error(), "3 starts have failed: "+next) {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
@@ -61,15 +62,17 @@ func TestFailedStartsAreFew(t *testing.T) {
 	h.node.GPUs[1].Up = false
 	h.node.GPUs[1].MIG.Enabled = gpu.None[bool]()
 	expect("with a GPU that does not answer", 3)
+	h.node.GPUs[1].Up, h.node.GPUs[1].MIG.Enabled = true, gpu.None[bool]()
+	expect("with a GPU that answers again", 6)
 	h.node.GPUs[0].MIG.LayoutGeneration++
-	expect("with another layout", 6)
+	expect("with another layout", 9)
 	h.node.GPUs[0].MIG.Enabled = gpu.Some(false)
-	expect("with another MIG mode", 9)
+	expect("with another MIG mode", 12)
 	h.source.Retry()
-	expect("after a reload", 12)
+	expect("after a reload", 15)
 	h.engine.fail = nil
 	h.source.Retry()
-	if got := h.after(5); len(got) != 1 {
+	if got := h.after(5); len(got) != 2 {
 		t.Errorf("when it starts: %v", got)
 	}
 }
@@ -146,6 +149,66 @@ func TestStartedAgainAfterAChange(t *testing.T) {
 		if n := strings.Count(h.lines.String(), "other instances than the driver:"); n != 1 || h.engine.sessions > sessions+1 {
 			t.Errorf("%s: said %d times, %d sessions\n%s", mode, n, h.engine.sessions, h.lines.String())
 		}
+	}
+}
+
+// TestNotStartedAgainWithoutRoot: another client turns MIG on while an engine in this process runs, which is not root. No other would start
+// (DCGM 4.5.3), and this one still serves the other GPUs. When MIG is off again it is started again if it needs to be.
+func TestNotStartedAgainWithoutRoot(t *testing.T) {
+	h := harnessOf(t, newFake(uuidA, uuidB, "GPU-c"), false)
+	h.use(Options{Mode: ModeEmbedded})
+	h.user = 65534
+	h.after(5)
+	for i := range 2 {
+		h.cut(i, 1, 3, 3)
+		h.node.GPUs[i].MIG.LayoutGeneration++
+	}
+	got := h.after(60)
+	if h.engine.sessions != 1 || h.engine.closed != 0 || !got["GPU-c"].Board.SM.Present() || len(got[uuidA].Instances) != 0 {
+		t.Errorf("%d sessions, %d closed, %+v", h.engine.sessions, h.engine.closed, got)
+	}
+	if n := strings.Count(h.lines.String(), "run this program as root"); n != 1 {
+		t.Errorf("said %d times:\n%s", n, h.lines.String())
+	}
+	for i := range 2 {
+		h.node.GPUs[i].MIG, h.node.GPUs[i].Instances = gpu.MIGState{LayoutGeneration: 3, Enabled: gpu.Some(false)}, nil
+	}
+	h.engine.add(0, 7, 1, 3, 3)
+	if h.after(15); h.engine.sessions != 2 {
+		t.Errorf("without MIG: %d sessions", h.engine.sessions)
+	}
+}
+
+// TestVersionIsFinal: the library stays loaded, so that no start in this process helps.
+func TestVersionIsFinal(t *testing.T) {
+	h, starts := refusing(t, Options{Mode: ModeEmbedded}, Translate("start DCGM", -12, ""))
+	for range 2 {
+		err := h.refused(15)
+		if text := err.Error(); *starts != 3 || !strings.Contains(text, "3 starts have failed: the next one is after a restart of this program") {
+			t.Errorf("%d starts: %s", *starts, text)
+		}
+		h.source.Retry()
+		h.node.GPUs[0].MIG.LayoutGeneration++
+	}
+}
+
+// TestConnectedIsSaidOfAnEngineThatAnswers: a connection whose first cycle fails is none.
+func TestConnectedIsSaidOfAnEngineThatAnswers(t *testing.T) {
+	h, _ := refusing(t, Options{Mode: ModeRemote, Address: "localhost:5555"}, nil)
+	h.engine.fail = func(op string, _ []Entity) error {
+		if op == "hierarchy" {
+			return Translate("read the MIG hierarchy", -12, "")
+		}
+		return nil
+	}
+	said := func() int { return strings.Count(h.lines.String(), "Connected to DCGM") }
+	if h.refused(5); said() != 0 || h.engine.sessions < 5 {
+		t.Errorf("said %d times of %d connections", said(), h.engine.sessions)
+	}
+	h.engine.fail = nil
+	h.source.Retry()
+	if h.after(5); said() != 1 {
+		t.Errorf("said %d times", said())
 	}
 }
 

@@ -2,6 +2,7 @@ package dcgmsrc
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -29,7 +30,9 @@ type unit struct {
 	board   *watch // its own, where GPUs are not watched together
 	watches [levels]*watch
 	retry   backoff
-	said    string // the last complaint
+	refused bool      // a watch was refused since profiling is paused
+	said    string    // the last complaint
+	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
 
 	read []gpu.Activity // of the nodes
 }
@@ -171,9 +174,11 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			if lost(failed) {
 				return gpu.Profiling{}, false, failed
 			}
-			u.retry.failed(now)
-		} else {
+		}
+		if u.refused = errors.Is(failed, ErrPaused); failed == nil || u.refused {
 			u.retry = backoff{}
+		} else {
+			u.retry.failed(now)
 		}
 	}
 	p := gpu.Profiling{LayoutGeneration: u.layout, Source: gpu.ActivityDCGM}
@@ -193,11 +198,12 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 			failed = err
 		}
 	}
+	p.Paused = s.isPaused(u, &r, failed, now)
 	if failed == nil {
 		failed = u.unread
 	}
 	if failed == nil && u.stale(now, hierarchyTimeout) {
-		failed = fmt.Errorf("map instances: %w: %s", ErrStale, s.staleAdvice())
+		failed = s.explainStale()
 	}
 	switch {
 	case failed != nil:
@@ -206,14 +212,33 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 		u.said = ""
 	}
 	r.finish()
-	return p, watched, nil
+	return p, watched || p.Paused, nil
 }
 
-func (s *Source) staleAdvice() string {
-	if s.opts.Mode == ModeEmbedded {
-		return "the DCGM in this process was started again and does so still; restart this program"
+// isPaused reports whether a GPU has no ratios because profiling is paused: new blanks show it, or what is refused. Watches that are too new
+// to show anything, as after a layout change, change nothing about it for a while.
+func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool {
+	switch {
+	case r.ratio:
+		u.paused = time.Time{}
+	case r.blank || s.refused || u.refused || errors.Is(failed, ErrPaused):
+		u.paused = now
+	case r.mature || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
+		u.paused = time.Time{}
 	}
-	return fmt.Sprintf("it has not followed a change for %s; restart the nv-hostengine at %s", hierarchyTimeout, s.opts.Address)
+	return !u.paused.IsZero()
+}
+
+// explainStale says what to do about an engine that does not follow a change.
+func (s *Source) explainStale() error {
+	switch {
+	case s.rootless:
+		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start while a GPU is in MIG mode",
+			ErrStale, ErrRequiresRoot)
+	case s.opts.Mode == ModeEmbedded:
+		return fmt.Errorf("map instances: %w: the DCGM in this process was started again and does so still; restart this program", ErrStale)
+	}
+	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale, hierarchyTimeout, s.opts.Address)
 }
 
 // watchUnit watches the GPU where it is to have its own watch, and the instances as soon as they have settled.

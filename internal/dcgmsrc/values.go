@@ -16,8 +16,19 @@ const (
 	blanks            = 4
 )
 
-// number is a value as one; known is false for a blank, garbled true for what is no number.
-func (v *Value) number() (x float64, known, garbled bool) {
+// isBlank reports whether a value is the blank itself, which is what paused profiling gives, and not one that says why there is none.
+func (v *Value) isBlank() bool {
+	switch v.Type {
+	case TypeDouble:
+		return v.Double == blankDouble
+	case TypeInt64:
+		return v.Int64 == blankInt32 || v.Int64 == blankInt64
+	}
+	return false
+}
+
+// number is a value as one; known is false for a blank, invalid true for what is no number.
+func (v *Value) number() (x float64, known, invalid bool) {
 	switch v.Type {
 	case TypeDouble:
 		x = v.Double
@@ -45,7 +56,10 @@ type reading struct {
 	into   *gpu.Profiling
 	oldest int64 // older values are of profiling that has stopped: microseconds since 1970
 	newest int64
-	last   int // the node of the last value; its neighbour has the next
+	last   int  // the node of the last value; its neighbour has the next
+	ratio  bool // a ratio has a value
+	mature bool // the watch of a ratio has had the time to bring values
+	blank  bool // and has brought a blank
 }
 
 // readWatch reads the latest values of the GPU's entities in a watch.
@@ -58,6 +72,8 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	fields := s.sets[w.level]
 	if w.level == LevelGPU && r.unit.rolled {
 		fields = fields[s.ratios:]
+	} else {
+		r.mature = r.mature || w.since < r.oldest
 	}
 	for most := maxValues / len(fields); len(entities) > 0; {
 		part := entities[:min(most, len(entities))]
@@ -89,15 +105,17 @@ func (r *reading) take(v *Value, w *watch) {
 	if a == nil {
 		return
 	}
-	x, known, garbled := v.number()
-	if garbled {
-		r.into.Garbled++
+	x, known, invalid := v.number()
+	if invalid {
+		r.into.Invalid++
 	}
 	if !known {
+		r.blank = r.blank || v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest
 		return
 	}
 	if to := ratio(a, v.Field); to != nil {
 		*to = gpu.Some(x)
+		r.ratio = true
 	} else if to := rate(&r.into.Rates, v.Field); to != nil && v.Entity.Level == LevelGPU {
 		*to = gpu.Some(x)
 	} else {

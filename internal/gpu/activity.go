@@ -54,6 +54,8 @@ type Profiling struct {
 	Rates            LinkRates
 	Instances        map[InstanceID]Activity
 	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id
-	Garbled          int                    // values that were no numbers, dropped
-	Time             time.Time              // of the newest value
+	Invalid          int                    // values that were no numbers, dropped
+	Time             time.Time              // of the newest value; zero if there is none
+	// Paused says that there are no ratios because profiling is paused, as while another program uses the counters.
+	Paused bool
 }

@@ -81,8 +81,8 @@ type GPU struct {
 	ActivitySource ActivitySource
 	ActivityRollup bool
 	Rates          LinkRates
-	// GarbledActivity counts the values of this reading that were no numbers and are absent for it.
-	GarbledActivity int
+	// InvalidActivity counts the values of this reading that were no numbers and are absent for it.
+	InvalidActivity int
 	// Jobs are the batch jobs that hold the whole GPU, where a scheduler tells.
 	Jobs     []string
 	MIG      MIGState
@@ -139,7 +139,7 @@ type ReasonSeconds struct {
 type Totals struct {
 	XIDs                          Counter
 	XIDErrors                     []XIDCount // by XID
-	BoardXIDs                     []XIDCount // those of them that named no GPU instance
+	GPUXIDs                       []XIDCount // those of them that named no GPU instance
 	ReadErrors                    []ErrorCount
 	ClockEvents                   []ReasonSeconds // empty where the driver tells none
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes

@@ -352,7 +352,7 @@ func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
 // fillActivity lays what the windows say to the result.
 func (r *gpuRead) fillActivity() {
 	g := &r.state.gpm
-	r.out.Activity, r.out.Rates, r.out.GarbledActivity = g.own.activity, g.own.rates, g.invalid
+	r.out.Activity, r.out.Rates, r.out.InvalidActivity = g.own.activity, g.own.rates, g.invalid
 	r.errs = r.windowErrors(r.errs, &g.own)
 	for i := range r.out.Instances {
 		gi := &r.out.Instances[i]

@@ -43,12 +43,12 @@ func TestMetricsThatAreNoNumbers(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	}
-	if want := 3*6 + 1; g.GarbledActivity != want || g.Rates.NVLinkReceive.Present() || len(g.Errors) > 0 {
-		t.Errorf("%d values dropped, want %d; rates %+v, errors %v", g.GarbledActivity, want, g.Rates, g.Errors)
+	if want := 3*6 + 1; g.InvalidActivity != want || g.Rates.NVLinkReceive.Present() || len(g.Errors) > 0 {
+		t.Errorf("%d values dropped, want %d; rates %+v, errors %v", g.InvalidActivity, want, g.Rates, g.Errors)
 	}
 	n.advance(time.Millisecond)
-	if again := n.read(ids[1]); again.GarbledActivity != 0 {
-		t.Errorf("counted again without a new window: %d", again.GarbledActivity)
+	if again := n.read(ids[1]); again.InvalidActivity != 0 {
+		t.Errorf("counted again without a new window: %d", again.InvalidActivity)
 	}
 }
 

@@ -3,6 +3,7 @@ package nvmlsrc_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
 )
 
 func TestSetMIGMode(t *testing.T) {
@@ -85,6 +87,70 @@ faults: [{at: 2m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 
 		}
 		n.source.Close(t.Context())
 	})
+}
+
+// What waits in a set when a GPU is to leave it is delivered before the set is replaced.
+func TestEventsOfAReplacedSetAreDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, "", `  - {model: H100-80GB, count: 2}
+faults: [{at: 1m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 31}, {at: 1m, gpu: 1, kind: xid, xid: 13}]`)
+		ids := n.discover()
+		n.read(ids[0])
+		n.read(ids[1])
+		inside, leave := make(chan struct{}), make(chan struct{})
+		n.spy.do("Wait", func() {
+			close(inside)
+			<-leave
+		})
+		<-inside
+		changed := make(chan error)
+		go func() {
+			_, err := n.source.Actuator().SetMIGMode(t.Context(), ids[0], true)
+			changed <- err
+		}()
+		synctest.Wait() // the change waits until the set is freed
+		n.advance(time.Minute)
+		close(leave)
+		must(t, <-changed)
+		got := map[uint64]gpu.UUID{}
+		for range 3 {
+			e := n.next()
+			got[e.XID] = e.GPU
+		}
+		if want := map[uint64]gpu.UUID{79: ids[0], 31: ids[1], 13: ids[1]}; !maps.Equal(got, want) {
+			t.Errorf("events %v, want %v", got, want)
+		}
+		n.source.Close(t.Context())
+	})
+}
+
+// While a set is replaced the other GPUs are in none. If that takes long, since the registration of one hangs, events count as lost; if
+// not, they don't.
+func TestEventsWhileASetIsReplaced(t *testing.T) {
+	for took, lost := range map[time.Duration]bool{nvmlsrc.MaxSetGap / 2: false, 5 * nvmlsrc.MaxSetGap: true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, "", `  - {model: H100-80GB, count: 2}
+faults: [{at: 1m, gpu: 1, kind: xid, xid: 31}]`)
+			ids := n.discover()
+			n.read(ids[0])
+			n.read(ids[1])
+			n.spy.do("RegisterEvents(XID)", func() { time.Sleep(took) })
+			if _, err := n.source.Actuator().SetMIGMode(t.Context(), ids[0], true); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * nvmlsrc.MaxSetGap)
+			if lost {
+				if e := n.next(); e.Kind != gpu.EventsLost {
+					t.Errorf("event %+v", e)
+				}
+			}
+			n.advance(time.Minute)
+			if e := n.next(); e.XID != 31 || e.GPU != ids[1] {
+				t.Errorf("registering took %v: event %+v", took, e)
+			}
+			n.source.Close(t.Context())
+		})
+	}
 }
 
 // A Read during the change leaves the GPU out of the queue of events. The next one puts it in again, when that is not yet

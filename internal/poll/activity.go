@@ -36,7 +36,7 @@ func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
 	if p.asked.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.asked) >= t.maxGap {
 		return
 	}
-	g.ActivitySource, g.Activity, g.Rates, g.GarbledActivity = p.Source, p.Board, p.Rates, p.Garbled
+	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.Board, p.Rates, p.Invalid
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Activity = p.Instances[gi.ID]
@@ -61,7 +61,7 @@ func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
 	if !begun {
 		counter.Since = at
 	}
-	counter.Value += float64(above + g.GarbledActivity)
+	counter.Value += float64(above + g.InvalidActivity)
 	t.totals.ActivityAnomalies = gpu.Some(counter)
 }
 

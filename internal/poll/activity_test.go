@@ -73,7 +73,7 @@ func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	tr := track()
 	g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
 	g.Instances[0].Activity.SM, g.Instances[1].ComputeInstances[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
-	g.GarbledActivity = 3
+	g.InvalidActivity = 3
 	tr.absorb(g, time.Unix(1, 0))
 	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
 		t.Errorf("an activity of 1.2 was made %v", got)

@@ -26,23 +26,26 @@ func (s *gpmSource) Read(id gpu.UUID) (gpu.GPU, error) {
 	return g, err
 }
 
-// tellingProfiler answers for all GPUs but those that are left out, with instances unless they are left out.
-type tellingProfiler struct {
-	err                     error
-	without                 gpu.UUID
-	withoutInstances, blank bool
-	now                     func() time.Time
+// reportingProfiler answers for all GPUs but those that are left out, with instances unless they are left out.
+type reportingProfiler struct {
+	err              error
+	without          gpu.UUID
+	withoutInstances bool
+	blank            bool   // answers have no values
+	paused           bool   // answers have no values and say why
+	behind           uint64 // answers are of an earlier layout generation
+	now              func() time.Time
 }
 
-func (p *tellingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
+func (p *reportingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	out := map[gpu.UUID]gpu.Profiling{}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if g.UUID == p.without {
 			continue
 		}
-		answer := gpu.Profiling{LayoutGeneration: g.MIG.LayoutGeneration, Source: gpu.ActivityDCGM}
-		if !p.blank {
+		answer := gpu.Profiling{LayoutGeneration: g.MIG.LayoutGeneration - p.behind, Source: gpu.ActivityDCGM, Paused: p.paused}
+		if !p.blank && !p.paused {
 			answer.Time = p.now()
 			answer.Board.GraphicsEngine = gpu.Some(0.25)
 			if !p.withoutInstances {
@@ -61,19 +64,19 @@ func (p *tellingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, 
 type fallbackNode struct {
 	*harness
 	source   *gpmSource
-	profiler *tellingProfiler
+	profiler *reportingProfiler
 	joules   float64
 }
 
 func startFallback(t *testing.T) (n *fallbackNode, stop func() error) {
-	n = &fallbackNode{source: &gpmSource{fakeSource: newFakeSource(uuidA, uuidB)}, profiler: &tellingProfiler{}}
+	n = &fallbackNode{source: &gpmSource{fakeSource: newFakeSource(uuidA, uuidB)}, profiler: &reportingProfiler{}}
 	n.source.gpus[uuidA] = migGPU()
 	n.harness = start(t, n.source, withProfiler(n.profiler))
 	n.source.asked, n.profiler.now = n.ProfilerFails, n.clock.Now
 	return n, n.run()
 }
 
-// second lets one pass and returns who tells the activity of both GPUs.
+// second lets one pass and returns the source of the activity of both GPUs.
 func (n *fallbackNode) second() (a, b gpu.ActivitySource) {
 	n.t.Helper()
 	n.joules += 100
@@ -94,18 +97,20 @@ func (n *fallbackNode) energy() (sum float64) {
 }
 
 // TestFallBackToTheDriver: where the profiler says nothing of a GPU, the driver is asked for it as soon as the last answer does not
-// count any more, and no longer than the profiler needs to tell everything again. No energy is counted twice or lost meanwhile.
+// count any more, and no longer than the profiler needs to report everything again. No energy is counted twice or lost meanwhile.
 func TestFallBackToTheDriver(t *testing.T) {
 	lost := errors.New("connection lost")
 	for _, tt := range []struct {
 		name   string
-		change func(*tellingProfiler)
+		change func(*reportingProfiler)
 		after  int                // seconds until the driver is asked
 		other  gpu.ActivitySource // of the GPU without GPM, meanwhile
 	}{
-		{"no answer", func(p *tellingProfiler) { p.err = lost }, 3, gpu.ActivityUnknown},
-		{"not of this GPU", func(p *tellingProfiler) { p.without = uuidA }, 3, gpu.ActivityDCGM},
-		{"not of its instances", func(p *tellingProfiler) { p.withoutInstances = true }, 10, gpu.ActivityDCGM},
+		{"no answer", func(p *reportingProfiler) { p.err = lost }, 3, gpu.ActivityUnknown},
+		{"not of this GPU", func(p *reportingProfiler) { p.without = uuidA }, 3, gpu.ActivityDCGM},
+		{"not of its instances", func(p *reportingProfiler) { p.withoutInstances = true }, 10, gpu.ActivityDCGM},
+		{"of a passed layout", func(p *reportingProfiler) { p.behind = 1 }, 10, gpu.ActivityUnknown},
+		{"no values", func(p *reportingProfiler) { p.blank = true }, 3, gpu.ActivityDCGM},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n, stop := startFallback(t)
@@ -124,7 +129,7 @@ func TestFallBackToTheDriver(t *testing.T) {
 					t.Errorf("second %d: %v J", second, spent)
 				}
 			}
-			*n.profiler = tellingProfiler{now: n.clock.Now, withoutInstances: true}
+			*n.profiler = reportingProfiler{now: n.clock.Now, withoutInstances: true}
 			if a, _ := n.second(); a != gpu.ActivityGPM {
 				t.Errorf("back without its instances: by %q", a)
 			}
@@ -141,17 +146,53 @@ func TestFallBackToTheDriver(t *testing.T) {
 	}
 }
 
-// TestPausedProfilerIsLeftAlone: another program uses the counters. An answer without any value is no failure.
-func TestPausedProfilerIsLeftAlone(t *testing.T) {
-	n, stop := startFallback(t)
-	defer stop()
-	for range 5 {
+// TestNoGapAfterAReconnect: a profiler that is back first answers without values, then without those of instances. The driver is asked
+// until it reports everything again; no second is without activity.
+func TestNoGapAfterAReconnect(t *testing.T) {
+	for _, outage := range []int{4, 8, 30} {
+		n, stop := startFallback(t)
 		n.second()
+		n.profiler.err = errors.New("connection lost")
+		for range outage {
+			n.second()
+		}
+		for second, p := range []reportingProfiler{
+			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true}, {}, {},
+		} {
+			p.now = n.clock.Now
+			*n.profiler = p
+			want, sm := gpu.ActivityGPM, 0.5
+			if second >= 6 {
+				want, sm = gpu.ActivityDCGM, 0.25
+			}
+			a, _ := n.second()
+			if got := find(t, n.Current(), uuidA).Instances[0].Activity.SM; a != want || got != gpu.Some(sm) {
+				t.Errorf("outage of %d s, second %d after it: by %q, SM activity %v", outage, second+1, a, got)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
 	}
-	n.profiler.blank = true
-	for range 60 {
-		if a, _ := n.second(); a == gpu.ActivityGPM || n.ProfilerFails(uuidA) {
-			t.Fatal("the driver was asked")
+}
+
+// TestPausedProfilerIsLeftAlone: another program uses the counters. The driver is not asked, and no longer if it was.
+func TestPausedProfilerIsLeftAlone(t *testing.T) {
+	for _, before := range []reportingProfiler{{}, {err: errors.New("connection lost")}, {paused: true}} {
+		n, stop := startFallback(t)
+		before.now = n.clock.Now
+		*n.profiler = before
+		for range 5 {
+			n.second()
+		}
+		*n.profiler = reportingProfiler{paused: true}
+		for range 60 {
+			if a, _ := n.second(); a == gpu.ActivityGPM || n.ProfilerFails(uuidA) {
+				t.Fatal("the driver was asked")
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ type profileState struct {
 }
 
 // profile asks for the activity of the GPUs of the last Snapshot before anything else is read: the readings that follow
-// tell whether the layout that it was asked for still stands. It waits for half of the cycle's time at most; what comes
+// show whether the layout that it was asked for still stands. It waits for half of the cycle's time at most; what comes
 // later serves the next cycle.
 func (p *Poller) profile(ctx context.Context, now time.Time) {
 	before := p.current.Load()
@@ -55,20 +55,22 @@ func (p *Poller) takeProfile(expired <-chan struct{}) {
 			continue
 		}
 		t.profiled = profiled{Profiling: answer, asked: r.started}
-		t.told = r.started
-		if answer.Time.IsZero() || tellsAll(&answer, &t.last) {
-			t.toldAll = r.started
+		if !answer.Paused && answer.Time.IsZero() {
+			continue
+		}
+		t.reported = r.started
+		if answer.Paused || reportsAll(&answer, &t.last) {
+			t.reportedAll = r.started
 		}
 	}
 }
 
-// incompleteLimit is for how long a profiler may leave out instances of a GPU that it tells of otherwise. After a layout change one
+// incompleteLimit is for how long a profiler may leave out instances of a GPU that it reports otherwise. After a layout change one
 // needs some 5 s.
 const incompleteLimit = 10 * time.Second
 
-// tellsAll reports whether an answer has the activity of everything of a GPU that can work. (One without any value at all is that of
-// a profiler which has been paused.)
-func tellsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
+// reportsAll reports whether an answer has the activity of everything of a GPU that can work.
+func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	if answer.LayoutGeneration != g.MIG.LayoutGeneration {
 		return false
 	}
@@ -84,8 +86,9 @@ func tellsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	return true
 }
 
-// chooseSources decides, before the GPUs are read, of which the driver is to be asked for activity because the profiler does not tell
-// it: from when its last answer no longer counts until it tells all of the GPU again.
+// chooseSources decides, before the GPUs are read, of which the driver is to be asked for activity because the profiler does not
+// report it: from when its last values no longer count until it reports all of the GPU again. A profiler that is paused is left alone:
+// the driver's own profiling would disturb the program that it is paused for.
 func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
@@ -93,9 +96,9 @@ func (p *Poller) chooseSources(now time.Time) {
 	own := map[gpu.UUID]bool{}
 	for id, t := range p.gpus {
 		switch {
-		case now.Sub(later(t.told, t.since)) >= t.maxGap || now.Sub(later(t.toldAll, t.since)) >= incompleteLimit:
+		case now.Sub(later(t.reported, t.since)) >= t.maxGap || now.Sub(later(t.reportedAll, t.since)) >= incompleteLimit:
 			t.byDriver = true
-		case t.toldAll.Equal(t.told):
+		case t.reportedAll.Equal(t.reported):
 			t.byDriver = false
 		}
 		if t.byDriver {
@@ -112,8 +115,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// ProfilerFails reports whether the profiler does not tell the activity of a GPU, so that the driver is to be asked for it. It is safe
-// for concurrent use.
+// ProfilerFails reports whether the profiler does not report the activity of a GPU, or of all its instances, so that the driver is to be
+// asked for it. It is safe for concurrent use.
 func (p *Poller) ProfilerFails(id gpu.UUID) bool {
 	own := p.byDriver.Load()
 	return own != nil && (*own)[id]

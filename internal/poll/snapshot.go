@@ -129,7 +129,7 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 		g.Totals.LayoutChanges = gpu.Counter{}
 	}
 	g.Totals.XIDErrors = slices.Clone(t.totals.XIDErrors)
-	g.Totals.BoardXIDs = slices.Clone(t.totals.BoardXIDs)
+	g.Totals.GPUXIDs = slices.Clone(t.totals.GPUXIDs)
 	g.Totals.ReadErrors = slices.Clone(t.totals.ReadErrors)
 	g.Totals.ClockEvents = slices.Clone(t.totals.ClockEvents)
 	g.Instances = slices.Clone(g.Instances)

@@ -38,12 +38,13 @@ type tracked struct {
 	pcie      [2]wrapped // receive, transmit
 	nvlink    [2]wrapped
 	profiled  profiled
-	told      time.Time // when the profiler told something of the GPU last
-	toldAll   time.Time // when it told everything
-	byDriver  bool      // the driver is asked for the activity instead
-	idle      idlePower
-	boardJ    gpu.Opt[float64] // the GPU's energy counter when it was last shared
-	boardAt   time.Time        // when that was
+	// When the profiler reported something of the GPU last, and when everything.
+	reported, reportedAll time.Time
+
+	byDriver bool // the driver is asked for the activity instead
+	idle     idlePower
+	boardJ   gpu.Opt[float64] // the GPU's energy counter when it was last shared
+	boardAt  time.Time        // when that was
 }
 
 // instanceTotals is what is added up for one GPU instance; it ends with it.

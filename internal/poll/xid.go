@@ -98,7 +98,7 @@ func (t *tracked) xid(e gpu.Event) {
 			return
 		}
 	}
-	t.totals.BoardXIDs = countXID(t.totals.BoardXIDs, e)
+	t.totals.GPUXIDs = countXID(t.totals.GPUXIDs, e)
 }
 
 // countXID counts in a list ordered by XID.

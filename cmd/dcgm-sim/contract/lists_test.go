@@ -3,6 +3,7 @@ package contract
 import (
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -106,36 +107,95 @@ int main(int n, char **args)
 // What dcgm-exporter serves with its default list: of a GPU without MIG (g), of one with (m), of a GPU instance (i) and of one
 // without a compute instance (o). Where MIG leaves gaps is the driver's doing, and the same with the real engine (DCGM 4.5.3).
 func TestExporterServesTheDefaultList(t *testing.T) {
-	const layout = `, mig: true, layout: ["3g@4", {gi: "1g@0", ci: []}]}
-workloads: [{name: w, memory: 2GiB, sm: 21, dram: 0.5, tensor: 0.2, pcie: 1GiB, nvlink: 4GiB}]
-processes: [{device: 0, workload: w}, {device: 1/3g@4, workload: w}]
-`
-	for model, names := range map[string][2]string{"A100-40GB": {"3g.20gb", "1g.5gb"}, "H100-80GB": {"3g.40gb", "1g.10gb"}} {
-		text := strings.NewReplacer("3g@", names[0]+"@", "1g@", names[1]+"@").Replace("gpus:\n- {model: " + model + "}\n- {model: " + model + layout)
+	for model, names := range listedModels() {
+		text := listedNode(model, names)
 		for kind, start := range map[string]func(t *testing.T) func(){"embedded": embedded, "remote": remote} {
 			for mode, whole := range map[string]bool{"both": true, "flexibly": false} {
 				t.Run(model+"-"+kind+"-"+mode, func(t *testing.T) {
 					if !inChild(t, environment(t, scenario(t, text))...) {
 						return
 					}
-					n := node(t)
-					defer start(t)()
-					x, err := newExporter(defaultList(), whole)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := n.Advance(2 * time.Second); err != nil {
-						t.Fatal(err)
-					}
-					families, err := x.scrape()
-					if err != nil {
-						t.Fatal(err)
-					}
-					expectDefaultList(t, families, names, whole)
+					expectDefaultList(t, served(t, start, defaultList(), whole), names, whole)
 				})
 			}
 		}
 	}
+}
+
+// With what is switched off in the files switched on too: the profiling that the default list lacks is where its own is.
+func TestExporterServesTheProfilingList(t *testing.T) {
+	for model, names := range listedModels() {
+		for mode, want := range map[string]string{"both": "gmi", "flexibly": "gi"} {
+			t.Run(model+"-"+mode, func(t *testing.T) {
+				if !inChild(t, environment(t, scenario(t, listedNode(model, names)))...) {
+					return
+				}
+				families := served(t, remote, append(defaultList(), optionalList()...), mode == "both")
+				expectDefaultList(t, subset(families, defaultList()), names, mode == "both")
+				profiling := 0
+				for _, name := range optionalList() {
+					if strings.HasPrefix(name, "DCGM_FI_PROF_") {
+						profiling++
+						if got := places(t, families[name], names); got != want || len(families[name]) != len(want) {
+							t.Errorf("%s: series of %q, want %q: %v", name, got, want, families[name])
+						}
+					}
+				}
+				if profiling != 5 {
+					t.Errorf("%d fields of profiling, want 5", profiling)
+				}
+				for labels, v := range families["DCGM_FI_PROF_SM_ACTIVE"] { // the workload has 21 SMs: of the GPU, and of the 3g
+					if share, err := strconv.ParseFloat(v, 64); err != nil || share <= 0 || share >= 1 {
+						t.Errorf("SM_ACTIVE %s of %s", v, labels)
+					}
+				}
+			})
+		}
+	}
+}
+
+func subset(families map[string]map[string]string, names []string) map[string]map[string]string {
+	some := map[string]map[string]string{}
+	for _, name := range names {
+		if family, ok := families[name]; ok {
+			some[name] = family
+		}
+	}
+	return some
+}
+
+// listedModels are the models that the lists are served on, with the profiles of the GPU instances with and without a compute instance.
+func listedModels() map[string][2]string {
+	return map[string][2]string{"A100-40GB": {"3g.20gb", "1g.5gb"}, "H100-80GB": {"3g.40gb", "1g.10gb"}}
+}
+
+// listedNode is a node of two GPUs of a model, the second with both GPU instances.
+func listedNode(model string, profiles [2]string) string {
+	return strings.NewReplacer("MODEL", model, "3g@", profiles[0]+"@", "1g@", profiles[1]+"@").Replace(`gpus:
+- {model: MODEL}
+- {model: MODEL, mig: true, layout: ["3g@4", {gi: "1g@0", ci: []}]}
+workloads: [{name: w, memory: 2GiB, sm: 21, dram: 0.5, tensor: 0.2, pcie: 1GiB, nvlink: 4GiB}]
+processes: [{device: 0, workload: w}, {device: 1/3g@4, workload: w}]
+`)
+}
+
+// served returns what an exporter of some counters serves after two seconds.
+func served(t *testing.T, start func(t *testing.T) func(), counters []string, whole bool) map[string]map[string]string {
+	t.Helper()
+	n := node(t)
+	defer start(t)()
+	x, err := newExporter(counters, whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Advance(2 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	families, err := x.scrape()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
 }
 
 func remote(t *testing.T) func() {
@@ -167,17 +227,7 @@ gm DCGM_FI_PROF_PCIE_TX_BYTES DCGM_FI_PROF_PCIE_RX_BYTES
 			if !whole {
 				want = strings.ReplaceAll(want, "m", "")
 			}
-			have := map[byte]bool{}
-			for labels := range families[name] {
-				have[whose(t, labels, profiles)] = true
-			}
-			got := ""
-			for _, who := range []byte("gmio") {
-				if have[who] {
-					got += string(who)
-				}
-			}
-			if got != want || len(families[name]) != len(want) {
+			if got := places(t, families[name], profiles); got != want || len(families[name]) != len(want) {
 				t.Errorf("%s: series of %q, want %q: %v", name, got, want, families[name])
 			}
 		}
@@ -195,6 +245,21 @@ gm DCGM_FI_PROF_PCIE_TX_BYTES DCGM_FI_PROF_PCIE_RX_BYTES
 			t.Errorf("NVLINK_BANDWIDTH_TOTAL %s of %s", v, labels)
 		}
 	}
+}
+
+// places returns what the series of a family are of, in the order of "gmio".
+func places(t *testing.T, family map[string]string, profiles [2]string) (list string) {
+	t.Helper()
+	have := map[byte]bool{}
+	for labels := range family {
+		have[whose(t, labels, profiles)] = true
+	}
+	for _, who := range []byte("gmio") {
+		if have[who] {
+			list += string(who)
+		}
+	}
+	return list
 }
 
 // whose returns what labels are of, and checks that they are complete.
