@@ -1,7 +1,5 @@
 package dashboards
 
-import "slices"
-
 // kind is the type of a panel, by Grafana's name.
 type kind string
 
@@ -45,9 +43,6 @@ type column struct {
 }
 
 func (p panel) object(id, x, y int) object {
-	if p.kind == table {
-		p.columns = append(slices.Clone(p.columns), column{field: linkCluster, hidden: true})
-	}
 	o := object{
 		"id": id, "type": string(p.kind), "title": p.title, "description": p.description, "datasource": prometheus(),
 		"gridPos": object{"x": x, "y": y, "w": p.w, "h": p.h}, "targets": p.targets(), "pluginVersion": "11.0.0",

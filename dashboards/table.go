@@ -24,7 +24,7 @@ func (p panel) name(c column) string {
 
 func (p panel) transformations() []object {
 	order, names, keep := object{}, object{}, []string{}
-	for i, c := range p.columns {
+	for i, c := range p.allColumns() {
 		name := p.name(c)
 		order[name] = i
 		keep = append(keep, name)
@@ -49,7 +49,7 @@ func (p panel) transformations() []object {
 
 func (p panel) overrides() []object {
 	list := []object{}
-	for _, c := range p.columns {
+	for _, c := range p.allColumns() {
 		name := c.title
 		if c.hidden || name == "" {
 			name = p.name(c)
@@ -105,4 +105,12 @@ func (c column) properties() []object {
 		set("links", c.links)
 	}
 	return list
+}
+
+// allColumns returns the columns of a table, with the one that its links take the cluster from. Other panels have none.
+func (p panel) allColumns() []column {
+	if p.kind != table {
+		return nil
+	}
+	return append(slices.Clone(p.columns), column{field: linkCluster, hidden: true})
 }
