@@ -114,7 +114,7 @@ test-growth: toolchain
 .PHONY: test-docs
 test-docs: toolchain
 	@echo "==> generated documentation is up to date"
-	go test -count=1 -run TestDocs ./collector ./internal/nvmlsrc || { echo "run: make docs"; exit 1; }
+	go test -count=1 -run TestDocs ./collector ./internal/nvmlsource || { echo "run: make docs"; exit 1; }
 
 .PHONY: test-promql
 test-promql: toolchain
@@ -134,7 +134,7 @@ golden: toolchain ## rewrite testdata/golden with what the program serves now
 docs: toolchain ## rewrite the generated documentation
 	go test -count=1 -run TestDocsSeries ./cmd/mig-exporter -update
 	go test -count=1 -run TestDocs ./collector -update
-	go test -count=1 -run TestDocs ./internal/nvmlsrc -update
+	go test -count=1 -run TestDocs ./internal/nvmlsource -update
 
 .PHONY: dashboards
 dashboards: toolchain ## rewrite the Grafana dashboards in dashboards/

@@ -17,7 +17,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
@@ -76,7 +76,7 @@ func always() bool { return true }
 
 // record polls and returns the last Snapshot, nil where not even the first poll came to an end.
 func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
-	source := nvmlsrc.New(recorder.Library(), nvmlsrc.Options{Now: node.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger})
+	source := nvmlsource.New(recorder.Library(), nvmlsource.Options{Now: node.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

@@ -19,7 +19,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -93,7 +93,7 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x := &exporter{
-		node: n, source: nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
+		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
@@ -298,7 +298,7 @@ func TestCaptureHasNoSecrets(t *testing.T) {
 
 func identitiesOf(t *testing.T, n *node) []string {
 	t.Helper()
-	source := nvmlsrc.New(n.library, nvmlsrc.Options{Now: n.now, Logger: n.logger})
+	source := nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, Logger: n.logger})
 	defer closeSource(source, n.logger)
 	inventory, err := source.Discover()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/collector"
-	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -123,7 +123,7 @@ func (c *Config) Validate() error {
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
 	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "", "--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
 	if c.DCGMAddress != "" {
-		if _, err := dcgmsrc.ParseAddress(c.DCGMAddress); err != nil {
+		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
 			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
 		}
 	}

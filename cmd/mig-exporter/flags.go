@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/mig-exporter/mig-exporter/collector"
-	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -175,13 +175,13 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an empty path says that this node has no kubelet.").
-		Default(podres.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
+		Default(podresources.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
 	app.Flag("kubernetes.witness-pod", "Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list "+
 		"shows that the list is complete after a restart: no device counts as free before. By default the exporter's own pod; "+
 		"on a host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod is none.").StringVar(&cfg.WitnessPod)
 	app.Flag("kubernetes.checkpoint", "The checkpoint of the kubelet's device manager, a second source of who holds a device "+
 		"while the kubelet does not list its pods, and for init containers. Only root can read it; an empty path turns it off.").
-		Default(podres.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
+		Default(podresources.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
 	enumFlag(app, "kubernetes.labels", "Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
 		"memory, activity, power and energy of what they hold), info (in the info families only), off.", collector.PodLabelsContainer, &cfg.PodLabels,
 		collector.PodLabelsContainer, collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
@@ -194,7 +194,7 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked for the owners and labels "+
 		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)
 	app.Flag("kubernetes.container-logs", "The kubelet's links to container logs, to find the containers that share a GPU.").
-		Default(podres.DefaultLogDir).StringVar(&cfg.ContainerLogs)
+		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
 }
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {

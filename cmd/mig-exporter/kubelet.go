@@ -16,7 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
-	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
@@ -24,7 +24,7 @@ import (
 
 // metadata is an API server with the state that the exporter shows of it.
 type metadata interface {
-	podres.Metadata
+	podresources.Metadata
 	State() gpu.SourceState
 }
 
@@ -39,13 +39,13 @@ func (n *node) openPods(cfg *Config) error {
 	if err := n.openMetadata(cfg); err != nil {
 		return err
 	}
-	n.containers = podres.NewContainers(podres.ContainersOptions{
+	n.containers = podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
 	})
 	if cfg.KubeletSocket == "" {
 		return nil
 	}
-	opts := podres.Options{
+	opts := podresources.Options{
 		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: n.witness(cfg), NodeNames: n.names(cfg),
 		Expected: n.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletTraces(), filepath.Dir(cfg.KubeletSocket)),
 	}
@@ -99,14 +99,14 @@ func (n *node) startKubelet(cfg *Config) error {
 	}
 	n.closers = append(n.closers, server.Close)
 	n.metadata = simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames}
-	n.containers = podres.NewContainers(podres.ContainersOptions{
+	n.containers = podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})
 	checkpoint := server.Checkpoint()
 	if cfg.Checkpoint == "" {
 		checkpoint = ""
 	}
-	n.askKubelet(cfg, podres.Options{
+	n.askKubelet(cfg, podresources.Options{
 		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod), Expected: true,
 	})
 	faulty := faultyKubelet{Assignments: n.devices, node: n.simulated, server: server}
@@ -115,14 +115,14 @@ func (n *node) startKubelet(cfg *Config) error {
 }
 
 // askKubelet asks the kubelet that opts describe, with what the node and the configuration have for all.
-func (n *node) askKubelet(cfg *Config, opts podres.Options) {
+func (n *node) askKubelet(cfg *Config, opts podresources.Options) {
 	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.speed()
 	opts.Now, opts.Logger = n.now, n.logger
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.has(n.containers, a) }
 	if n.metadata != nil {
 		opts.Metadata = n.metadata
 	}
-	n.kubelet = podres.New(opts)
+	n.kubelet = podresources.New(opts)
 	n.onClose(n.kubelet.Close)
 	n.pods, n.devices = n.kubelet, n.kubelet
 }

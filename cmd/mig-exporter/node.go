@@ -15,18 +15,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
-	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
 // node is what the program reads: this machine, or a simulated one behind the same interfaces.
 type node struct {
 	hostname   string
 	now        func() time.Time
-	library    nvmlsrc.Library
+	library    nvmlsource.Library
 	pods       poll.Pods       // nil: holders are not known
 	containers poll.Containers // nil with it
 	profiler   poll.Profiler   // nil: DCGM is not asked
@@ -39,14 +39,14 @@ type node struct {
 	releaser control.Profiling
 	reviewer server.Reviewer
 
-	profilerCalls func() uint64  // nil with it
-	retryProfiler func()         // nil with it
-	simulated     *sim.Node      // nil for this machine and a replay
-	clock         movable        // nil for this machine
-	polled        func()         // nil, or to be called after each poll
-	inCluster     bool           // in a pod of a Kubernetes cluster: there is a kubelet
-	kubelet       *podres.Client // nil where it is not asked
-	metadata      metadata       // nil where the API server is not asked
+	profilerCalls func() uint64        // nil with it
+	retryProfiler func()               // nil with it
+	simulated     *sim.Node            // nil for this machine and a replay
+	clock         movable              // nil for this machine
+	polled        func()               // nil, or to be called after each poll
+	inCluster     bool                 // in a pod of a Kubernetes cluster: there is a kubelet
+	kubelet       *podresources.Client // nil where it is not asked
+	metadata      metadata             // nil where the API server is not asked
 	running       runningContainers
 	closers       []func() error
 	logger        log.Logger
@@ -90,7 +90,7 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 		return nil, fmt.Errorf("host name: %w", err)
 	}
 	return &node{
-		hostname: name, now: time.Now, library: nvmlsrc.Open(cfg.NVMLLibrary), logger: logger,
+		hostname: name, now: time.Now, library: nvmlsource.Open(cfg.NVMLLibrary), logger: logger,
 		inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != "",
 	}, nil
 }
@@ -109,7 +109,7 @@ func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
 	return &node{
 		hostname:  scenario.Node.Hostname,
 		now:       simulated.Now,
-		library:   nvmlface.New(simulated),
+		library:   simnvml.New(simulated),
 		simulated: simulated,
 		clock:     simulated,
 		closers:   []func() error{simulated.Close},

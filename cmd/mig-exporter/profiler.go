@@ -5,8 +5,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
-	"github.com/mig-exporter/mig-exporter/internal/sim/dcgmface"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
 )
 
 // leastProfilingInterval is DCGM's for profiling.
@@ -19,12 +19,12 @@ func (n *node) openProfiler(cfg *Config) {
 	if cfg.DCGMMode == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM || replay {
 		return
 	}
-	mode := dcgmsrc.Mode(cfg.DCGMMode)
-	engine, user := dcgmsrc.Open(mode, cfg.DCGMAddress), os.Geteuid
-	if n.simulated != nil && mode == dcgmsrc.ModeEmbedded {
-		engine, user = dcgmface.New(n.simulated), n.simulatedUser
+	mode := dcgmsource.Mode(cfg.DCGMMode)
+	engine, user := dcgmsource.Open(mode, cfg.DCGMAddress), os.Geteuid
+	if n.simulated != nil && mode == dcgmsource.ModeEmbedded {
+		engine, user = simdcgm.New(n.simulated), n.simulatedUser
 	}
-	source := dcgmsrc.New(engine, dcgmsrc.Options{
+	source := dcgmsource.New(engine, dcgmsource.Options{
 		Mode:       mode,
 		Address:    cfg.DCGMAddress,
 		Interval:   max(cfg.PollInterval, leastProfilingInterval),

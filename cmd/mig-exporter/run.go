@@ -20,7 +20,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
@@ -63,7 +63,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 // exporter is the program without its command line and its sockets. Nothing in it runs by itself yet.
 type exporter struct {
 	node     *node
-	source   *nvmlsrc.Source
+	source   *nvmlsource.Source
 	counters []collector.Counter // those in force; the reloader's once it runs
 	metrics  *servedMetrics
 	fresh    *prometheus.Registry
@@ -85,7 +85,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		activity: newActivityNote(cfg, node, logger),
 		logger:   logger,
 	}
-	x.source = nvmlsrc.New(node.library, nvmlsrc.Options{
+	x.source = nvmlsource.New(node.library, nvmlsource.Options{
 		Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
 		Media:  func() bool { return x.metrics.ServesMedia() },
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
@@ -270,7 +270,7 @@ func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
 }
 
 // closeSource gives the driver time to finish; a call that hangs is abandoned.
-func closeSource(source *nvmlsrc.Source, logger log.Logger) {
+func closeSource(source *nvmlsource.Source, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := source.Close(ctx); err != nil {

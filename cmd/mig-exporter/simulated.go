@@ -31,7 +31,7 @@ type simulatedMetadata struct {
 	labels []string
 }
 
-// PodMetadata implements podres.Metadata: a pod's owner and those of its labels that were chosen.
+// PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
 func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	p, ok := m.node.PodByName(namespace, pod, since)
 	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
@@ -43,18 +43,18 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (
 	return known, ok
 }
 
-// PodByUID implements podres.Metadata.
+// PodByUID implements podresources.Metadata.
 func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool) {
 	p, ok := m.node.PodByUID(uid)
 	return p.Namespace, p.Name, ok && !p.Ended
 }
 
-// PodGone implements podres.Metadata. The simulated API server is asked with each call: that is later than since.
+// PodGone implements podresources.Metadata. The simulated API server is asked with each call: that is later than since.
 func (m simulatedMetadata) PodGone(namespace, pod, uid string, _ time.Time) bool {
 	return m.node.PodGone(namespace, pod, uid)
 }
 
-// AdminAccess implements podres.Metadata.
+// AdminAccess implements podresources.Metadata.
 func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, error) {
 	admin, err := m.node.AdminAccess(d)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -32,7 +32,7 @@ func TestSimulatedMetadata(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = n.Close() })
 	m := simulatedMetadata{node: n, labels: []string{"app", "none"}}
-	var _ podres.Metadata = m
+	var _ podresources.Metadata = m
 	claim := gpu.ClaimDevice{Namespace: "default", Claim: "monitor-c", Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-0"}
 	began := n.Now()
 

@@ -46,12 +46,12 @@ func baseRooms() []room {
 		{dir: "internal/mig", internals: []string{"internal/gpu"}},
 		{dir: "internal/nodedoc", internals: []string{"internal/gpu"}},
 		{dir: "internal/archtest"},
-		{dir: "dashboards"},               // makes files; part of no program
-		{dir: "internal/nvmlsrc/seamgen"}, // likewise
+		{dir: "dashboards"},                  // makes files; part of no program
+		{dir: "internal/nvmlsource/seamgen"}, // likewise
 		{dir: "internal/strictyaml", libraries: []string{yaml}},
 		{
 			dir:       "internal/capture",
-			internals: []string{"internal/gpu", "internal/nvmlsrc", "internal/strictyaml"},
+			internals: []string{"internal/gpu", "internal/nvmlsource", "internal/strictyaml"},
 			libraries: []string{goNVML, yaml},
 		},
 		{
@@ -65,12 +65,12 @@ func baseRooms() []room {
 			libraries: []string{clientGolang, clientModel, common, exporterToolkit, compress, goKitLog, slogGokit, goSystemd},
 		},
 		{
-			dir:       "internal/nvmlsrc",
+			dir:       "internal/nvmlsource",
 			internals: []string{"internal/gpu", "internal/mig"},
 			libraries: []string{goNVML, goKitLog},
 		},
 		{
-			dir:       "internal/dcgmsrc",
+			dir:       "internal/dcgmsource",
 			internals: []string{"internal/gpu", "internal/mig"},
 			libraries: []string{goDCGM, goKitLog},
 		},
@@ -84,7 +84,7 @@ func baseRooms() []room {
 			libraries: []string{goKitLog, timeRate},
 		},
 		{
-			dir:       "internal/podres",
+			dir:       "internal/podresources",
 			internals: []string{"internal/gpu", "internal/mig"},
 			libraries: []string{grpc, protobuf, kubeletAPI, fsnotify, goKitLog},
 		},
@@ -100,8 +100,8 @@ func simulatedRooms() []room {
 			libraries: []string{yaml},
 		},
 		{
-			dir:       "internal/sim/nvmlface",
-			internals: []string{"internal/gpu", "internal/mig", "internal/nvmlsrc", "internal/sim"},
+			dir:       "internal/sim/simnvml",
+			internals: []string{"internal/gpu", "internal/mig", "internal/nvmlsource", "internal/sim"},
 			libraries: []string{goNVML},
 		},
 		{
@@ -109,8 +109,8 @@ func simulatedRooms() []room {
 			internals: []string{"internal/gpu", "internal/mig", "internal/sim"},
 		},
 		{
-			dir:       "internal/sim/dcgmface",
-			internals: []string{"internal/gpu", "internal/dcgmsrc", "internal/sim", "internal/sim/hostengine"},
+			dir:       "internal/sim/simdcgm",
+			internals: []string{"internal/gpu", "internal/dcgmsource", "internal/sim", "internal/sim/hostengine"},
 		},
 		{
 			dir:       "internal/sim/kubelet",
@@ -171,8 +171,8 @@ func anyRoom(dir string) room {
 // exclusive lists libraries that only some packages may import, whatever else is allowed; cmd is every package below it.
 func exclusive() map[string][]string {
 	return map[string][]string{
-		goNVML:  {"internal/nvmlsrc", "internal/sim/nvmlface", "internal/capture"},
-		goDCGM:  {"internal/dcgmsrc"},
+		goNVML:  {"internal/nvmlsource", "internal/sim/simnvml", "internal/capture"},
+		goDCGM:  {"internal/dcgmsource"},
 		kingpin: {"cmd"},
 	}
 }

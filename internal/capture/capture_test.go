@@ -11,12 +11,12 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // interview asks everything that the fake answers and returns the answers as text. It is put to the driver, to its
 // recorder and to a replay alike.
-func interview(t *testing.T, lib nvmlsrc.Library) string {
+func interview(t *testing.T, lib nvmlsource.Library) string {
 	t.Helper()
 	var out strings.Builder
 	say := func(what string, values ...any) { fmt.Fprintf(&out, "%s: %+v\n", what, values) }
@@ -46,7 +46,7 @@ func interview(t *testing.T, lib nvmlsrc.Library) string {
 	return out.String()
 }
 
-func askFields(d nvmlsrc.Device, say func(string, ...any)) {
+func askFields(d nvmlsource.Device, say func(string, ...any)) {
 	// Every type of value there is, and one that there is not.
 	values := make([]nvml.FieldValue, 0, 9)
 	for id := range uint32(8) {
@@ -69,7 +69,7 @@ func askFields(d nvmlsrc.Device, say func(string, ...any)) {
 	}
 }
 
-func askMIG(d nvmlsrc.Device, say func(string, ...any)) {
+func askMIG(d nvmlsource.Device, say func(string, ...any)) {
 	for i := range 3 {
 		m, ret := d.GetMigDeviceHandleByIndex(i)
 		say("GetMigDeviceHandleByIndex", ret)
@@ -250,7 +250,7 @@ func TestReplaysEvents(t *testing.T) {
 	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
 		t.Fatalf("register: %d", ret)
 	}
-	xid := nvmlsrc.Event{Device: fake.device, Type: nvml.EventTypeXidCriticalError, Data: 79, GPUInstanceID: 3, ComputeInstanceID: nvmlsrc.NoInstance}
+	xid := nvmlsource.Event{Device: fake.device, Type: nvml.EventTypeXidCriticalError, Data: 79, GPUInstanceID: 3, ComputeInstanceID: nvmlsource.NoInstance}
 	fake.events <- xid
 	if e, ret := set.Wait(1000); ret != nvml.SUCCESS || e.Device != d {
 		t.Fatalf("recorded: %+v, %d", e, ret)

@@ -3,7 +3,7 @@ package capture
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // device is a physical GPU. There is one for each handle, so that handles of the same GPU are equal.
@@ -11,20 +11,20 @@ type device struct {
 	entity
 	name   gpuName
 	lib    *library
-	driver nvmlsrc.Device // nil in a replay
-	record *gpuRecord     // guarded by the timeline's mu
+	driver nvmlsource.Device // nil in a replay
+	record *gpuRecord        // guarded by the timeline's mu
 }
 
 // migDevice is a MIG device handle.
 type migDevice struct {
 	entity
-	driver nvmlsrc.MIGDevice // nil in a replay
+	driver nvmlsource.MIGDevice // nil in a replay
 }
 
 // gpuInstance is a GPU instance handle.
 type gpuInstance struct {
 	entity
-	driver nvmlsrc.GPUInstance // nil in a replay
+	driver nvmlsource.GPUInstance // nil in a replay
 }
 
 // GetFieldValues records the call and each field apart: which fields are read together varies. The times that the driver
@@ -56,7 +56,7 @@ func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizati
 
 // GetMigDeviceHandleByIndex: the calls of the handle stand under its index. After a repartition another device answers
 // there.
-func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
+func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m := migDevice{}
 	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))), func() (ret nvml.Return) {
 		m.driver, ret = d.driver.GetMigDeviceHandleByIndex(index)
@@ -70,8 +70,8 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.R
 }
 
 // GetGpuInstances: the answer is how many there are; the calls of each stand under profile and position.
-func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsrc.GPUInstance, nvml.Return) {
-	var handles []nvmlsrc.GPUInstance
+func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
+	var handles []nvmlsource.GPUInstance
 	call := callOf("nvmlDeviceGetGpuInstances", numbers.name(uint64(profileID)))
 	count, ret := query(d.entity, call, func() (handleCount, nvml.Return) {
 		var ret nvml.Return
@@ -81,7 +81,7 @@ func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsrc.GPUI
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	list := make([]nvmlsrc.GPUInstance, 0, count)
+	list := make([]nvmlsource.GPUInstance, 0, count)
 	for i := range int(count) {
 		g := gpuInstance{entity: entityIn(d.time, d.record.GPUInstances, slotOf(profileID, i))}
 		if i < len(handles) {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // eventQueue is how far a replay has delivered its events. The timeline's mu guards it.
@@ -27,13 +27,13 @@ func (l *library) due() *eventRecord {
 // eventSet is a queue of the driver's, or of a replay.
 type eventSet struct {
 	lib    *library
-	driver nvmlsrc.EventSet // nil in a replay
+	driver nvmlsource.EventSet // nil in a replay
 	// Both of a replay, guarded by the timeline's mu.
 	waiting bool // a call of Wait found nothing and waits
 	freed   bool
 }
 
-func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
+func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 	s := &eventSet{lib: l}
 	ret := queryCode(l.entity, "nvmlEventSetCreate", func() (ret nvml.Return) {
 		s.driver, ret = l.driver.EventSetCreate()
@@ -48,7 +48,7 @@ func (l *library) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
 	return s, ret
 }
 
-func (d *device) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return {
+func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
 	s, ok := set.(*eventSet)
 	if !ok || s.lib != d.lib {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -59,7 +59,7 @@ func (d *device) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return 
 }
 
 // Wait records what comes, a timeout excepted: the next poll is the first that can know of it.
-func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
+func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	if s.lib.time.replays {
 		return s.replay(time.Duration(timeoutMillis) * time.Millisecond)
 	}
@@ -88,7 +88,7 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsrc.Event, nvml.Return) {
 
 // replay delivers what came before the current poll. The first wait after a failure of the queue ends at once: the waiter
 // knows then that the queue works again.
-func (s *eventSet) replay(timeout time.Duration) (nvmlsrc.Event, nvml.Return) {
+func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
 	t, q := s.lib.time, s.lib.events
 	var came *eventRecord
 	arrived := func() bool {
@@ -117,13 +117,13 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsrc.Event, nvml.Return) {
 	t.mu.Unlock()
 	switch {
 	case ended:
-		return nvmlsrc.Event{}, nvml.ERROR_UNINITIALIZED
+		return nvmlsource.Event{}, nvml.ERROR_UNINITIALIZED
 	case came == nil:
-		return nvmlsrc.Event{}, nvml.ERROR_TIMEOUT
+		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
 	case came.Event == nil:
-		return nvmlsrc.Event{}, nvml.Return(came.Error)
+		return nvmlsource.Event{}, nvml.Return(came.Error)
 	}
-	e := nvmlsrc.Event{
+	e := nvmlsource.Event{
 		Type: uint64(came.Event.Type), Data: came.Event.Data,
 		GPUInstanceID: came.Event.GPUInstanceID, ComputeInstanceID: came.Event.ComputeInstanceID,
 	}

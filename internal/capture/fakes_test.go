@@ -7,7 +7,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 const (
@@ -21,15 +21,15 @@ const (
 
 // fakeDriver is one GPU with one MIG device. Its embedded interfaces are nil: what is not overridden is never to be asked.
 type fakeDriver struct {
-	nvmlsrc.Library
+	nvmlsource.Library
 	device *fakeDevice
 	init   nvml.Return
-	events chan nvmlsrc.Event
+	events chan nvmlsource.Event
 	failed chan nvml.Return
 }
 
 type fakeDevice struct {
-	nvmlsrc.Device
+	nvmlsource.Device
 	lib *fakeDriver
 
 	mu      sync.Mutex
@@ -40,7 +40,7 @@ type fakeDevice struct {
 }
 
 func newFake() *fakeDriver {
-	d := &fakeDriver{events: make(chan nvmlsrc.Event, 9), failed: make(chan nvml.Return, 9)}
+	d := &fakeDriver{events: make(chan nvmlsource.Event, 9), failed: make(chan nvml.Return, 9)}
 	d.device = &fakeDevice{lib: d, watts: 100, answers: map[string]nvml.Return{}, asked: make(chan struct{}, 9)}
 	return d
 }
@@ -53,24 +53,24 @@ func (d *fakeDriver) SystemGetDriverVersion() (string, nvml.Return) { return "58
 
 func (d *fakeDriver) DeviceGetCount() (int, nvml.Return) { return 1, nvml.SUCCESS }
 
-func (d *fakeDriver) DeviceGetHandleByIndex(int) (nvmlsrc.Device, nvml.Return) {
+func (d *fakeDriver) DeviceGetHandleByIndex(int) (nvmlsource.Device, nvml.Return) {
 	return d.device, nvml.SUCCESS
 }
 
-func (d *fakeDriver) EventSetCreate() (nvmlsrc.EventSet, nvml.Return) {
+func (d *fakeDriver) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 	return fakeSet{d}, nvml.SUCCESS
 }
 
 type fakeSet struct{ d *fakeDriver }
 
-func (s fakeSet) Wait(millis uint32) (nvmlsrc.Event, nvml.Return) {
+func (s fakeSet) Wait(millis uint32) (nvmlsource.Event, nvml.Return) {
 	select {
 	case e := <-s.d.events:
 		return e, nvml.SUCCESS
 	case ret := <-s.d.failed:
-		return nvmlsrc.Event{}, ret
+		return nvmlsource.Event{}, ret
 	case <-time.After(time.Duration(millis) * time.Millisecond):
-		return nvmlsrc.Event{}, nvml.ERROR_TIMEOUT
+		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
 	}
 }
 
@@ -121,14 +121,14 @@ func (d *fakeDevice) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return d.code("GetFieldValues")
 }
 
-func (d *fakeDevice) RegisterEvents(_ uint64, set nvmlsrc.EventSet) nvml.Return {
+func (d *fakeDevice) RegisterEvents(_ uint64, set nvmlsource.EventSet) nvml.Return {
 	if _, ok := set.(fakeSet); !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 	return nvml.SUCCESS
 }
 
-func (d *fakeDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
+func (d *fakeDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	switch index {
 	case 0:
 		return fakeMIG{uuid: realMIG}, nvml.SUCCESS
@@ -138,15 +138,15 @@ func (d *fakeDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nv
 	return nil, nvml.ERROR_NOT_FOUND
 }
 
-func (d *fakeDevice) GetGpuInstances(profile uint32, _ int) ([]nvmlsrc.GPUInstance, nvml.Return) {
+func (d *fakeDevice) GetGpuInstances(profile uint32, _ int) ([]nvmlsource.GPUInstance, nvml.Return) {
 	if profile != 9 {
 		return nil, nvml.ERROR_NO_PERMISSION
 	}
-	return []nvmlsrc.GPUInstance{fakeInstance{1}, fakeInstance{2}}, nvml.SUCCESS
+	return []nvmlsource.GPUInstance{fakeInstance{1}, fakeInstance{2}}, nvml.SUCCESS
 }
 
 type fakeMIG struct {
-	nvmlsrc.MIGDevice
+	nvmlsource.MIGDevice
 	uuid string
 }
 
@@ -158,12 +158,12 @@ func (m fakeMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 
 type fakeInstance struct{ id uint32 }
 
-func (i fakeInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
-	return nvmlsrc.GPUInstanceInfo{ID: i.id, ProfileID: 9, Placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}}, nvml.SUCCESS
+func (i fakeInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
+	return nvmlsource.GPUInstanceInfo{ID: i.id, ProfileID: 9, Placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}}, nvml.SUCCESS
 }
 
-func (i fakeInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
-	return []nvmlsrc.ComputeInstanceInfo{{ID: 0, ProfileID: 2, Placement: nvml.ComputeInstancePlacement{Size: 3}}}, nvml.SUCCESS
+func (i fakeInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
+	return []nvmlsource.ComputeInstanceInfo{{ID: 0, ProfileID: 2, Placement: nvml.ComputeInstancePlacement{Size: 3}}}, nvml.SUCCESS
 }
 
 func start() time.Time { return time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC) }
@@ -190,7 +190,7 @@ func rewritten(t *testing.T, rec *Recording) *Recording {
 }
 
 // firstGPU is the GPU of a driver, recorded or not.
-func firstGPU(t *testing.T, lib nvmlsrc.Library) nvmlsrc.Device {
+func firstGPU(t *testing.T, lib nvmlsource.Library) nvmlsource.Device {
 	t.Helper()
 	d, ret := lib.DeviceGetHandleByIndex(0)
 	if ret != nvml.SUCCESS {

@@ -3,7 +3,7 @@ package capture
 import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // Only the driver knows what is in a sample. So the samples of a recording are empty, and what is recorded is the metrics
@@ -11,7 +11,7 @@ import (
 
 // gpmSample is a sample, with what it was last taken of. It belongs to one reading at a time.
 type gpmSample struct {
-	driver nvmlsrc.GPMSample // nil in a replay
+	driver nvmlsource.GPMSample // nil in a replay
 	of     entity
 	window string // the GPU instance of it, or the entity as a whole, as it is written; empty before that
 }
@@ -23,7 +23,7 @@ func (s *gpmSample) Free() nvml.Return {
 	return s.driver.Free()
 }
 
-func (l *library) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
+func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	s := &gpmSample{}
 	ret := queryCode(l.entity, "nvmlGpmSampleAlloc", func() (ret nvml.Return) {
 		s.driver, ret = l.driver.GpmSampleAlloc()
@@ -35,7 +35,7 @@ func (l *library) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
 	return s, ret
 }
 
-func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
+func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
 	to, ok2 := after.(*gpmSample)
 	if !ok || !ok2 || from.window == "" || to.window == "" {
@@ -57,7 +57,7 @@ func (l *library) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmls
 }
 
 // sampleOf takes a sample of an entity, or of a GPU instance of it.
-func sampleOf(e entity, call string, instance uint64, into nvmlsrc.GPMSample, take func(nvmlsrc.GPMSample) nvml.Return) nvml.Return {
+func sampleOf(e entity, call string, instance uint64, into nvmlsource.GPMSample, take func(nvmlsource.GPMSample) nvml.Return) nvml.Return {
 	s, ok := into.(*gpmSample)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -69,17 +69,17 @@ func sampleOf(e entity, call string, instance uint64, into nvmlsrc.GPMSample, ta
 	return ret
 }
 
-func (d *device) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
-	return sampleOf(d.entity, "nvmlGpmSampleGet", nvmlsrc.NoInstance, into, func(s nvmlsrc.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
+func (d *device) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
+	return sampleOf(d.entity, "nvmlGpmSampleGet", nvmlsource.NoInstance, into, func(s nvmlsource.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
 }
 
-func (m migDevice) GpmSampleGet(into nvmlsrc.GPMSample) nvml.Return {
-	return sampleOf(m.entity, "nvmlGpmSampleGet", nvmlsrc.NoInstance, into, func(s nvmlsrc.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
+func (m migDevice) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
+	return sampleOf(m.entity, "nvmlGpmSampleGet", nvmlsource.NoInstance, into, func(s nvmlsource.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
 }
 
-func (d *device) GpmMigSampleGet(instance int, into nvmlsrc.GPMSample) nvml.Return {
+func (d *device) GpmMigSampleGet(instance int, into nvmlsource.GPMSample) nvml.Return {
 	call := callOf("nvmlGpmMigSampleGet", numbers.name(uint64(instance)))
-	return sampleOf(d.entity, call, uint64(instance), into, func(s nvmlsrc.GPMSample) nvml.Return {
+	return sampleOf(d.entity, call, uint64(instance), into, func(s nvmlsource.GPMSample) nvml.Return {
 		return d.driver.GpmMigSampleGet(instance, s)
 	})
 }

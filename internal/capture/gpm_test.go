@@ -10,7 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // profiledFake says something else in every window, of each of its entities.
@@ -34,16 +34,16 @@ func (s *fakeSample) Free() nvml.Return {
 	return nvml.SUCCESS
 }
 
-func (d *profiledFake) DeviceGetHandleByIndex(int) (nvmlsrc.Device, nvml.Return) {
+func (d *profiledFake) DeviceGetHandleByIndex(int) (nvmlsource.Device, nvml.Return) {
 	return profiledDevice{d.device, d}, nvml.SUCCESS
 }
 
-func (d *profiledFake) GpmSampleAlloc() (nvmlsrc.GPMSample, nvml.Return) {
+func (d *profiledFake) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	d.allocated++
 	return &fakeSample{lib: d}, nvml.SUCCESS
 }
 
-func (d *profiledFake) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
+func (d *profiledFake) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
 	from, to := before.(*fakeSample), after.(*fakeSample)
 	if from.of == "" || from.of != to.of {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -59,12 +59,12 @@ func (d *profiledFake) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []
 
 func (d profiledDevice) GpmQueryDeviceSupport() (bool, nvml.Return) { return true, nvml.SUCCESS }
 
-func (d profiledDevice) GpmSampleGet(s nvmlsrc.GPMSample) nvml.Return {
+func (d profiledDevice) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
 	s.(*fakeSample).of = "GPU"
 	return nvml.SUCCESS
 }
 
-func (d profiledDevice) GpmMigSampleGet(id int, s nvmlsrc.GPMSample) nvml.Return {
+func (d profiledDevice) GpmMigSampleGet(id int, s nvmlsource.GPMSample) nvml.Return {
 	if id > 2 {
 		return nvml.ERROR_NO_PERMISSION
 	}
@@ -77,7 +77,7 @@ func (d profiledDevice) GetProcessUtilization(uint64) ([]nvml.ProcessUtilization
 }
 
 // profile asks of the fake what a reading asks, as text.
-func profile(t *testing.T, lib nvmlsrc.Library) string {
+func profile(t *testing.T, lib nvmlsource.Library) string {
 	t.Helper()
 	var out strings.Builder
 	d := firstGPU(t, lib)
@@ -89,7 +89,7 @@ func profile(t *testing.T, lib nvmlsrc.Library) string {
 	}
 	fmt.Fprintln(&out, used, ret)
 	for id := range 4 {
-		var samples [2]nvmlsrc.GPMSample
+		var samples [2]nvmlsource.GPMSample
 		for i := range samples {
 			sample, ret := lib.GpmSampleAlloc()
 			if samples[i] = sample; ret != nvml.SUCCESS {
@@ -102,7 +102,7 @@ func profile(t *testing.T, lib nvmlsrc.Library) string {
 			}
 			fmt.Fprintln(&out, id, ret)
 		}
-		metrics := []nvmlsrc.GPMMetric{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 9999}}
+		metrics := []nvmlsource.GPMMetric{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 9999}}
 		fmt.Fprintln(&out, lib.GpmMetricsGet(samples[0], samples[1], metrics))
 		for _, m := range metrics {
 			if m.Return != nvml.SUCCESS {

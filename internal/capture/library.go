@@ -6,7 +6,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // library is the driver seam over a recording: in front of a driver while that is recorded, in its place in a replay. One
@@ -14,7 +14,7 @@ import (
 // generated from the seam.
 type library struct {
 	entity
-	driver nvmlsrc.Library // nil in a replay
+	driver nvmlsource.Library // nil in a replay
 	events *eventQueue
 
 	// Both are guarded by the timeline's mu. Each GPU has one device for each handle that the driver gives, the same every
@@ -24,7 +24,7 @@ type library struct {
 }
 
 // newLibrary returns a library over a recording, which it owns from then on.
-func newLibrary(rec *Recording, driver nvmlsrc.Library) *library {
+func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
 	l := &library{
 		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec, events: &eventQueue{sets: map[*eventSet]bool{}},
@@ -64,7 +64,7 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 }
 
 // DeviceGetHandleByIndex: the answer is the GPU's name in the recording.
-func (l *library) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
 	name, ret := query(l.entity, callOf("nvmlDeviceGetHandleByIndex", numbers.name(uint64(index))), func() (gpuName, nvml.Return) {
 		h, ret := l.driver.DeviceGetHandleByIndex(index)
 		if ret != nvml.SUCCESS {
@@ -83,7 +83,7 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return
 }
 
 // deviceOf returns the recorded device of a driver's handle, a new one for a handle not seen before.
-func (l *library) deviceOf(h nvmlsrc.Device, index int) *device {
+func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	if d := l.find(func(d *device) bool { return d.driver == h }); d != nil {
 		return d
 	}

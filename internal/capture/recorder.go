@@ -4,14 +4,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // Recorder writes down what a driver answers.
 type Recorder struct{ lib *library }
 
 // NewRecorder puts a recorder in front of a driver. The first poll is at a time.
-func NewRecorder(driver nvmlsrc.Library, start time.Time) *Recorder {
+func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
 		Start: start.Round(0).UTC(), Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
 	}}
@@ -19,7 +19,7 @@ func NewRecorder(driver nvmlsrc.Library, start time.Time) *Recorder {
 }
 
 // Library is the driver as it is recorded. Only calls that are made through it are.
-func (r *Recorder) Library() nvmlsrc.Library { return r.lib }
+func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 
 // Next begins another poll, and runs move, which returns its time, between the two: what happens in it belongs to the next
 // poll. It must not be called during one.

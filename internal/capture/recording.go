@@ -1,5 +1,5 @@
 // Package capture writes down what a node's driver answers, call by call, as a file that a person can read and send; and
-// answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsrc: what is above it
+// answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsource: what is above it
 // cannot tell a replay from the node.
 package capture
 

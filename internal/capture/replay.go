@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // Replay answers as a recorded driver did: during the first poll with what it answered in the first that was recorded, and
@@ -22,7 +22,7 @@ func NewReplay(rec *Recording, stepped bool) *Replay {
 }
 
 // Library is the recorded driver.
-func (r *Replay) Library() nvmlsrc.Library { return r.lib }
+func (r *Replay) Library() nvmlsource.Library { return r.lib }
 
 // Now is the time of the current poll on a stepped clock.
 func (r *Replay) Now() time.Time {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // generatedLibraryCalls are the calls of a Library that seamgen has written the methods of.
@@ -99,8 +99,8 @@ func generatedMIGDeviceCalls() []callType {
 // generatedGPUInstanceCalls are the calls of a GPUInstance that seamgen has written the methods of.
 func generatedGPUInstanceCalls() []callType {
 	return []callType{
-		{"nvmlGpuInstanceGetInfo", nil, reflect.TypeFor[nvmlsrc.GPUInstanceInfo]()},
-		{"nvmlGpuInstanceGetComputeInstances", nil, reflect.TypeFor[[]nvmlsrc.ComputeInstanceInfo]()},
+		{"nvmlGpuInstanceGetInfo", nil, reflect.TypeFor[nvmlsource.GPUInstanceInfo]()},
+		{"nvmlGpuInstanceGetComputeInstances", nil, reflect.TypeFor[[]nvmlsource.ComputeInstanceInfo]()},
 	}
 }
 
@@ -994,10 +994,10 @@ func (m migDevice) GetAttributes() (v0 nvml.DeviceAttributes, ret nvml.Return) {
 	return query(m.entity, "nvmlDeviceGetAttributes", func() (nvml.DeviceAttributes, nvml.Return) { return m.driver.GetAttributes() })
 }
 
-func (g gpuInstance) GetInfo() (v0 nvmlsrc.GPUInstanceInfo, ret nvml.Return) {
-	return query(g.entity, "nvmlGpuInstanceGetInfo", func() (nvmlsrc.GPUInstanceInfo, nvml.Return) { return g.driver.GetInfo() })
+func (g gpuInstance) GetInfo() (v0 nvmlsource.GPUInstanceInfo, ret nvml.Return) {
+	return query(g.entity, "nvmlGpuInstanceGetInfo", func() (nvmlsource.GPUInstanceInfo, nvml.Return) { return g.driver.GetInfo() })
 }
 
-func (g gpuInstance) GetComputeInstances() (v0 []nvmlsrc.ComputeInstanceInfo, ret nvml.Return) {
-	return query(g.entity, "nvmlGpuInstanceGetComputeInstances", func() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) { return g.driver.GetComputeInstances() })
+func (g gpuInstance) GetComputeInstances() (v0 []nvmlsource.ComputeInstanceInfo, ret nvml.Return) {
+	return query(g.entity, "nvmlGpuInstanceGetComputeInstances", func() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) { return g.driver.GetComputeInstances() })
 }

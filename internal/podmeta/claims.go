@@ -85,7 +85,7 @@ func newClaims(api *api, logger log.Logger) *claims {
 	}
 }
 
-// AdminAccess implements podres.Metadata. A claim that has no allocation with the device is asked for again, and the error
+// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is asked for again, and the error
 // wraps gpu.ErrNotFound.
 func (p *Poller) AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 	return p.claims.adminAccess(d, since, time.Now())

@@ -77,7 +77,7 @@ func notify(c chan struct{}) {
 	}
 }
 
-// PodMetadata implements podres.Metadata. A later since than before asks for the pod anew: what was known under the name is
+// PodMetadata implements podresources.Metadata. A later since than before asks for the pod anew: what was known under the name is
 // withheld until an answer has it, and if that is from a cache and has the pod that was told before, until a consistent list
 // has it too.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
@@ -123,7 +123,7 @@ func (q *question) succeeded(e entry, uid string) bool {
 	return uid != "" && uid == q.former && e.UID != "" && e.UID != uid && !e.told.Before(q.since)
 }
 
-// PodByUID implements podres.Metadata.
+// PodByUID implements podresources.Metadata.
 func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -135,7 +135,7 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	return name.namespace, name.name, ok
 }
 
-// PodGone implements podres.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag behind; and none
+// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag behind; and none
 // does before a pod that is known to be on this node has been in an answer, since every pod is missing under a wrong node name.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id, now := podID{podName: podName{namespace, pod}, uid: uid}, time.Now()

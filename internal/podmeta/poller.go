@@ -56,7 +56,7 @@ type Options struct {
 }
 
 // Poller reads the metadata of a node's pods now and then, and when it is asked for a pod that it does not know. Its methods
-// are safe for concurrent use. It implements podres.Metadata, over the clock of time.Now.
+// are safe for concurrent use. It implements podresources.Metadata, over the clock of time.Now.
 type Poller struct {
 	api     *api
 	node    string

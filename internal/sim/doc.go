@@ -2,7 +2,7 @@
 // faults, all pure functions of a scenario, its seed and a clock. Together with the same operations at the same times
 // it gives the same answers, byte for byte.
 //
-// It speaks its own types and those of the domain; the faces (nvmlface, kubelet) put it behind the interfaces that real
+// It speaks its own types and those of the domain; the faces (simnvml, kubelet) put it behind the interfaces that real
 // clients use. Errors are the sentinel errors of the domain (gpu.Err*) and ErrClosed.
 //
 // The state moves in steps of at most one second, cut also where something happens (a pod comes, an instance is made).

@@ -17,12 +17,12 @@ import (
 
 	"github.com/go-kit/log"
 
-	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/dcgmface"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
 // builtVariable tells a child process where the built library is.
@@ -169,8 +169,8 @@ func TestSymbols(t *testing.T) {
 type pictures struct {
 	t                  *testing.T
 	node               *sim.Node
-	inventory          *nvmlsrc.Source
-	inProcess, library *dcgmsrc.Source
+	inventory          *nvmlsource.Source
+	inProcess, library *dcgmsource.Source
 	generation         uint64
 	last               map[gpu.UUID]string
 }
@@ -229,13 +229,13 @@ func node(t *testing.T) *sim.Node {
 	return n
 }
 
-func newPictures(t *testing.T, engine dcgmsrc.Engine) *pictures {
+func newPictures(t *testing.T, engine dcgmsource.Engine) *pictures {
 	n := node(t)
-	options := dcgmsrc.Options{Now: n.Now, Logger: log.NewNopLogger()}
+	options := dcgmsource.Options{Now: n.Now, Logger: log.NewNopLogger()}
 	p := &pictures{
 		t: t, node: n, last: map[gpu.UUID]string{},
-		inventory: nvmlsrc.New(nvmlface.New(n), nvmlsrc.Options{Now: n.Now, Logger: log.NewNopLogger()}),
-		inProcess: dcgmsrc.New(dcgmface.New(n), options), library: dcgmsrc.New(engine, options),
+		inventory: nvmlsource.New(simnvml.New(n), nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger()}),
+		inProcess: dcgmsource.New(simdcgm.New(n), options), library: dcgmsource.New(engine, options),
 	}
 	t.Cleanup(func() {
 		if err := p.library.Close(t.Context()); err != nil && t.Context().Err() == nil {
@@ -263,7 +263,7 @@ func TestTheSameThroughTheLibrary(t *testing.T) {
 			if !inChild(t, environment(t, path)...) {
 				return
 			}
-			p := newPictures(t, dcgmsrc.Open(dcgmsrc.ModeEmbedded, ""))
+			p := newPictures(t, dcgmsource.Open(dcgmsource.ModeEmbedded, ""))
 			compared := 0
 			for round := range 14 {
 				if round == 7 {
@@ -347,10 +347,10 @@ faults:
 	if !inChild(t, append(environment(t, scenario), "MIG_SIM_DCGM_ADDRESS=127.0.0.1:5555")...) {
 		return
 	}
-	if _, err := dcgmsrc.Open(dcgmsrc.ModeRemote, "127.0.0.1:5556").Connect(); !errors.Is(err, gpu.ErrUnavailable) {
+	if _, err := dcgmsource.Open(dcgmsource.ModeRemote, "127.0.0.1:5556").Connect(); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("an address without a listener: %v", err)
 	}
-	p := newPictures(t, dcgmsrc.Open(dcgmsrc.ModeRemote, "127.0.0.1:5555"))
+	p := newPictures(t, dcgmsource.Open(dcgmsource.ModeRemote, "127.0.0.1:5555"))
 	failures := 0
 	for range 90 {
 		own, other, ownErr, otherErr := p.look()

@@ -10,7 +10,7 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/cmd/dcgm-sim/damaged"
-	"github.com/mig-exporter/mig-exporter/internal/dcgmsrc"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -31,10 +31,10 @@ func (p *pictures) lookFor(seconds int) error {
 }
 
 // picturesOf has a source of a mode in the place of the one through the library; lines is its log.
-func picturesOf(t *testing.T, opts dcgmsrc.Options) (p *pictures, lines *strings.Builder) {
+func picturesOf(t *testing.T, opts dcgmsource.Options) (p *pictures, lines *strings.Builder) {
 	p, lines = newPictures(t, nil), &strings.Builder{}
 	opts.Now, opts.Logger = p.node.Now, log.NewLogfmtLogger(lines)
-	p.library = dcgmsrc.New(dcgmsrc.Open(opts.Mode, opts.Address), opts)
+	p.library = dcgmsource.New(dcgmsource.Open(opts.Mode, opts.Address), opts)
 	return p, lines
 }
 
@@ -45,10 +45,10 @@ func TestSourceWithoutRoot(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
-	p, _ := picturesOf(t, dcgmsrc.Options{Mode: dcgmsrc.ModeEmbedded, User: func() int { return 65534 }})
+	p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeEmbedded, User: func() int { return 65534 }})
 	err := p.lookFor(10)
 	before := threads(t)
-	if err = errors.Join(err, p.lookFor(15*60)); !errors.Is(err, dcgmsrc.ErrRequiresRoot) || !errors.Is(err, gpu.ErrUnavailable) {
+	if err = errors.Join(err, p.lookFor(15*60)); !errors.Is(err, dcgmsource.ErrRequiresRoot) || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	for _, text := range []string{"run this program as root", "--dcgm.mode=remote", "3 starts have failed"} {
@@ -65,9 +65,9 @@ func TestSourceOfAnotherVersion(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
-	p, _ := picturesOf(t, dcgmsrc.Options{Mode: dcgmsrc.ModeRemote, Address: "localhost:5555"})
+	p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "localhost:5555"})
 	err := p.lookFor(60)
-	if !errors.Is(err, dcgmsrc.ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {
+	if !errors.Is(err, dcgmsource.ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"the host engine at localhost:5555 is DCGM 4.2.3", "libdcgm.so.4 here is DCGM 4.5.3", "made for DCGM 4.5", "install one version"} {
@@ -87,9 +87,9 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 	}{
 		{"incomplete", "lacks dcgmGetGpuInstanceHierarchy, dcgmUpdateAllFields", func(library, to string) error {
 			return damaged.WithoutSymbols(library, to, "dcgmGetGpuInstanceHierarchy", "dcgmUpdateAllFields")
-		}, dcgmsrc.ErrLibrary},
-		{"truncated", "file too short", damaged.Truncated, dcgmsrc.ErrLibrary},
-		{"absent", "libdcgm.so.4 not found", func(string, string) error { return nil }, dcgmsrc.ErrNoLibrary},
+		}, dcgmsource.ErrLibrary},
+		{"truncated", "file too short", damaged.Truncated, dcgmsource.ErrLibrary},
+		{"absent", "libdcgm.so.4 not found", func(string, string) error { return nil }, dcgmsource.ErrNoLibrary},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path, dir := scenario(t, aMIGNode), t.TempDir()
@@ -101,7 +101,7 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 			if !inChild(t, append(environment(t, path), "LD_LIBRARY_PATH="+dir)...) {
 				return
 			}
-			p, _ := picturesOf(t, dcgmsrc.Options{Mode: dcgmsrc.ModeEmbedded})
+			p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeEmbedded})
 			err := p.lookFor(60)
 			if !errors.Is(err, tt.err) || !errors.Is(err, gpu.ErrUnavailable) {
 				t.Errorf("%v", err)
@@ -113,13 +113,13 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 
 // TestSourceAfterAChangeOfTheMIGMode: another client changes the mode. A remote engine follows, an embedded one is started again.
 func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
-	for _, mode := range []dcgmsrc.Mode{dcgmsrc.ModeEmbedded, dcgmsrc.ModeRemote} {
+	for _, mode := range []dcgmsource.Mode{dcgmsource.ModeEmbedded, dcgmsource.ModeRemote} {
 		t.Run(string(mode), func(t *testing.T) {
 			path := scenario(t, "gpus: [{model: H100-80GB}]\n")
 			if !inChild(t, environment(t, path)...) {
 				return
 			}
-			p, lines := picturesOf(t, dcgmsrc.Options{Mode: mode, Address: "localhost:5555"})
+			p, lines := picturesOf(t, dcgmsource.Options{Mode: mode, Address: "localhost:5555"})
 			if err := p.lookFor(5); err != nil {
 				t.Fatal(err)
 			}
@@ -136,7 +136,7 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 					t.Errorf("%+v, %v\n%s", profiling, err, lines)
 				}
 			}
-			if restarted := strings.Contains(lines.String(), "it is started again"); restarted != (mode == dcgmsrc.ModeEmbedded) {
+			if restarted := strings.Contains(lines.String(), "it is started again"); restarted != (mode == dcgmsource.ModeEmbedded) {
 				t.Errorf("started again: %v\n%s", restarted, lines)
 			}
 		})
@@ -149,7 +149,7 @@ func TestSourceWithoutProfilingModule(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
-	p, lines := picturesOf(t, dcgmsrc.Options{Mode: dcgmsrc.ModeRemote, Address: "localhost:5555"})
+	p, lines := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "localhost:5555"})
 	if err := p.lookFor(59); err != nil {
 		t.Fatal(err)
 	}

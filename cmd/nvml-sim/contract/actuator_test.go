@@ -13,9 +13,9 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
 // What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is repartitioned, GPU 1 hangs and
@@ -39,16 +39,16 @@ func TestActuatorThroughTheLibrary(t *testing.T) {
 		return
 	}
 	node := joinState(t, os.Getenv("MIG_SIM_SCENARIO"), os.Getenv("MIG_SIM_STATE"))
-	checkActuator(t, node, nvmlsrc.Open(built("libnvidia-ml.so.1")))
+	checkActuator(t, node, nvmlsource.Open(built("libnvidia-ml.so.1")))
 }
 
 func TestActuatorInProcess(t *testing.T) {
 	node := joinState(t, scenarioFile(t, recutNode), filepath.Join(t.TempDir(), "state"))
-	checkActuator(t, node, nvmlface.New(node))
+	checkActuator(t, node, simnvml.New(node))
 }
 
-func checkActuator(t *testing.T, node *sim.Node, lib nvmlsrc.Library) {
-	source := nvmlsrc.New(lib, nvmlsrc.Options{Now: node.Now, Logger: log.NewNopLogger()})
+func checkActuator(t *testing.T, node *sim.Node, lib nvmlsource.Library) {
+	source := nvmlsource.New(lib, nvmlsource.Options{Now: node.Now, Logger: log.NewNopLogger()})
 	c := &control{source: source, Actuator: source.Actuator()}
 	t.Run("recut", c.recut)
 	t.Run("mode", c.mode)
@@ -61,8 +61,8 @@ func checkActuator(t *testing.T, node *sim.Node, lib nvmlsrc.Library) {
 
 // control is the Actuator of a Source over the library.
 type control struct {
-	*nvmlsrc.Actuator
-	source *nvmlsrc.Source
+	*nvmlsource.Actuator
+	source *nvmlsource.Source
 }
 
 func (c *control) layout(t *testing.T, index int) mig.NodeGPU {

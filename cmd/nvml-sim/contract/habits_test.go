@@ -12,7 +12,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -287,8 +287,8 @@ processes: [{device: "0/3g.40gb@4", workload: w, for: 10s}]`
 func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 	g := openGPM(t)
 	d := g.devices[0]
-	sample := func() nvmlsrc.GPMSample {
-		return g.sample(func(s nvmlsrc.GPMSample) nvml.Return { return d.GpmMigSampleGet(2, s) })
+	sample := func() nvmlsource.GPMSample {
+		return g.sample(func(s nvmlsource.GPMSample) nvml.Return { return d.GpmMigSampleGet(2, s) })
 	}
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
@@ -310,35 +310,35 @@ func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 		}
 	}
 	whole := g.sample(d.GpmSampleGet)
-	metrics := []nvmlsrc.GPMMetric{{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}}
+	metrics := []nvmlsource.GPMMetric{{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}}
 	want(t, "samples of a GPU instance and of its GPU", g.lib.GpmMetricsGet(after, whole, metrics), nvml.ERROR_INVALID_ARGUMENT)
 }
 
 // gpm takes samples by the binding of the exporter.
 type gpm struct {
 	t       *testing.T
-	lib     nvmlsrc.Library
-	devices []nvmlsrc.Device
+	lib     nvmlsource.Library
+	devices []nvmlsource.Device
 }
 
 func openGPM(t *testing.T) *gpm {
 	t.Helper()
-	g := &gpm{t: t, lib: nvmlsrc.Open(built("libnvidia-ml.so.1"))}
+	g := &gpm{t: t, lib: nvmlsource.Open(built("libnvidia-ml.so.1"))}
 	want(t, "nvmlInit", g.lib.Init(), nvml.SUCCESS)
-	g.devices = append(g.devices, ok[nvmlsrc.Device](t)(g.lib.DeviceGetHandleByIndex(0)))
+	g.devices = append(g.devices, ok[nvmlsource.Device](t)(g.lib.DeviceGetHandleByIndex(0)))
 	return g
 }
 
-func (g *gpm) sample(take func(nvmlsrc.GPMSample) nvml.Return) nvmlsrc.GPMSample {
+func (g *gpm) sample(take func(nvmlsource.GPMSample) nvml.Return) nvmlsource.GPMSample {
 	g.t.Helper()
-	s := ok[nvmlsrc.GPMSample](g.t)(g.lib.GpmSampleAlloc())
+	s := ok[nvmlsource.GPMSample](g.t)(g.lib.GpmSampleAlloc())
 	want(g.t, "sample", take(s), nvml.SUCCESS)
 	return s
 }
 
-func (g *gpm) metric(before, after nvmlsrc.GPMSample, id nvml.GpmMetricId) float64 {
+func (g *gpm) metric(before, after nvmlsource.GPMSample, id nvml.GpmMetricId) float64 {
 	g.t.Helper()
-	metrics := []nvmlsrc.GPMMetric{{ID: uint32(id)}}
+	metrics := []nvmlsource.GPMMetric{{ID: uint32(id)}}
 	want(g.t, "nvmlGpmMetricsGet", g.lib.GpmMetricsGet(before, after, metrics), nvml.SUCCESS)
 	want(g.t, "metric", metrics[0].Return, nvml.SUCCESS)
 	return metrics[0].Value

@@ -11,12 +11,12 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// What nvmlsrc reads through go-nvml and the C library is what it reads from the node in its own process: the two faces
+// What nvmlsource reads through go-nvml and the C library is what it reads from the node in its own process: the two faces
 // are held to each other, for everything that is read, on every shipped scenario whose GPUs answer at all times.
 func TestSourceReadsTheSame(t *testing.T) {
 	paths, err := filepath.Glob(scenarios + "*.yaml")
@@ -53,7 +53,7 @@ processes: [{device: "0/3g.20gb@0/1", workload: work}, {gpu: 1, workload: work}]
 // face is one way to the node.
 type face struct {
 	about  string
-	source *nvmlsrc.Source
+	source *nvmlsource.Source
 }
 
 // compareFaces runs in the process that the library is for.
@@ -68,12 +68,12 @@ func compareFaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer node.Close()
-	options := nvmlsrc.Options{
+	options := nvmlsource.Options{
 		Now: node.Now, SlowEvery: 15 * time.Second, GPM: true, Media: func() bool { return true }, Logger: log.NewNopLogger(),
 	}
 	faces := []face{
-		{"in process", nvmlsrc.New(nvmlface.New(node), options)},
-		{"C library", nvmlsrc.New(nvmlsrc.Open(built("libnvidia-ml.so.1")), options)},
+		{"in process", nvmlsource.New(simnvml.New(node), options)},
+		{"C library", nvmlsource.New(nvmlsource.Open(built("libnvidia-ml.so.1")), options)},
 	}
 	for _, step := range []time.Duration{0, 1500 * time.Millisecond, 40 * time.Second, 20 * time.Second} {
 		if err := node.Advance(step); err != nil { // the library sees it in the state file

@@ -5,7 +5,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // changeChecks are those of what changes the partition of a GPU. They change only simulated ones, and leave them as they
@@ -33,8 +33,8 @@ func changeChecks() []checkOf {
 }
 
 // eachInstance runs a check on every GPU instance that may be listed.
-func eachInstance(check func(*subject, nvmlsrc.MutableInstance, nvml.GpuInstanceProfileInfo_v3)) func(*subject) {
-	return each(func(s *subject, d nvmlsrc.Device) {
+func eachInstance(check func(*subject, nvmlsource.MutableInstance, nvml.GpuInstanceProfileInfo_v3)) func(*subject) {
+	return each(func(s *subject, d nvmlsource.Device) {
 		if !migOn(d) {
 			return
 		}
@@ -44,7 +44,7 @@ func eachInstance(check func(*subject, nvmlsrc.MutableInstance, nvml.GpuInstance
 				continue
 			}
 			for _, h := range list {
-				if i, ok := h.(nvmlsrc.MutableInstance); ok {
+				if i, ok := h.(nvmlsource.MutableInstance); ok {
 					check(s, i, p)
 				}
 			}
@@ -53,9 +53,9 @@ func eachInstance(check func(*subject, nvmlsrc.MutableInstance, nvml.GpuInstance
 }
 
 // eachMutable runs a check on every GPU that may be changed.
-func eachMutable(check func(*subject, nvmlsrc.MutableDevice)) func(*subject) {
-	return each(func(s *subject, d nvmlsrc.Device) {
-		if m, ok := d.(nvmlsrc.MutableDevice); ok && s.mutable {
+func eachMutable(check func(*subject, nvmlsource.MutableDevice)) func(*subject) {
+	return each(func(s *subject, d nvmlsource.Device) {
+		if m, ok := d.(nvmlsource.MutableDevice); ok && s.mutable {
 			check(s, m)
 		}
 	})
@@ -67,7 +67,7 @@ type computeProfile struct {
 	places []nvml.ComputeInstancePlacement
 }
 
-func (s *subject) computeProfiles(i nvmlsrc.MutableInstance) []computeProfile {
+func (s *subject) computeProfiles(i nvmlsource.MutableInstance) []computeProfile {
 	var list []computeProfile
 	for enum := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := i.GetComputeInstanceProfileInfo(enum)
@@ -83,7 +83,7 @@ func (s *subject) computeProfiles(i nvmlsrc.MutableInstance) []computeProfile {
 }
 
 // checkComputeProfiles: one of them takes the GPU instance whole.
-func checkComputeProfiles(s *subject, i nvmlsrc.MutableInstance, of nvml.GpuInstanceProfileInfo_v3) {
+func checkComputeProfiles(s *subject, i nvmlsource.MutableInstance, of nvml.GpuInstanceProfileInfo_v3) {
 	whole := false
 	for _, p := range s.computeProfiles(i) {
 		whole = whole || p.SliceCount == of.SliceCount && p.MultiprocessorCount == of.MultiprocessorCount
@@ -100,7 +100,7 @@ func checkComputeProfiles(s *subject, i nvmlsrc.MutableInstance, of nvml.GpuInst
 }
 
 // checkComputesOfProfiles: the compute instances of all profiles are those of the GPU instance.
-func checkComputesOfProfiles(s *subject, i nvmlsrc.MutableInstance, _ nvml.GpuInstanceProfileInfo_v3) {
+func checkComputesOfProfiles(s *subject, i nvmlsource.MutableInstance, _ nvml.GpuInstanceProfileInfo_v3) {
 	list, ret := i.GetComputeInstances()
 	if !s.has("GPUInstance.GetComputeInstances", ret) {
 		return
@@ -124,7 +124,7 @@ func checkComputesOfProfiles(s *subject, i nvmlsrc.MutableInstance, _ nvml.GpuIn
 }
 
 // create makes the first GPU instance for which there is room; nil where there is none, or it is not allowed.
-func (s *subject) create(d nvmlsrc.MutableDevice) (nvmlsrc.MutableInstance, nvml.GpuInstanceProfileInfo_v3) {
+func (s *subject) create(d nvmlsource.MutableDevice) (nvmlsource.MutableInstance, nvml.GpuInstanceProfileInfo_v3) {
 	for _, p := range s.profilesOf(d) {
 		places, ret := d.GetGpuInstancePossiblePlacements(p.Id)
 		if !s.has("Device.GetGpuInstancePossiblePlacements", ret) {
@@ -144,7 +144,7 @@ func (s *subject) create(d nvmlsrc.MutableDevice) (nvmlsrc.MutableInstance, nvml
 }
 
 // destroy takes a GPU instance away, and looks whether it is gone.
-func (s *subject) destroy(d nvmlsrc.Device, i nvmlsrc.MutableInstance) {
+func (s *subject) destroy(d nvmlsource.Device, i nvmlsource.MutableInstance) {
 	info, _ := i.GetInfo()
 	if !s.must("MutableInstance.Destroy", i.Destroy()) {
 		return
@@ -158,7 +158,7 @@ func (s *subject) destroy(d nvmlsrc.Device, i nvmlsrc.MutableInstance) {
 }
 
 // checkCreateInstance: an instance stands where it was asked for, or nowhere.
-func checkCreateInstance(s *subject, d nvmlsrc.MutableDevice) {
+func checkCreateInstance(s *subject, d nvmlsource.MutableDevice) {
 	before := s.tree(d)
 	i, p := s.create(d)
 	if i == nil {
@@ -177,7 +177,7 @@ func checkCreateInstance(s *subject, d nvmlsrc.MutableDevice) {
 }
 
 // checkCreateCompute: as with GPU instances; one with a compute instance is in use.
-func checkCreateCompute(s *subject, d nvmlsrc.MutableDevice) {
+func checkCreateCompute(s *subject, d nvmlsource.MutableDevice) {
 	i, _ := s.create(d)
 	if i == nil {
 		return
@@ -202,7 +202,7 @@ func checkCreateCompute(s *subject, d nvmlsrc.MutableDevice) {
 	}
 }
 
-func (s *subject) computesOf(d nvmlsrc.Device) int {
+func (s *subject) computesOf(d nvmlsource.Device) int {
 	count := 0
 	for _, i := range s.tree(d) {
 		count += len(i.list)
@@ -211,7 +211,7 @@ func (s *subject) computesOf(d nvmlsrc.Device) int {
 }
 
 // checkSetMode: a mode is in force, or pending with a reason.
-func checkSetMode(s *subject, d nvmlsrc.MutableDevice) {
+func checkSetMode(s *subject, d nvmlsource.MutableDevice) {
 	before, _, ret := d.GetMigMode()
 	if !s.has("Device.GetMigMode", ret) {
 		return

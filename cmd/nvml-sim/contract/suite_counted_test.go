@@ -5,21 +5,21 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // countedChecks are those of what a GPU counts, and of fields.
 func countedChecks() []checkOf {
 	return []checkOf{
-		{name: "Device.GetTotalEnergyConsumption", check: growing("Device.GetTotalEnergyConsumption", nvmlsrc.Device.GetTotalEnergyConsumption)},
-		{name: "Device.GetPcieReplayCounter", check: growing("Device.GetPcieReplayCounter", func(d nvmlsrc.Device) (uint64, nvml.Return) {
+		{name: "Device.GetTotalEnergyConsumption", check: growing("Device.GetTotalEnergyConsumption", nvmlsource.Device.GetTotalEnergyConsumption)},
+		{name: "Device.GetPcieReplayCounter", check: growing("Device.GetPcieReplayCounter", func(d nvmlsource.Device) (uint64, nvml.Return) {
 			n, ret := d.GetPcieReplayCounter()
 			return uint64(n), ret
 		})},
 		{name: "Device.GetMemoryErrorCounter", check: func(s *subject) {
 			for _, severity := range []nvml.MemoryErrorType{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.MEMORY_ERROR_TYPE_UNCORRECTED} {
 				for _, lifetime := range []nvml.EccCounterType{nvml.VOLATILE_ECC, nvml.AGGREGATE_ECC} {
-					growing("Device.GetMemoryErrorCounter", func(d nvmlsrc.Device) (uint64, nvml.Return) {
+					growing("Device.GetMemoryErrorCounter", func(d nvmlsource.Device) (uint64, nvml.Return) {
 						return d.GetMemoryErrorCounter(severity, lifetime, nvml.MEMORY_LOCATION_DEVICE_MEMORY)
 					})(s)
 				}
@@ -27,12 +27,12 @@ func countedChecks() []checkOf {
 		}},
 		{name: "Device.GetTotalEccErrors", check: func(s *subject) {
 			for _, severity := range []nvml.MemoryErrorType{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.MEMORY_ERROR_TYPE_UNCORRECTED} {
-				growing("Device.GetTotalEccErrors", func(d nvmlsrc.Device) (uint64, nvml.Return) {
+				growing("Device.GetTotalEccErrors", func(d nvmlsource.Device) (uint64, nvml.Return) {
 					return d.GetTotalEccErrors(severity, nvml.AGGREGATE_ECC)
 				})(s)
 			}
 		}},
-		{name: "Device.GetRemappedRows", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetRemappedRows", check: each(func(s *subject, d nvmlsource.Device) {
 			correctable, uncorrectable, _, _, ret := d.GetRemappedRows()
 			if s.has("Device.GetRemappedRows", ret) {
 				s.want(correctable >= 0 && uncorrectable >= 0 && correctable+uncorrectable < 100_000, "%d and %d rows", correctable, uncorrectable)
@@ -44,9 +44,9 @@ func countedChecks() []checkOf {
 }
 
 // growing checks a counter of every GPU: it does not go back.
-func growing(function string, call func(nvmlsrc.Device) (uint64, nvml.Return)) func(*subject) {
+func growing(function string, call func(nvmlsource.Device) (uint64, nvml.Return)) func(*subject) {
 	return func(s *subject) {
-		before := map[nvmlsrc.Device]uint64{}
+		before := map[nvmlsource.Device]uint64{}
 		for _, d := range s.devices() {
 			if n, ret := call(d); s.has(function, ret) {
 				before[d] = n
@@ -62,7 +62,7 @@ func growing(function string, call func(nvmlsrc.Device) (uint64, nvml.Return)) f
 
 // checkEnergy: where a second passes between the readings, energy grows by no more than the limit allows twice over, and by
 // no less than a hundredth of the power. On hardware only as long passes as the calls take, which bounds it above alone.
-func checkEnergy(s *subject, d nvmlsrc.Device) {
+func checkEnergy(s *subject, d nvmlsource.Device) {
 	limit, ret := d.GetEnforcedPowerLimit()
 	first, firstRet := d.GetTotalEnergyConsumption()
 	if ret != nvml.SUCCESS || firstRet != nvml.SUCCESS {
@@ -82,7 +82,7 @@ func checkEnergy(s *subject, d nvmlsrc.Device) {
 }
 
 // checkFields: a field is answered by itself, in its place, whatever becomes of the others.
-func checkFields(s *subject, d nvmlsrc.Device) {
+func checkFields(s *subject, d nvmlsource.Device) {
 	const unknown = 60_000
 	values := []nvml.FieldValue{
 		{FieldId: nvml.FI_DEV_MEMORY_TEMP}, {FieldId: unknown}, {FieldId: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION}, {FieldId: nvml.FI_DEV_PCIE_COUNT_TX_BYTES},

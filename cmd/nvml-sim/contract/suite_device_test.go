@@ -8,31 +8,31 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // deviceChecks are those of what a GPU is.
 func deviceChecks() []checkOf {
 	return []checkOf{
 		{name: "Device.GetUUID", check: checkUUIDs},
-		{name: "Device.GetName", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetName", check: each(func(s *subject, d nvmlsource.Device) {
 			name, ret := d.GetName()
 			if s.must("Device.GetName", ret) {
 				s.want(printable(name) && !strings.Contains(name, " MIG "), "name %q", name)
 			}
 		})},
 		{name: "Device.GetArchitecture", methods: []string{"Device.GetCudaComputeCapability"}, check: each(checkArchitecture)},
-		{name: "Device.GetNumGpuCores", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetNumGpuCores", check: each(func(s *subject, d nvmlsource.Device) {
 			if cores, ret := d.GetNumGpuCores(); s.has("Device.GetNumGpuCores", ret) {
 				s.want(cores > 0 && cores%64 == 0 && cores < 100_000, "%d cores", cores)
 			}
 		})},
-		{name: "Device.GetSerial", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetSerial", check: each(func(s *subject, d nvmlsource.Device) {
 			if serial, ret := d.GetSerial(); s.has("Device.GetSerial", ret) {
 				s.want(printable(serial), "serial %q", serial)
 			}
 		})},
-		{name: "Device.GetVbiosVersion", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetVbiosVersion", check: each(func(s *subject, d nvmlsource.Device) {
 			if version, ret := d.GetVbiosVersion(); s.has("Device.GetVbiosVersion", ret) {
 				s.want(regexp.MustCompile(`^[0-9A-F]{2}(\.[0-9A-F]{2}){4}$`).MatchString(version), "VBIOS %q", version)
 			}
@@ -46,51 +46,51 @@ func deviceChecks() []checkOf {
 func readingChecks() []checkOf {
 	return []checkOf{
 		{name: "Device.GetMemoryInfo", check: each(checkMemory)},
-		{name: "Device.GetUtilizationRates", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetUtilizationRates", check: each(func(s *subject, d nvmlsource.Device) {
 			if u, ret := d.GetUtilizationRates(); s.has("Device.GetUtilizationRates", ret) {
 				s.want(u.Gpu <= 100 && u.Memory <= 100, "utilization %+v", u)
 				s.want(!migOn(d), "utilization of a GPU with MIG") // nvml.h
 			}
 		})},
-		{name: "Device.GetPowerUsage", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetPowerUsage", check: each(func(s *subject, d nvmlsource.Device) {
 			if mW, ret := d.GetPowerUsage(); s.has("Device.GetPowerUsage", ret) {
 				s.want(mW >= 3_000 && mW <= 3_000_000, "%d mW", mW)
 			}
 		})},
-		{name: "Device.GetEnforcedPowerLimit", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetEnforcedPowerLimit", check: each(func(s *subject, d nvmlsource.Device) {
 			if mW, ret := d.GetEnforcedPowerLimit(); s.has("Device.GetEnforcedPowerLimit", ret) {
 				s.want(mW >= 20_000 && mW <= 3_000_000, "%d mW", mW)
 			}
 		})},
-		{name: "Device.GetTemperature", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetTemperature", check: each(func(s *subject, d nvmlsource.Device) {
 			if celsius, ret := d.GetTemperature(); s.has("Device.GetTemperature", ret) {
 				s.want(celsius > 0 && celsius < 125, "%d C", celsius)
 			}
 		})},
 		{name: "Device.GetTemperatureThreshold", check: each(checkThresholds)},
 		{name: "Device.GetClockInfo", check: each(checkClocks)},
-		{name: "Device.GetCurrentClocksEventReasons", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetCurrentClocksEventReasons", check: each(func(s *subject, d nvmlsource.Device) {
 			if reasons, ret := d.GetCurrentClocksEventReasons(); s.has("Device.GetCurrentClocksEventReasons", ret) {
 				s.want(reasons < 1<<16, "reasons %x", reasons)
 			}
 		})},
-		{name: "Device.GetPerformanceState", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetPerformanceState", check: each(func(s *subject, d nvmlsource.Device) {
 			if state, ret := d.GetPerformanceState(); s.has("Device.GetPerformanceState", ret) {
 				s.want(state >= nvml.PSTATE_0 && state <= nvml.PSTATE_15 || state == nvml.PSTATE_UNKNOWN, "performance state %d", state)
 			}
 		})},
 		{name: "Device.GetNumFans", methods: []string{"Device.GetFanSpeed"}, check: each(checkFans)},
-		{name: "Device.GetCurrPcieLinkWidth", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetCurrPcieLinkWidth", check: each(func(s *subject, d nvmlsource.Device) {
 			if width, ret := d.GetCurrPcieLinkWidth(); s.has("Device.GetCurrPcieLinkWidth", ret) {
 				s.want(width > 0 && width <= 32, "%d lanes", width)
 			}
 		})},
-		{name: "Device.GetCurrPcieLinkGeneration", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetCurrPcieLinkGeneration", check: each(func(s *subject, d nvmlsource.Device) {
 			if generation, ret := d.GetCurrPcieLinkGeneration(); s.has("Device.GetCurrPcieLinkGeneration", ret) {
 				s.want(generation > 0 && generation < 8, "generation %d", generation)
 			}
 		})},
-		{name: "Device.GetComputeMode", check: each(func(s *subject, d nvmlsrc.Device) {
+		{name: "Device.GetComputeMode", check: each(func(s *subject, d nvmlsource.Device) {
 			if mode, ret := d.GetComputeMode(); s.has("Device.GetComputeMode", ret) {
 				s.want(mode >= 0 && mode < nvml.COMPUTEMODE_COUNT, "compute mode %d", mode)
 			}
@@ -104,7 +104,7 @@ func readingChecks() []checkOf {
 }
 
 // checkFans: a speed may be above 100 % (nvml.h). A fan that there is not has none.
-func checkFans(s *subject, d nvmlsrc.Device) {
+func checkFans(s *subject, d nvmlsource.Device) {
 	count, ret := d.GetNumFans()
 	if !s.has("Device.GetNumFans", ret) {
 		count = 0
@@ -124,7 +124,7 @@ func printable(text string) bool {
 }
 
 // migOn reports whether a GPU's MIG mode is on.
-func migOn(d nvmlsrc.Device) bool {
+func migOn(d nvmlsource.Device) bool {
 	now, _, ret := d.GetMigMode()
 	return ret == nvml.SUCCESS && now == nvml.DEVICE_MIG_ENABLE
 }
@@ -145,7 +145,7 @@ func checkUUIDs(s *subject) {
 	}
 }
 
-func checkArchitecture(s *subject, d nvmlsrc.Device) {
+func checkArchitecture(s *subject, d nvmlsource.Device) {
 	major, minor, ret := d.GetCudaComputeCapability()
 	if !s.has("Device.GetCudaComputeCapability", ret) {
 		return
@@ -193,7 +193,7 @@ func checkPCI(s *subject) {
 }
 
 // checkMemory: only the aggregate of a GPU with MIG needs rights (nvml.h).
-func checkMemory(s *subject, d nvmlsrc.Device) {
+func checkMemory(s *subject, d nvmlsource.Device) {
 	m, ret := d.GetMemoryInfo()
 	if s.has("Device.GetMemoryInfo", ret) {
 		s.want(m.Total >= 1<<30 && m.Total < 1<<40 && fits(m), "memory %+v", m)
@@ -207,7 +207,7 @@ func fits(m nvml.Memory_v2) bool {
 	return m.Used <= m.Total && m.Free <= m.Total && m.Reserved <= m.Total && m.Used+m.Free+m.Reserved <= m.Total
 }
 
-func checkClocks(s *subject, d nvmlsrc.Device) {
+func checkClocks(s *subject, d nvmlsource.Device) {
 	for _, domain := range []nvml.ClockType{nvml.CLOCK_GRAPHICS, nvml.CLOCK_SM, nvml.CLOCK_MEM, nvml.CLOCK_VIDEO} {
 		if mhz, ret := d.GetClockInfo(domain); s.has("Device.GetClockInfo", ret) {
 			s.want(mhz <= 20_000, "clock %d at %d MHz", domain, mhz)
@@ -218,7 +218,7 @@ func checkClocks(s *subject, d nvmlsrc.Device) {
 }
 
 // checkThresholds: the hardware slows a GPU down before it turns it off.
-func checkThresholds(s *subject, d nvmlsrc.Device) {
+func checkThresholds(s *subject, d nvmlsource.Device) {
 	celsius := map[nvml.TemperatureThresholds]uint32{}
 	for kind := nvml.TEMPERATURE_THRESHOLD_SHUTDOWN; kind <= nvml.TEMPERATURE_THRESHOLD_GPU_MAX; kind++ {
 		if c, ret := d.GetTemperatureThreshold(kind); s.has("Device.GetTemperatureThreshold", ret) {
@@ -233,7 +233,7 @@ func checkThresholds(s *subject, d nvmlsrc.Device) {
 	s.refused("a threshold that there is not", ret)
 }
 
-func checkProcesses(s *subject, d nvmlsrc.Device) {
+func checkProcesses(s *subject, d nvmlsource.Device) {
 	existing := s.tree(d)
 	for function, call := range map[string]func() ([]nvml.ProcessInfo, nvml.Return){
 		"Device.GetComputeRunningProcesses":    d.GetComputeRunningProcesses,
@@ -249,8 +249,8 @@ func checkProcesses(s *subject, d nvmlsrc.Device) {
 		for _, p := range list {
 			gi, known := existing[p.GpuInstanceId]
 			switch {
-			case p.GpuInstanceId == nvmlsrc.NoInstance:
-				s.want(p.ComputeInstanceId == nvmlsrc.NoInstance, "process %+v of a compute instance without GPU instance", p)
+			case p.GpuInstanceId == nvmlsource.NoInstance:
+				s.want(p.ComputeInstanceId == nvmlsource.NoInstance, "process %+v of a compute instance without GPU instance", p)
 			case !migOn(d):
 				s.errorf("process %+v in an instance, with MIG off", p)
 			case existing != nil:
@@ -261,7 +261,7 @@ func checkProcesses(s *subject, d nvmlsrc.Device) {
 }
 
 // processes holds what every list of processes is.
-func (s *subject) processes(d nvmlsrc.Device, list []nvml.ProcessInfo) {
+func (s *subject) processes(d nvmlsource.Device, list []nvml.ProcessInfo) {
 	const unavailable = ^uint64(0) // NVML_VALUE_NOT_AVAILABLE
 	memory, ret := d.GetMemoryInfo()
 	type key struct{ pid, gi, ci uint32 }

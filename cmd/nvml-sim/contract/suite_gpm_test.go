@@ -8,7 +8,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // profilingChecks are those of GPM, and of what processes use.
@@ -32,13 +32,13 @@ func profilingChecks() []checkOf {
 }
 
 // supports reports whether a GPU has GPM.
-func (s *subject) supports(d nvmlsrc.Device) bool {
+func (s *subject) supports(d nvmlsource.Device) bool {
 	supported, ret := d.GpmQueryDeviceSupport()
 	return s.has("Device.GpmQueryDeviceSupport", ret) && supported
 }
 
 // checkGPMSupport: nothing before Hopper has it (nvml.h).
-func checkGPMSupport(s *subject, d nvmlsrc.Device) {
+func checkGPMSupport(s *subject, d nvmlsource.Device) {
 	major, _, ret := d.GetCudaComputeCapability()
 	s.want(!s.supports(d) || ret != nvml.SUCCESS || major >= 9, "GPM with compute capability %d", major)
 }
@@ -46,8 +46,8 @@ func checkGPMSupport(s *subject, d nvmlsrc.Device) {
 // profiled is an entity with the function that samples it.
 type profiled struct {
 	function string
-	take     func(nvmlsrc.GPMSample) nvml.Return
-	samples  []nvmlsrc.GPMSample
+	take     func(nvmlsource.GPMSample) nvml.Return
+	samples  []nvmlsource.GPMSample
 }
 
 // profiles are the GPUs that have GPM, their GPU instances and compute instances.
@@ -61,7 +61,7 @@ func (s *subject) profiles() []*profiled {
 		for _, m := range s.migDevices(d) {
 			list = append(list, &profiled{function: "MIGDevice.GpmSampleGet", take: m.GpmSampleGet})
 			if id, ret := m.GetGpuInstanceId(); s.must("MIGDevice.GetGpuInstanceId", ret) {
-				list = append(list, &profiled{function: "Device.GpmMigSampleGet", take: func(sample nvmlsrc.GPMSample) nvml.Return {
+				list = append(list, &profiled{function: "Device.GpmMigSampleGet", take: func(sample nvmlsource.GPMSample) nvml.Return {
 					return d.GpmMigSampleGet(id, sample)
 				}})
 			}
@@ -76,7 +76,7 @@ func checkWindows(s *subject) {
 	if len(all) == 0 {
 		return
 	}
-	var made []nvmlsrc.GPMSample
+	var made []nvmlsource.GPMSample
 	defer func() {
 		for _, sample := range made {
 			s.must("GPMSample.Free", sample.Free())
@@ -103,8 +103,8 @@ func checkWindows(s *subject) {
 	}
 }
 
-func (s *subject) checkMetrics(before, after nvmlsrc.GPMSample) {
-	metrics := []nvmlsrc.GPMMetric{
+func (s *subject) checkMetrics(before, after nvmlsource.GPMSample) {
+	metrics := []nvmlsource.GPMMetric{
 		{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}, {ID: uint32(nvml.GPM_METRIC_SM_OCCUPANCY)}, {ID: uint32(nvml.GPM_METRIC_NVDEC_0_UTIL)},
 		{ID: uint32(nvml.GPM_METRIC_NVENC_0_UTIL)}, {ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)},
 	}
@@ -120,7 +120,7 @@ func (s *subject) checkMetrics(before, after nvmlsrc.GPMSample) {
 }
 
 // checkProcessUse: where nothing did anything the driver says NOT_FOUND, or lists nothing.
-func checkProcessUse(s *subject, d nvmlsrc.Device) {
+func checkProcessUse(s *subject, d nvmlsource.Device) {
 	samples, ret := d.GetProcessUtilization(0)
 	if ret == nvml.ERROR_NOT_FOUND {
 		return
@@ -134,7 +134,7 @@ func checkProcessUse(s *subject, d nvmlsrc.Device) {
 }
 
 // checkMedia: the driver tells nothing of media engines while MIG is on (nvml.h).
-func checkMedia(s *subject, d nvmlsrc.Device) {
+func checkMedia(s *subject, d nvmlsource.Device) {
 	for function, read := range map[string]func() (uint32, nvml.Return){
 		"Device.GetEncoderUtilization": d.GetEncoderUtilization,
 		"Device.GetDecoderUtilization": d.GetDecoderUtilization,
@@ -150,16 +150,16 @@ func checkMedia(s *subject, d nvmlsrc.Device) {
 
 // lyingProfiler says of every GPU that it has GPM, and of every sample that it was taken; its metrics are below nothing.
 type lyingProfiler struct {
-	nvmlsrc.Library
+	nvmlsource.Library
 	lie string
 }
 
-func (l lyingProfiler) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+func (l lyingProfiler) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
 	d, ret := l.Library.DeviceGetHandleByIndex(index)
 	return lyingProfiled{d, l.lie}, ret
 }
 
-func (l lyingProfiler) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []nvmlsrc.GPMMetric) nvml.Return {
+func (l lyingProfiler) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
 	ret := l.Library.GpmMetricsGet(before, after, metrics)
 	if l.lie == "metrics" {
 		metrics[0].Value = -1
@@ -168,7 +168,7 @@ func (l lyingProfiler) GpmMetricsGet(before, after nvmlsrc.GPMSample, metrics []
 }
 
 type lyingProfiled struct {
-	nvmlsrc.Device
+	nvmlsource.Device
 	lie string
 }
 
@@ -176,7 +176,7 @@ func (l lyingProfiled) GpmQueryDeviceSupport() (bool, nvml.Return) {
 	return lying(l.lie == "support", true, l.Device.GpmQueryDeviceSupport)
 }
 
-func (l lyingProfiled) GpmMigSampleGet(id int, sample nvmlsrc.GPMSample) nvml.Return {
+func (l lyingProfiled) GpmMigSampleGet(id int, sample nvmlsource.GPMSample) nvml.Return {
 	if l.lie == "no instance" {
 		return nvml.ERROR_NOT_FOUND
 	}

@@ -8,25 +8,25 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // The checks can fail: a driver that lies in one thing breaks the check that is there for it.
 
 // liar is a GPU that lies in one thing.
 type liar struct {
-	nvmlsrc.Device
+	nvmlsource.Device
 	lie   string
 	calls *uint64 // what counts backwards
 }
 
 type lyingLibrary struct {
-	nvmlsrc.Library
+	nvmlsource.Library
 	lie   string
 	calls uint64
 }
 
-func (l *lyingLibrary) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+func (l *lyingLibrary) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
 	if count, _ := l.DeviceGetCount(); l.lie == "no last GPU" && index >= count {
 		index = 0
 	}
@@ -132,7 +132,7 @@ func (l liar) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return list, ret
 }
 
-func (l liar) RegisterEvents(types uint64, set nvmlsrc.EventSet) nvml.Return {
+func (l liar) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
 	if ret := l.Device.RegisterEvents(types, set); l.lie != "events" {
 		return ret
 	}
@@ -159,7 +159,7 @@ func (l liar) GetGpuInstancePossiblePlacements(id uint32) ([]nvml.GpuInstancePla
 	return places, ret
 }
 
-func (l liar) GetGpuInstances(id uint32, capacity int) ([]nvmlsrc.GPUInstance, nvml.Return) {
+func (l liar) GetGpuInstances(id uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
 	list, ret := l.Device.GetGpuInstances(id, capacity)
 	if l.lie == "no GPU instances" {
 		list = nil
@@ -170,7 +170,7 @@ func (l liar) GetGpuInstances(id uint32, capacity int) ([]nvmlsrc.GPUInstance, n
 	return list, ret
 }
 
-func (l liar) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
+func (l liar) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m, ret := l.Device.GetMigDeviceHandleByIndex(index)
 	if ret == nvml.SUCCESS {
 		m = lyingMIG{m, l}
@@ -179,11 +179,11 @@ func (l liar) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Retu
 }
 
 type lyingInstance struct {
-	nvmlsrc.GPUInstance
+	nvmlsource.GPUInstance
 	lie string
 }
 
-func (l lyingInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
+func (l lyingInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	info, ret := l.GPUInstance.GetInfo()
 	if l.lie == "overlap" {
 		info.Placement.Start = 0
@@ -191,7 +191,7 @@ func (l lyingInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
 	return info, ret
 }
 
-func (l lyingInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
+func (l lyingInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	list, ret := l.GPUInstance.GetComputeInstances()
 	if l.lie == "compute placement" && len(list) > 0 {
 		list[0].Placement.Start = 9
@@ -200,7 +200,7 @@ func (l lyingInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvm
 }
 
 type lyingMIG struct {
-	nvmlsrc.MIGDevice
+	nvmlsource.MIGDevice
 	of liar
 }
 
@@ -266,7 +266,7 @@ func TestContractFindsAChangingSource(t *testing.T) {
 	for lie, check := range map[string]string{"UUID": "source: every GPU once", "energy goes back": "source: counters and units"} {
 		s := simulated(t, scenarios+"dgx-a100-mixed.yaml", filepath.Join(t.TempDir(), "state"))
 		open := s.open
-		s.open = func() nvmlsrc.Library { return &lyingLibrary{Library: open(), lie: lie} }
+		s.open = func() nvmlsource.Library { return &lyingLibrary{Library: open(), lie: lie} }
 		s.hold(slices.DeleteFunc(contractTable(), func(c checkOf) bool { return c.name != check }))
 		if len(s.broken) == 0 {
 			t.Errorf("%s: %s does not find it out", lie, check)

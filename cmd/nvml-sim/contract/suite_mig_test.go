@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // migChecks are those of MIG: mode, profiles, instances, MIG devices.
@@ -23,7 +23,7 @@ func migChecks() []checkOf {
 			methods: []string{"MIGDevice.GetUUID", "MIGDevice.GetGpuInstanceId", "MIGDevice.GetComputeInstanceId"},
 			check:   each(checkMIGHandles),
 		},
-		{name: "MIGDevice.GetName", seen: inCapture, check: eachMIG(func(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
+		{name: "MIGDevice.GetName", seen: inCapture, check: eachMIG(func(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 			name, ret := m.GetName()
 			if s.must("MIGDevice.GetName", ret) {
 				whole, _ := d.GetName()
@@ -37,7 +37,7 @@ func migChecks() []checkOf {
 }
 
 // checkMode: no MIG devices without MIG; the most that there can be is 0 then (nvml.h).
-func checkMode(s *subject, d nvmlsrc.Device) {
+func checkMode(s *subject, d nvmlsource.Device) {
 	now, pending, ret := d.GetMigMode()
 	most, mostRet := d.GetMaxMigDeviceCount()
 	if s.has("Device.GetMaxMigDeviceCount", mostRet) {
@@ -59,7 +59,7 @@ func checkMode(s *subject, d nvmlsrc.Device) {
 }
 
 // profilesOf are those that a GPU offers, by enum.
-func (s *subject) profilesOf(d nvmlsrc.Device) []nvml.GpuInstanceProfileInfo_v3 {
+func (s *subject) profilesOf(d nvmlsource.Device) []nvml.GpuInstanceProfileInfo_v3 {
 	var list []nvml.GpuInstanceProfileInfo_v3
 	for enum := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		info, ret := d.GetGpuInstanceProfileInfo(enum)
@@ -73,7 +73,7 @@ func (s *subject) profilesOf(d nvmlsrc.Device) []nvml.GpuInstanceProfileInfo_v3 
 }
 
 // checkProfiles. InstanceCount is not held to the placements: drivers are known to tell it wrong (A30).
-func checkProfiles(s *subject, d nvmlsrc.Device) {
+func checkProfiles(s *subject, d nvmlsource.Device) {
 	memory, memoryRet := d.GetMemoryInfo()
 	seen := map[uint32]bool{}
 	for _, p := range s.profilesOf(d) {
@@ -95,7 +95,7 @@ func checkProfiles(s *subject, d nvmlsrc.Device) {
 // maxAxis bounds the placement axis: the longest known has 12 units.
 const maxAxis = 16
 
-func checkPlacements(s *subject, d nvmlsrc.Device) {
+func checkPlacements(s *subject, d nvmlsource.Device) {
 	for _, p := range s.profilesOf(d) {
 		places, ret := d.GetGpuInstancePossiblePlacements(p.Id)
 		if !s.has("Device.GetGpuInstancePossiblePlacements", ret) {
@@ -111,14 +111,14 @@ func checkPlacements(s *subject, d nvmlsrc.Device) {
 
 // instance is a GPU instance as the lists tell it.
 type instance struct {
-	info     nvmlsrc.GPUInstanceInfo
+	info     nvmlsource.GPUInstanceInfo
 	profile  nvml.GpuInstanceProfileInfo_v3
-	list     []nvmlsrc.ComputeInstanceInfo
+	list     []nvmlsource.ComputeInstanceInfo
 	computes map[uint32]bool
 }
 
 // tree lists the GPU instances of a GPU by id; nil where that is not allowed or MIG is off.
-func (s *subject) tree(d nvmlsrc.Device) map[uint32]instance {
+func (s *subject) tree(d nvmlsource.Device) map[uint32]instance {
 	if !migOn(d) {
 		return nil
 	}
@@ -149,7 +149,7 @@ func (s *subject) tree(d nvmlsrc.Device) map[uint32]instance {
 	return tree
 }
 
-func checkInstances(s *subject, d nvmlsrc.Device) {
+func checkInstances(s *subject, d nvmlsource.Device) {
 	tree := s.tree(d)
 	var taken []gpu.Placement
 	counts := map[uint32]int{}
@@ -172,7 +172,7 @@ func checkInstances(s *subject, d nvmlsrc.Device) {
 }
 
 // checkComputesOf: compute instances lie apart within the compute slices of theirs. Size 0 is a placement unknown.
-func checkComputesOf(s *subject, d nvmlsrc.Device) {
+func checkComputesOf(s *subject, d nvmlsource.Device) {
 	for id, i := range s.tree(d) {
 		var taken []gpu.Placement
 		for _, c := range i.list {
@@ -185,8 +185,8 @@ func checkComputesOf(s *subject, d nvmlsrc.Device) {
 }
 
 // eachMIG runs a check on every MIG device.
-func eachMIG(check func(*subject, nvmlsrc.Device, nvmlsrc.MIGDevice)) func(*subject) {
-	return each(func(s *subject, d nvmlsrc.Device) {
+func eachMIG(check func(*subject, nvmlsource.Device, nvmlsource.MIGDevice)) func(*subject) {
+	return each(func(s *subject, d nvmlsource.Device) {
 		for _, m := range s.migDevices(d) {
 			check(s, d, m)
 		}
@@ -194,8 +194,8 @@ func eachMIG(check func(*subject, nvmlsrc.Device, nvmlsrc.MIGDevice)) func(*subj
 }
 
 // migDevices are those of a GPU. The indexes are sparse (nvml.h).
-func (s *subject) migDevices(d nvmlsrc.Device) []nvmlsrc.MIGDevice {
-	var list []nvmlsrc.MIGDevice
+func (s *subject) migDevices(d nvmlsource.Device) []nvmlsource.MIGDevice {
+	var list []nvmlsource.MIGDevice
 	most, _ := d.GetMaxMigDeviceCount()
 	for k := range most {
 		m, ret := d.GetMigDeviceHandleByIndex(k)
@@ -207,7 +207,7 @@ func (s *subject) migDevices(d nvmlsrc.Device) []nvmlsrc.MIGDevice {
 }
 
 // checkMIGHandles: a MIG device for every compute instance, each once, known by every form of its UUID.
-func checkMIGHandles(s *subject, d nvmlsrc.Device) {
+func checkMIGHandles(s *subject, d nvmlsource.Device) {
 	tree, uuids, ids := s.tree(d), map[string]bool{}, map[[2]int]bool{}
 	for _, m := range s.migDevices(d) {
 		uuid, ret := m.GetUUID()
@@ -239,7 +239,7 @@ func checkMIGHandles(s *subject, d nvmlsrc.Device) {
 }
 
 // checkAttributes: slices, SMs and memory are those of the profile of the GPU instance.
-func checkAttributes(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
+func checkAttributes(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 	a, ret := m.GetAttributes()
 	if !s.has("MIGDevice.GetAttributes", ret) {
 		return
@@ -262,7 +262,7 @@ func checkAttributes(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
 func near(a, b uint64) bool { return a <= b+b/20 && b <= a+a/20 }
 
 // checkMIGMemory: the memory is its GPU instance's, whose compute instances share it. Seeing it needs no rights.
-func checkMIGMemory(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
+func checkMIGMemory(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 	memory, ret := m.GetMemoryInfo()
 	if !s.must("MIGDevice.GetMemoryInfo", ret) {
 		return
@@ -281,7 +281,7 @@ func checkMIGMemory(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
 }
 
 // checkMIGProcesses: its own, and no others.
-func checkMIGProcesses(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
+func checkMIGProcesses(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 	list, ret := m.GetComputeRunningProcesses()
 	if !s.has("MIGDevice.GetComputeRunningProcesses", ret) {
 		return
@@ -290,7 +290,7 @@ func checkMIGProcesses(s *subject, d nvmlsrc.Device, m nvmlsrc.MIGDevice) {
 	gi, _ := m.GetGpuInstanceId()
 	ci, _ := m.GetComputeInstanceId()
 	for _, p := range list {
-		s.want(p.GpuInstanceId == nvmlsrc.NoInstance || int(p.GpuInstanceId) == gi, "process %+v of GPU instance %d", p, gi)
-		s.want(p.ComputeInstanceId == nvmlsrc.NoInstance || int(p.ComputeInstanceId) == ci, "process %+v of compute instance %d", p, ci)
+		s.want(p.GpuInstanceId == nvmlsource.NoInstance || int(p.GpuInstanceId) == gi, "process %+v of GPU instance %d", p, gi)
+		s.want(p.ComputeInstanceId == nvmlsource.NoInstance || int(p.ComputeInstanceId) == ci, "process %+v of compute instance %d", p, ci)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// sourceChecks are those of what the poll loop reads: nvmlsrc.Source on the same driver.
+// sourceChecks are those of what the poll loop reads: nvmlsource.Source on the same driver.
 func sourceChecks() []checkOf {
 	return []checkOf{
 		{name: "source: every GPU once", check: checkDiscovery},
@@ -25,12 +25,12 @@ func sourceChecks() []checkOf {
 	}
 }
 
-func (s *subject) source() *nvmlsrc.Source {
-	return nvmlsrc.New(s.open(), nvmlsrc.Options{Now: s.now, SlowEvery: time.Nanosecond, Logger: log.NewNopLogger()})
+func (s *subject) source() *nvmlsource.Source {
+	return nvmlsource.New(s.open(), nvmlsource.Options{Now: s.now, SlowEvery: time.Nanosecond, Logger: log.NewNopLogger()})
 }
 
 // closing ends a source, within a minute: a driver that does not let go is a failure, not a hang.
-func (s *subject) closing(source *nvmlsrc.Source) {
+func (s *subject) closing(source *nvmlsource.Source) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := source.Close(ctx); err != nil {

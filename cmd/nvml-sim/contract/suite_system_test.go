@@ -6,7 +6,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // systemChecks are those of the library as a whole and of its events.
@@ -187,7 +187,7 @@ func (s *subject) refused(about string, ret nvml.Return) {
 }
 
 // each runs a check on every GPU.
-func each(check func(*subject, nvmlsrc.Device)) func(*subject) {
+func each(check func(*subject, nvmlsource.Device)) func(*subject) {
 	return func(s *subject) {
 		for _, d := range s.devices() {
 			check(s, d)

@@ -14,9 +14,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
 // The contract: one table of checks, held against the simulated node in this process, against the C library by go-nvml,
@@ -47,10 +47,10 @@ func known(from string, checks []checkOf) []checkOf {
 
 // subject is a driver that the checks are held against.
 type subject struct {
-	lib  nvmlsrc.Library
-	open func() nvmlsrc.Library // the same driver again
-	raw  nvml.Interface         // go-nvml, for functions that the seam does not have; nil in process
-	pass func()                 // lets a second pass, where that is ours to say
+	lib  nvmlsource.Library
+	open func() nvmlsource.Library // the same driver again
+	raw  nvml.Interface            // go-nvml, for functions that the seam does not have; nil in process
+	pass func()                    // lets a second pass, where that is ours to say
 	// mutable says that its partitions may be changed: it is simulated.
 	mutable bool
 	now     func() time.Time
@@ -96,10 +96,10 @@ func (s *subject) want(fine bool, format string, args ...any) {
 }
 
 // devices are the GPUs that give a handle.
-func (s *subject) devices() []nvmlsrc.Device {
+func (s *subject) devices() []nvmlsource.Device {
 	count, ret := s.lib.DeviceGetCount()
 	s.must("Library.DeviceGetCount", ret)
-	var list []nvmlsrc.Device
+	var list []nvmlsource.Device
 	for i := range count {
 		if d, ret := s.lib.DeviceGetHandleByIndex(i); s.must("Library.DeviceGetHandleByIndex", ret) {
 			list = append(list, d)
@@ -150,7 +150,7 @@ func simulated(t *testing.T, path, state string) *subject {
 			t.Error(err)
 		}
 	})
-	open := func() nvmlsrc.Library { return nvmlface.New(node) }
+	open := func() nvmlsource.Library { return simnvml.New(node) }
 	return &subject{lib: open(), open: open, now: node.Now, mutable: true, pass: func() {
 		if err := node.Advance(time.Second); err != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func TestContractOfTheCLibrary(t *testing.T) {
 // through makes go-nvml the way to a driver.
 func (s *subject) through(t *testing.T, library string) {
 	t.Helper()
-	s.open = func() nvmlsrc.Library { return nvmlsrc.Open(library) }
+	s.open = func() nvmlsource.Library { return nvmlsource.Open(library) }
 	s.lib = s.open()
 	s.raw = nvml.New(nvml.WithLibraryPath(library))
 	if ret := s.raw.Init(); ret != nvml.SUCCESS {
@@ -218,7 +218,7 @@ const hardwareVariable = "NVML_CONTRACT_HARDWARE"
 // for events is the process's own.
 func TestContractOfTheHardware(t *testing.T) {
 	const library = "libnvidia-ml.so.1"
-	probe := nvmlsrc.Open(library)
+	probe := nvmlsource.Open(library)
 	ret := probe.Init()
 	count := 0
 	if ret == nvml.SUCCESS {
@@ -251,9 +251,9 @@ func sorted(set map[string]bool) []string {
 func seamFunctions() []string {
 	var list []string
 	for _, seam := range []reflect.Type{
-		reflect.TypeFor[nvmlsrc.Library](), reflect.TypeFor[nvmlsrc.EventSet](), reflect.TypeFor[nvmlsrc.Device](),
-		reflect.TypeFor[nvmlsrc.MIGDevice](), reflect.TypeFor[nvmlsrc.GPUInstance](), reflect.TypeFor[nvmlsrc.GPMSample](),
-		reflect.TypeFor[nvmlsrc.MutableDevice](), reflect.TypeFor[nvmlsrc.MutableInstance](), reflect.TypeFor[nvmlsrc.ComputeInstance](),
+		reflect.TypeFor[nvmlsource.Library](), reflect.TypeFor[nvmlsource.EventSet](), reflect.TypeFor[nvmlsource.Device](),
+		reflect.TypeFor[nvmlsource.MIGDevice](), reflect.TypeFor[nvmlsource.GPUInstance](), reflect.TypeFor[nvmlsource.GPMSample](),
+		reflect.TypeFor[nvmlsource.MutableDevice](), reflect.TypeFor[nvmlsource.MutableInstance](), reflect.TypeFor[nvmlsource.ComputeInstance](),
 	} {
 		for i := range seam.NumMethod() {
 			read, name := strings.Replace(seam.Name(), "Mutable", "", 1), seam.Method(i).Name
@@ -289,7 +289,7 @@ func TestContractHasEveryFunction(t *testing.T) {
 }
 
 // uuidOf names a GPU in messages.
-func uuidOf(d nvmlsrc.Entity) gpu.UUID {
+func uuidOf(d nvmlsource.Entity) gpu.UUID {
 	uuid, _ := d.GetUUID()
 	return gpu.UUID(uuid)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
@@ -140,7 +140,7 @@ func play(role string) (err error) {
 	}
 	kill := &killer{at: at}
 	logger := log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
-	source := nvmlsrc.New(nvmlsrc.Open(filepath.Join(dir, "libnvidia-ml.so.1")), nvmlsrc.Options{Now: time.Now, Logger: logger})
+	source := nvmlsource.New(nvmlsource.Open(filepath.Join(dir, "libnvidia-ml.so.1")), nvmlsource.Options{Now: time.Now, Logger: logger})
 	poller := poll.New(source, poll.Options{
 		Hostname: "crash", Grace: callTimeout, Timeout: callTimeout, StaleAfter: callTimeout, Now: time.Now, Logger: logger,
 	})

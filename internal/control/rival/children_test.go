@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // The roles of a child process.
@@ -88,7 +88,7 @@ func playOurs(in *json.Decoder, out *json.Encoder) error {
 		}
 		return <-verdicts
 	}}
-	s, err := startSession(nvmlsrc.Open(libraryFile), h, stateFolder, "boot-1")
+	s, err := startSession(nvmlsource.Open(libraryFile), h, stateFolder, "boot-1")
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
@@ -74,14 +74,14 @@ func accept(ctx context.Context, e *control.Engine, by control.Actor, id string)
 
 // toldActuator tells which trees the engine was told. It leaves everything else to the Actuator.
 type toldActuator struct {
-	*nvmlsrc.Actuator
+	*nvmlsource.Actuator
 	hook *hook
 }
 
-func (i hookedInstance) GetComputeInstancesOf(profile uint32, capacity int) ([]nvmlsrc.ComputeInstance, nvml.Return) {
+func (i hookedInstance) GetComputeInstancesOf(profile uint32, capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
 	p := i.at(listCIs)
 	p.Slices = map[uint32]int{0: 1, 1: 2, 2: 3, 3: 4, 4: 7}[profile]
-	list, ret := read(i.device.hook, p, func() ([]nvmlsrc.ComputeInstance, nvml.Return) {
+	list, ret := read(i.device.hook, p, func() ([]nvmlsource.ComputeInstance, nvml.Return) {
 		return i.MutableInstance.GetComputeInstancesOf(profile, capacity)
 	})
 	for k := range list {

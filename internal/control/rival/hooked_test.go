@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // point is a moment of our process at which the turn can be handed over: right before a driver call that reads instances, and
@@ -74,20 +74,20 @@ type hook struct{ at func(point) verdict }
 
 // hooked is a driver whose calls pass a hook.
 type hooked struct {
-	nvmlsrc.Library
+	nvmlsource.Library
 	hook *hook
 }
 
-func (l hooked) DeviceGetHandleByIndex(index int) (nvmlsrc.Device, nvml.Return) {
+func (l hooked) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
 	d, ret := l.Library.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	return hookedDevice{d.(nvmlsrc.MutableDevice), l.hook, index}, ret
+	return hookedDevice{d.(nvmlsource.MutableDevice), l.hook, index}, ret
 }
 
 type hookedDevice struct {
-	nvmlsrc.MutableDevice
+	nvmlsource.MutableDevice
 	hook  *hook
 	index int
 }
@@ -123,23 +123,23 @@ func change[T any](h *hook, p point, call func() (T, nvml.Return), created func(
 	return value, ret
 }
 
-func (d hookedDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsrc.GPUInstance, nvml.Return) {
-	list, ret := read(d.hook, point{Kind: listGIs, GPU: d.index, Profile: profile}, func() ([]nvmlsrc.GPUInstance, nvml.Return) {
+func (d hookedDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
+	list, ret := read(d.hook, point{Kind: listGIs, GPU: d.index, Profile: profile}, func() ([]nvmlsource.GPUInstance, nvml.Return) {
 		return d.MutableDevice.GetGpuInstances(profile, capacity)
 	})
 	for i := range list {
-		list[i] = d.instance(list[i].(nvmlsrc.MutableInstance))
+		list[i] = d.instance(list[i].(nvmlsource.MutableInstance))
 	}
 	return list, ret
 }
 
-func (d hookedDevice) instance(i nvmlsrc.MutableInstance) hookedInstance {
+func (d hookedDevice) instance(i nvmlsource.MutableInstance) hookedInstance {
 	info, _ := i.GetInfo() // an id of 0 for one that is gone already
 	return hookedInstance{i, d, info.ID}
 }
 
-func (d hookedDevice) GetMigDeviceHandleByIndex(index int) (nvmlsrc.MIGDevice, nvml.Return) {
-	return read(d.hook, point{Kind: "mig-device", GPU: d.index}, func() (nvmlsrc.MIGDevice, nvml.Return) {
+func (d hookedDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
+	return read(d.hook, point{Kind: "mig-device", GPU: d.index}, func() (nvmlsource.MIGDevice, nvml.Return) {
 		return d.MutableDevice.GetMigDeviceHandleByIndex(index)
 	})
 }
@@ -148,21 +148,21 @@ func (d hookedDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Ret
 	return read(d.hook, point{Kind: "processes", GPU: d.index}, d.MutableDevice.GetComputeRunningProcesses)
 }
 
-func (d hookedDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsrc.MutableInstance, nvml.Return) {
+func (d hookedDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	made, ret := change(d.hook, point{
 		Kind: createGI, GPU: d.index, Profile: id, Start: int(at.Start), Size: int(at.Size),
-	}, func() (nvmlsrc.MutableInstance, nvml.Return) {
+	}, func() (nvmlsource.MutableInstance, nvml.Return) {
 		i, ret := d.MutableDevice.CreateGpuInstanceWithPlacement(id, at)
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
 		return d.instance(i), ret
-	}, func(i nvmlsrc.MutableInstance, p *point) { p.GI = i.(hookedInstance).id })
+	}, func(i nvmlsource.MutableInstance, p *point) { p.GI = i.(hookedInstance).id })
 	return made, ret
 }
 
 type hookedInstance struct {
-	nvmlsrc.MutableInstance
+	nvmlsource.MutableInstance
 	device hookedDevice
 	id     uint32
 }
@@ -171,25 +171,25 @@ func (i hookedInstance) at(kind string) point {
 	return point{Kind: kind, GPU: i.device.index, GI: i.id}
 }
 
-func (i hookedInstance) GetInfo() (nvmlsrc.GPUInstanceInfo, nvml.Return) {
+func (i hookedInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	return read(i.device.hook, i.at("info"), i.MutableInstance.GetInfo)
 }
 
-func (i hookedInstance) GetComputeInstances() ([]nvmlsrc.ComputeInstanceInfo, nvml.Return) {
+func (i hookedInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	return read(i.device.hook, i.at(listCIs), i.MutableInstance.GetComputeInstances)
 }
 
-func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsrc.ComputeInstance, nvml.Return) {
+func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	p := i.at(createCI)
 	p.Start, p.Size = int(at.Start), int(at.Size)
-	return change(i.device.hook, p, func() (nvmlsrc.ComputeInstance, nvml.Return) {
+	return change(i.device.hook, p, func() (nvmlsource.ComputeInstance, nvml.Return) {
 		c, ret := i.MutableInstance.CreateComputeInstanceWithPlacement(id, at)
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
 		info, _ := c.GetInfo()
 		return hookedCompute{c, i, info.ID}, ret
-	}, func(c nvmlsrc.ComputeInstance, p *point) { p.CI = c.(hookedCompute).id })
+	}, func(c nvmlsource.ComputeInstance, p *point) { p.CI = c.(hookedCompute).id })
 }
 
 func (i hookedInstance) Destroy() nvml.Return {
@@ -198,7 +198,7 @@ func (i hookedInstance) Destroy() nvml.Return {
 }
 
 type hookedCompute struct {
-	nvmlsrc.ComputeInstance
+	nvmlsource.ComputeInstance
 	instance hookedInstance
 	id       uint32
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/nvmlface"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
 // inMemory is a folder in memory if there is such a thing: syncing takes no time there.
@@ -85,7 +85,7 @@ func (s *sameProcess) start() bool {
 	}
 	s.dead = false
 	var err error
-	if s.session, err = startSession(nvmlface.New(s.h.node), &hook{s.at}, s.folder(), "boot-1"); err != nil && !s.dead {
+	if s.session, err = startSession(simnvml.New(s.h.node), &hook{s.at}, s.folder(), "boot-1"); err != nil && !s.dead {
 		s.h.t.Fatal(err)
 	}
 	return s.alive()

@@ -14,7 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsrc"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
@@ -51,22 +51,22 @@ type session struct {
 	ctx     context.Context
 	stop    context.CancelFunc
 	ended   chan error
-	sources []*nvmlsrc.Source
+	sources []*nvmlsource.Source
 }
 
 // startSession starts the program. The exporter's own readings do not pass the hook: they are of no consequence to operations.
-func startSession(lib nvmlsrc.Library, h *hook, folder, boot string) (*session, error) {
+func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*session, error) {
 	logger := log.NewNopLogger()
 	if os.Getenv("RIVAL_TEST_LOG") != "" {
 		logger = log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
 	}
-	options := nvmlsrc.Options{Now: time.Now, Logger: logger}
-	seen := nvmlsrc.New(lib, options)
-	changed := nvmlsrc.New(hooked{lib, h}, options)
+	options := nvmlsource.Options{Now: time.Now, Logger: logger}
+	seen := nvmlsource.New(lib, options)
+	changed := nvmlsource.New(hooked{lib, h}, options)
 	poller := poll.New(seen, poll.Options{
 		Hostname: "rival", Grace: limit, Timeout: limit, StaleAfter: limit, Now: time.Now, Logger: logger,
 	})
-	s := &session{hook: h, ended: make(chan error, 2), sources: []*nvmlsrc.Source{seen, changed}}
+	s := &session{hook: h, ended: make(chan error, 2), sources: []*nvmlsource.Source{seen, changed}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	go func() { s.ended <- poller.Run(s.ctx) }()
 	if err := poller.Poll(s.ctx, nil); err != nil {

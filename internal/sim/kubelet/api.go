@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -20,7 +20,7 @@ const seed = 2
 // api answers as a kubelet does: every device is a ContainerDevices entry of its own, and the order of pods and of
 // devices differs from call to call (the kubelet walks Go maps).
 type api struct {
-	podresources.UnimplementedPodResourcesListerServer
+	kubeletapi.UnimplementedPodResourcesListerServer
 	node   Node
 	files  *files
 	logger log.Logger
@@ -36,7 +36,7 @@ func newAPI(node Node, f *files, logger log.Logger) *api {
 func (a *api) order() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.Add(1))) }
 
 // List implements the pod-resources API.
-func (a *api) List(ctx context.Context, _ *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+func (a *api) List(ctx context.Context, _ *kubeletapi.ListPodResourcesRequest) (*kubeletapi.ListPodResourcesResponse, error) {
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (a *api) List(ctx context.Context, _ *podresources.ListPodResourcesRequest)
 	order := a.order()
 	pods := podsOf(a.node.Containers(), order)
 	order.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
-	return &podresources.ListPodResourcesResponse{PodResources: pods}, nil
+	return &kubeletapi.ListPodResourcesResponse{PodResources: pods}, nil
 }
 
 // sync brings the kubelet's files up to date. What fails is logged: answers do not depend on it.
@@ -70,37 +70,37 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // Get implements the pod-resources API.
-func (a *api) Get(_ context.Context, request *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
+func (a *api) Get(_ context.Context, request *kubeletapi.GetPodResourcesRequest) (*kubeletapi.GetPodResourcesResponse, error) {
 	for _, pod := range podsOf(a.node.Containers(), a.order()) {
 		if pod.Namespace == request.PodNamespace && pod.Name == request.PodName {
-			return &podresources.GetPodResourcesResponse{PodResources: pod}, nil
+			return &kubeletapi.GetPodResourcesResponse{PodResources: pod}, nil
 		}
 	}
 	return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
 }
 
 // GetAllocatableResources implements the pod-resources API.
-func (a *api) GetAllocatableResources(ctx context.Context, _ *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+func (a *api) GetAllocatableResources(ctx context.Context, _ *kubeletapi.AllocatableResourcesRequest) (*kubeletapi.AllocatableResourcesResponse, error) {
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
-	return &podresources.AllocatableResourcesResponse{Devices: devicesOf(a.node.Allocatable(), a.order())}, nil
+	return &kubeletapi.AllocatableResourcesResponse{Devices: devicesOf(a.node.Allocatable(), a.order())}, nil
 }
 
 // podsOf groups containers by pod, in the order of their first.
-func podsOf(containers []sim.Container, order *rand.Rand) []*podresources.PodResources {
+func podsOf(containers []sim.Container, order *rand.Rand) []*kubeletapi.PodResources {
 	type name struct{ namespace, pod string }
-	var pods []*podresources.PodResources
-	byName := map[name]*podresources.PodResources{}
+	var pods []*kubeletapi.PodResources
+	byName := map[name]*kubeletapi.PodResources{}
 	for i := range containers {
 		c := &containers[i]
 		pod := byName[name{c.Namespace, c.Pod}]
 		if pod == nil {
-			pod = &podresources.PodResources{Namespace: c.Namespace, Name: c.Pod}
+			pod = &kubeletapi.PodResources{Namespace: c.Namespace, Name: c.Pod}
 			byName[name{c.Namespace, c.Pod}] = pod
 			pods = append(pods, pod)
 		}
-		pod.Containers = append(pod.Containers, &podresources.ContainerResources{
+		pod.Containers = append(pod.Containers, &kubeletapi.ContainerResources{
 			Name:             c.Name,
 			Devices:          devicesOf(c.Devices, order),
 			DynamicResources: claimsOf(c.Claims),
@@ -109,11 +109,11 @@ func podsOf(containers []sim.Container, order *rand.Rand) []*podresources.PodRes
 	return pods
 }
 
-func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*podresources.ContainerDevices {
-	var out []*podresources.ContainerDevices
+func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*kubeletapi.ContainerDevices {
+	var out []*kubeletapi.ContainerDevices
 	for _, grant := range grants {
 		for _, id := range grant.IDs {
-			out = append(out, &podresources.ContainerDevices{ResourceName: grant.Resource, DeviceIds: []string{id}})
+			out = append(out, &kubeletapi.ContainerDevices{ResourceName: grant.Resource, DeviceIds: []string{id}})
 		}
 	}
 	order.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
@@ -121,20 +121,20 @@ func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*podresources.Conta
 }
 
 // claimsOf joins the devices of one claim.
-func claimsOf(claims []sim.Claim) []*podresources.DynamicResource {
-	var out []*podresources.DynamicResource
+func claimsOf(claims []sim.Claim) []*kubeletapi.DynamicResource {
+	var out []*kubeletapi.DynamicResource
 	for _, claim := range claims {
-		var resource *podresources.DynamicResource
+		var resource *kubeletapi.DynamicResource
 		for _, other := range out {
 			if other.ClaimNamespace == claim.Namespace && other.ClaimName == claim.Name {
 				resource = other
 			}
 		}
 		if resource == nil {
-			resource = &podresources.DynamicResource{ClaimNamespace: claim.Namespace, ClaimName: claim.Name}
+			resource = &kubeletapi.DynamicResource{ClaimNamespace: claim.Namespace, ClaimName: claim.Name}
 			out = append(out, resource)
 		}
-		resource.ClaimResources = append(resource.ClaimResources, &podresources.ClaimResource{
+		resource.ClaimResources = append(resource.ClaimResources, &kubeletapi.ClaimResource{
 			DriverName: claim.Driver,
 			PoolName:   claim.Pool,
 			DeviceName: claim.Device,

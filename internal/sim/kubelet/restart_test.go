@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
@@ -48,7 +48,7 @@ func (s *stepped) to(passed time.Duration) {
 // listed asks for the pods with the numbers of their devices and claims, sorted; "refused" without a kubelet.
 func (s *stepped) listed() string {
 	s.t.Helper()
-	reply, err := dial(s.t, s.server.Socket()).List(within(s.t), &podresources.ListPodResourcesRequest{})
+	reply, err := dial(s.t, s.server.Socket()).List(within(s.t), &kubeletapi.ListPodResourcesRequest{})
 	if status.Code(err) == codes.Unavailable {
 		return "refused"
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-kit/log"
 	"google.golang.org/grpc"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -88,7 +88,7 @@ func (s *Server) Start() error {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
 	serving, done := grpc.NewServer(), make(chan struct{})
-	podresources.RegisterPodResourcesListerServer(serving, s.api)
+	kubeletapi.RegisterPodResourcesListerServer(serving, s.api)
 	go func() {
 		defer close(done)
 		// It ends when it is stopped, and what it returns then is nothing new.

@@ -15,10 +15,10 @@ import (
 	"github.com/go-kit/log"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/podres"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
@@ -90,9 +90,9 @@ func serve(t *testing.T, node kubelet.Node) *kubelet.Server {
 // stopped is a clock that stands still: on it a backoff never ends by itself.
 func stopped() time.Time { return time.Unix(1_700_000_000, 0) }
 
-func client(t *testing.T, socket string) *podres.Client {
+func client(t *testing.T, socket string) *podresources.Client {
 	t.Helper()
-	c := podres.New(podres.Options{Socket: socket, Now: stopped, Logger: log.NewNopLogger()})
+	c := podresources.New(podresources.Options{Socket: socket, Now: stopped, Logger: log.NewNopLogger()})
 	t.Cleanup(c.Close)
 	return c
 }
@@ -133,14 +133,14 @@ func TestClientListsWhatTheKubeletGaveOut(t *testing.T) {
 	}
 }
 
-func dial(t *testing.T, socket string) podresources.PodResourcesListerClient {
+func dial(t *testing.T, socket string) kubeletapi.PodResourcesListerClient {
 	t.Helper()
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	return podresources.NewPodResourcesListerClient(conn)
+	return kubeletapi.NewPodResourcesListerClient(conn)
 }
 
 func TestServerAnswersAsAKubelet(t *testing.T) {
@@ -151,9 +151,9 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 	}
 	sidecar := sim.Container{Namespace: "ml", Pod: "train-0", Name: "sidecar", ID: id(9)}
 	node.set(held("train-0", "main", 1, "nvidia.com/gpu", ids...), sidecar, held("train-1", "main", 2, "nvidia.com/gpu", gpuB))
-	list := func(kubelet podresources.PodResourcesListerClient) *podresources.PodResources {
+	list := func(kubelet kubeletapi.PodResourcesListerClient) *kubeletapi.PodResources {
 		t.Helper()
-		reply, err := kubelet.List(within(t), &podresources.ListPodResourcesRequest{})
+		reply, err := kubelet.List(within(t), &kubeletapi.ListPodResourcesRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -182,21 +182,21 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 	if fmt.Sprint(first) != fmt.Sprint(elsewhere) {
 		t.Error("the order of devices should be the same in every run")
 	}
-	allocatable, err := one.GetAllocatableResources(within(t), &podresources.AllocatableResourcesRequest{})
+	allocatable, err := one.GetAllocatableResources(within(t), &kubeletapi.AllocatableResourcesRequest{})
 	if err != nil || len(allocatable.Devices) != 2 {
 		t.Errorf("allocatable: %v, %v, want 2 entries", allocatable, err)
 	}
-	got, err := one.Get(within(t), &podresources.GetPodResourcesRequest{PodName: "train-1", PodNamespace: "ml"})
+	got, err := one.Get(within(t), &kubeletapi.GetPodResourcesRequest{PodName: "train-1", PodNamespace: "ml"})
 	if err != nil || len(got.GetPodResources().GetContainers()) != 1 {
 		t.Errorf("Get of a pod: %v, %v", got, err)
 	}
-	if _, err := one.Get(within(t), &podresources.GetPodResourcesRequest{PodName: "train-1", PodNamespace: "other"}); err == nil {
+	if _, err := one.Get(within(t), &kubeletapi.GetPodResourcesRequest{PodName: "train-1", PodNamespace: "other"}); err == nil {
 		t.Error("Get of a pod that does not exist gives no error")
 	}
 }
 
 // untilItAnswers asks again and again; with the clock standing still only the watch on the socket can end a backoff.
-func untilItAnswers(t *testing.T, c *podres.Client) gpu.Assignments {
+func untilItAnswers(t *testing.T, c *podresources.Client) gpu.Assignments {
 	t.Helper()
 	ctx := within(t)
 	for {
@@ -246,7 +246,7 @@ func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 	node.set(train, witness)
 	s := serve(t, node)
 	now := stopped()
-	c := podres.New(podres.Options{Socket: s.Socket(), Witness: "ml/witness", Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	c := podresources.New(podresources.Options{Socket: s.Socket(), Witness: "ml/witness", Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
 	defer c.Close()
 	want := func(what string, confirmed, unconfirmed int, complete bool) {
 		t.Helper()
@@ -376,10 +376,10 @@ func TestClientAcceptsLargeReplies(t *testing.T) {
 	}
 	node.set(all...)
 	s := serve(t, node)
-	if _, err := dial(t, s.Socket()).List(within(t), &podresources.ListPodResourcesRequest{}); err == nil {
+	if _, err := dial(t, s.Socket()).List(within(t), &kubeletapi.ListPodResourcesRequest{}); err == nil {
 		t.Fatal("the reply is within gRPC's own limit: nothing is tested here")
 	}
-	c := podres.New(podres.Options{Socket: s.Socket(), ResourceNames: []string{"nvidia.com/gpu.*"}, Now: stopped, Logger: log.NewNopLogger()})
+	c := podresources.New(podresources.Options{Socket: s.Socket(), ResourceNames: []string{"nvidia.com/gpu.*"}, Now: stopped, Logger: log.NewNopLogger()})
 	defer c.Close()
 	got, err := c.List(within(t))
 	if err != nil || len(got.List) != 20_000 {
@@ -421,7 +421,7 @@ func TestProcessesLeadToContainers(t *testing.T) {
 	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA), held("train-1", "main", 2, "nvidia.com/gpu", gpuB), long,
 		sim.Container{Namespace: "ml", Pod: "starting", Name: "main"})
 	s := serve(t, node)
-	containers := podres.NewContainers(podres.ContainersOptions{
+	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: s.ProcDir(), LogDir: s.LogDir(), Now: stopped, Logger: log.NewNopLogger(),
 	})
 	if err := s.Sync(); err != nil {

@@ -1,0 +1,79 @@
+package dcgmsource
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// defaultPort is nv-hostengine's.
+const defaultPort = "5555"
+
+// maxSocketPath is how long the path of a unix socket may be (sockaddr_un, without its NUL).
+const maxSocketPath = 107
+
+// Address is where a host engine listens: a host and a port, or a path.
+type Address struct {
+	Target string
+	Unix   bool
+}
+
+// String is the address as it was meant.
+func (a Address) String() string {
+	if a.Unix {
+		return "unix://" + a.Target
+	}
+	return a.Target
+}
+
+// ParseAddress reads host:port, host, [::1]:5555 or the path of a unix socket.
+func ParseAddress(s string) (Address, error) {
+	bad := func(why string) (Address, error) {
+		return Address{}, fmt.Errorf("address of a DCGM host engine %q: %s: "+
+			"expected host:port, host (port %s), [::1]:%s or the path of a unix socket, /run/nvidia/dcgm.sock or unix:///run/nvidia/dcgm.sock",
+			s, why, defaultPort, defaultPort)
+	}
+	if path, scheme := strings.CutPrefix(s, "unix://"); scheme || strings.HasPrefix(s, "/") {
+		switch {
+		case !strings.HasPrefix(path, "/") || path == "/":
+			return bad("no absolute path")
+		case len(path) > maxSocketPath || strings.ContainsRune(path, 0):
+			return bad(fmt.Sprintf("no path of a socket: at most %d bytes", maxSocketPath))
+		}
+		return Address{Target: path, Unix: true}, nil
+	}
+	if strings.Contains(s, "/") {
+		return bad("neither a host nor an absolute path")
+	}
+	if !strings.Contains(s, ":") || strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
+		s2 := s + ":" + defaultPort
+		if host, _, err := net.SplitHostPort(s2); err == nil && isHost(host, s) {
+			return Address{Target: s2}, nil
+		}
+		return bad("no host")
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return bad("no host and port")
+	}
+	if !isHost(host, s) {
+		return bad("no host")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return bad("no port from 1 to 65535")
+	}
+	return Address{Target: s}, nil
+}
+
+// isHost reports whether a host can be one: brackets are for IPv6 addresses alone.
+func isHost(host, whole string) bool {
+	if strings.HasPrefix(whole, "[") {
+		ip := net.ParseIP(host)
+		return ip != nil && strings.Contains(host, ":")
+	}
+	valid := func(r rune) bool {
+		return r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+	}
+	return host != "" && strings.IndexFunc(host, func(r rune) bool { return !valid(r) }) < 0
+}

@@ -1,0 +1,210 @@
+package dcgmsource
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// cycle asks the engine once. Its errors mean that the connection is lost; what concerns one GPU ends there.
+func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.Profiling, error) {
+	s.choose(snapshot)
+	if err := s.releaseLeftover(); err != nil {
+		return nil, err
+	}
+	if err := s.locate(now); err != nil {
+		return nil, err
+	}
+	mapped, err := s.readHierarchy()
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range s.wanted {
+		if u := s.units[g.UUID]; u.located {
+			if err := s.follow(u, g, mapped, now); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := s.watchBoards(); err != nil {
+		return nil, err
+	}
+	answer := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
+	for _, g := range s.wanted {
+		u := s.units[g.UUID]
+		if !u.located {
+			continue
+		}
+		p, ok, err := s.profile(u, now)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			answer[u.id] = p
+		}
+	}
+	return answer, nil
+}
+
+// choose lists the GPUs to profile, and a unit for each. Units of others are forgotten by releaseLeftover.
+func (s *Source) choose(snapshot *gpu.Snapshot) {
+	s.wanted = s.wanted[:0]
+	for _, u := range s.units {
+		u.wanted = false
+	}
+	for i := range snapshot.GPUs {
+		g := &snapshot.GPUs[i]
+		if g.UUID == "" || !g.Up || g.ActivitySource == gpu.ActivityGPM && !s.opts.Everything {
+			continue
+		}
+		s.wanted = append(s.wanted, g)
+		u := s.units[g.UUID]
+		if u == nil {
+			u = &unit{id: g.UUID}
+			s.units[g.UUID] = u
+		}
+		u.wanted = true
+	}
+}
+
+// locate finds the engine's numbers of the GPUs. A GPU that it does not know is looked for again ever more rarely.
+func (s *Source) locate(now time.Time) error {
+	missing := false
+	for _, g := range s.wanted {
+		u := s.units[g.UUID]
+		u.device.ID, u.located = s.devices[u.id]
+		missing = missing || !u.located
+	}
+	if !missing || !s.looked.due(now) {
+		return nil
+	}
+	s.looked.failed(now)
+	s.calls.Add(1)
+	list, err := s.session.Devices()
+	if err != nil && lost(err) {
+		return err
+	}
+	clear(s.devices)
+	for _, d := range list {
+		s.devices[d.UUID] = d.ID
+	}
+	for _, g := range s.wanted {
+		u := s.units[g.UUID]
+		u.device.ID, u.located = s.devices[u.id]
+		switch {
+		case err != nil:
+			s.complain(u, err)
+		case !u.located:
+			s.complain(u, fmt.Errorf("find GPU: %w", gpu.ErrNotFound))
+		}
+	}
+	return nil
+}
+
+// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says why.
+func (s *Source) readHierarchy() (bool, error) {
+	s.calls.Add(1)
+	tree, err := s.session.Hierarchy(s.tree[:0])
+	s.treeErr = nil
+	switch {
+	case err == nil:
+		s.tree = tree
+	case lost(err):
+		return false, err
+	default:
+		s.tree = s.tree[:0]
+		if !errors.Is(err, gpu.ErrNotSupported) {
+			s.treeErr = err
+		}
+	}
+	return err == nil, nil
+}
+
+// watchBoards keeps one watch of all GPUs: they outlive layouts, and groups are few. Where the engine
+// refuses them together each gets its own, so that one which can't be profiled costs no other's series.
+func (s *Source) watchBoards() error {
+	s.refused = false
+	if s.split {
+		return nil
+	}
+	s.ids = s.ids[:0]
+	for _, g := range s.wanted {
+		if u := s.units[g.UUID]; u.located {
+			s.ids = append(s.ids, u.device)
+		}
+	}
+	// A GPU that is not wanted for now stays in the group: to create that again would cost the others their values.
+	missing := func(w *watch) bool {
+		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
+	}
+	if w := s.boards; w != nil && (w.forgotten() || missing(w)) {
+		s.boards = nil
+		if err := s.release(w); err != nil {
+			return err
+		}
+	}
+	if s.boards != nil || len(s.ids) == 0 {
+		return nil
+	}
+	w, err := s.watch(LevelGPU, s.ids)
+	if err != nil {
+		if lost(err) {
+			return err
+		}
+		if s.refused = errors.Is(err, ErrPaused); s.refused {
+			return nil
+		}
+		s.split = true
+		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each by itself", "err", err)
+		return nil
+	}
+	s.boards = w
+	return nil
+}
+
+// complain logs what keeps a GPU from being profiled, once until it changes or ends. What is the same for all GPUs is said once,
+// with what to do.
+func (s *Source) complain(u *unit, err error) {
+	text := err.Error()
+	if text == u.said {
+		return
+	}
+	u.said = text
+	for _, common := range []struct {
+		err  error
+		text string
+	}{
+		{ErrRequiresRoot, "DCGM may not profile: " + s.rootAdvice()},
+		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " + s.place() + " and restart it"},
+	} {
+		if !errors.Is(err, common.err) {
+			continue
+		}
+		if !errors.Is(s.advised, common.err) {
+			s.advised = common.err
+			level.Error(s.opts.Logger).Log("msg", common.text, "gpu", u.id, "err", err)
+		}
+		return
+	}
+	level.Warn(s.opts.Logger).Log("msg", "DCGM does not profile a GPU", "gpu", u.id, "err", err)
+}
+
+// place says where the engine runs.
+func (s *Source) place() string {
+	if s.opts.Mode == ModeEmbedded {
+		return "where this program runs"
+	}
+	return "where the nv-hostengine at " + s.opts.Address + " runs"
+}
+
+func (s *Source) rootAdvice() string {
+	if s.opts.Mode == ModeEmbedded {
+		return "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"
+	}
+	return "run the nv-hostengine at " + s.opts.Address + " as root"
+}

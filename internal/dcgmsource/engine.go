@@ -1,0 +1,124 @@
+// Package dcgmsource profiles GPUs, GPU instances and compute instances by DCGM. It is the only importer of go-dcgm, which
+// stands behind the seam of this file: what a host engine is asked for, in plain types.
+package dcgmsource
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Level is what kind of device an Entity is.
+type Level uint8
+
+// The levels, from the GPU down.
+const (
+	LevelGPU Level = iota
+	LevelInstance
+	LevelCompute
+	levels = int(LevelCompute) + 1
+)
+
+// String names the level in names of groups and in errors.
+func (l Level) String() string { return [levels]string{"gpu", "gi", "ci"}[l] }
+
+// Entity is a device by DCGM's own number, which is neither NVML's index nor an instance id.
+type Entity struct {
+	Level Level
+	ID    uint32
+}
+
+// MIGEntity is an instance in DCGM's hierarchy: its number and what NVML calls it. Compute is that of a compute instance
+// alone. Slices are its profile's compute slices, 0 where the engine does not tell.
+type MIGEntity struct {
+	Entity            Entity
+	GPU               gpu.UUID
+	Instance, Compute uint32
+	Slices            int
+}
+
+// Device is a physical GPU in DCGM.
+type Device struct {
+	ID   uint32
+	UUID gpu.UUID
+}
+
+// Group is the handle of a group of entities, valid for one Session.
+type Group uintptr
+
+// FieldGroup is the handle of a set of fields, valid for one Session.
+type FieldGroup uintptr
+
+// The types of a Value (DCGM_FT_*). What has another one is no number.
+const (
+	TypeDouble byte = 'd'
+	TypeInt64  byte = 'i'
+)
+
+// Value is the latest value of one field of one entity.
+type Value struct {
+	Entity Entity
+	Field  uint16
+	Type   byte
+	Status int   // DCGM_ST_*; 0 is none that tells a blank from a value
+	Micros int64 // when the engine took it, microseconds since 1970 by the engine's clock
+	Double float64
+	Int64  int64
+}
+
+// Engine is a DCGM host engine that is not connected to: it can be asked for nothing but that. (A call of libdcgm before
+// a successful dcgmInit ends the process.)
+type Engine interface {
+	Connect() (Session, error)
+}
+
+// Session is a connection to a host engine. Its errors wrap the sentinels of this package. It is not safe for concurrent
+// use, and no method may be called after Close.
+type Session interface {
+	Devices() ([]Device, error)
+	// Hierarchy appends the instances of all GPUs to a list.
+	Hierarchy(to []MIGEntity) ([]MIGEntity, error)
+	CreateFieldGroup(name string, fields []uint16) (FieldGroup, error)
+	DestroyFieldGroup(f FieldGroup) error
+	CreateGroup(name string) (Group, error)
+	AddToGroup(g Group, e Entity) error
+	DestroyGroup(g Group) error
+	Watch(g Group, f FieldGroup, every time.Duration) error
+	Unwatch(g Group, f FieldGroup) error
+	// Latest appends the latest values of the fields of the entities, all of one level, to a list: at most maxValues.
+	Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error)
+	// Close disconnects. The engine drops what the Session made.
+	Close() error
+}
+
+// maxValues is how many values are read at once: go-dcgm allocates 4 KiB for each, in a pool of up to so many.
+const maxValues = 256
+
+// Fields by their numbers (DCGM_FI_PROF_*), which stay when names change.
+const (
+	fieldGraphicsEngine uint16 = 1001 + iota
+	fieldSM
+	fieldOccupancy
+	fieldTensor
+	fieldDRAM
+	fieldFP64
+	fieldFP32
+	fieldFP16
+	fieldPCIeTransmit
+	fieldPCIeReceive
+	fieldNVLinkTransmit
+	fieldNVLinkReceive
+)
+
+// fieldsOf lists what a level has. The others would come as blanks, or as the parent's.
+func fieldsOf(l Level) []uint16 {
+	ratios := []uint16{fieldGraphicsEngine, fieldSM, fieldOccupancy, fieldTensor, fieldFP64, fieldFP32, fieldFP16}
+	switch l {
+	case LevelGPU:
+		return append(ratios, fieldDRAM, fieldPCIeTransmit, fieldPCIeReceive, fieldNVLinkTransmit, fieldNVLinkReceive)
+	case LevelInstance:
+		return append(ratios, fieldDRAM)
+	default:
+		return ratios
+	}
+}

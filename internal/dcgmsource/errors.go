@@ -1,0 +1,104 @@
+package dcgmsource
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// The errors of a host engine. They are wrapped together with those of package gpu that say the same.
+var (
+	// ErrNoLibrary: there is no libdcgm.so.4.
+	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or set --dcgm.mode=off")
+	// ErrLibrary: there is a libdcgm.so.4 that cannot be used.
+	ErrLibrary = errors.New("libdcgm.so.4 cannot be loaded")
+	// ErrVersion: the library, the engine or this program understands another version of the API.
+	ErrVersion = errors.New("DCGM has another version of the API")
+	// ErrStart: an engine within this process did not start.
+	ErrStart = errors.New("DCGM did not start")
+	// ErrNoModule: the engine has no profiling module. DCGM 4 has it in a package of its own, which GPUs without GPM need.
+	ErrNoModule = errors.New("the profiling module of DCGM is not loaded")
+	// ErrConnection: the engine does not answer, or it has closed the connection.
+	ErrConnection = errors.New("no connection to the DCGM host engine")
+	// ErrRequiresRoot: the engine may not profile.
+	ErrRequiresRoot = errors.New("profiling requires a DCGM host engine that runs as root")
+	// ErrLimit: the engine holds no more groups (64 of all its clients).
+	ErrLimit = errors.New("the DCGM host engine holds no more groups")
+	// ErrPaused: the engine has been paused.
+	ErrPaused = errors.New("profiling is paused in the DCGM host engine")
+	// ErrNotWatched: the engine has forgotten a watch.
+	ErrNotWatched = errors.New("not watched by the DCGM host engine")
+	// ErrStale: the engine's hierarchy goes on to be of another layout.
+	ErrStale = errors.New("the DCGM host engine lists other instances than the driver")
+	// ErrGone: the engine does not know a group or an entity (any more).
+	ErrGone = errors.New("not known to the DCGM host engine")
+)
+
+// DCGM_ST_* that a Value may carry and that mean more than that there is no value.
+const statusNotWatched = -16
+
+// failure is one of DCGM's return codes that this package tells from others.
+type failure struct {
+	code int
+	text string // a part of what errorString says of it, of DCGM 3 and 4, in lower case
+	errs [2]error
+}
+
+// failures is the one place where DCGM's codes and texts become errors. go-dcgm hands out the code of some functions and
+// the text alone of most.
+func failures() []failure {
+	return []failure{
+		{-7, "dcgm initialization error", [2]error{ErrStart, gpu.ErrUnavailable}},
+		{-12, "api version mismatch", [2]error{ErrVersion, gpu.ErrUnavailable}},
+		{-25, "dcgm library could not be found", [2]error{ErrLibrary, gpu.ErrUnavailable}},
+		{-21, "connection invalid/disconnected", [2]error{ErrConnection, gpu.ErrUnavailable}},
+		{-10, "object is in an undefined state", [2]error{ErrConnection, gpu.ErrUnavailable}},
+		{-11, "timeout", [2]error{ErrConnection, gpu.ErrTimeout}},
+		{-57, "driver timeout", [2]error{gpu.ErrTimeout}},
+		{-29, "running as non-root", [2]error{ErrRequiresRoot, gpu.ErrNoPermission}},
+		{-17, "no permission", [2]error{gpu.ErrNoPermission}},
+		{-24, "max limit reached", [2]error{ErrLimit, gpu.ErrInsufficientResources}},
+		{-54, "paused", [2]error{ErrPaused, gpu.ErrUnavailable}},
+		{-16, "not being watched", [2]error{ErrNotWatched}},
+		{-5, "setting not configured", [2]error{ErrGone, gpu.ErrNotFound}},
+		{-45, "gpu instance does not exist", [2]error{ErrGone, gpu.ErrNotFound}},
+		{-46, "compute instance does not exist", [2]error{ErrGone, gpu.ErrNotFound}},
+		{-1, "bad parameter", [2]error{gpu.ErrInvalidArgument}},
+		{-6, "feature not supported", [2]error{gpu.ErrNotSupported}},
+		{-22, "gpu is not supported by dcgm", [2]error{gpu.ErrNotSupported}},
+		{-23, "incompatible with each other", [2]error{gpu.ErrNotSupported}},
+		{-33, "module of dcgm that is not currently loaded", [2]error{ErrNoModule, gpu.ErrNotSupported}},
+		{-36, "profiling is not supported", [2]error{gpu.ErrNotSupported}},
+		{-18, "gpu is lost", [2]error{gpu.ErrLost}},
+		{-19, "gpu requires reset", [2]error{gpu.ErrResetRequired}},
+	}
+}
+
+// Translate makes an error of what go-dcgm says: of its code where there is one (code is not 0), else of its text.
+func Translate(op string, code int, text string) error {
+	lower := strings.ToLower(text)
+	for _, f := range failures() {
+		if code != 0 && code != f.code || code == 0 && !says(lower, f.text) {
+			continue
+		}
+		err := f.errs[0]
+		if f.errs[1] != nil {
+			err = fmt.Errorf("%w: %w", err, f.errs[1])
+		}
+		return fmt.Errorf("%s: %w (DCGM: %q)", op, err, text)
+	}
+	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
+}
+
+// says reports whether a text is of one failure. "Timeout" is all that DCGM says of one: texts that hold it are others.
+func says(text, part string) bool {
+	if part == "timeout" {
+		return text == part || strings.HasSuffix(text, ": "+part)
+	}
+	return strings.Contains(text, part)
+}
+
+// lost reports whether the connection is of no more use.
+func lost(err error) bool { return errors.Is(err, ErrConnection) || errors.Is(err, ErrVersion) }

@@ -1,0 +1,249 @@
+package dcgmsource
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// library is DCGM by go-dcgm: at most one Session at a time, since the handle is global to the process. A process may
+// have one library for that reason. (A second dcgm.Init would hand out the first one's connection, whatever its address.)
+type library struct {
+	mode    Mode
+	address string
+
+	mu     sync.Mutex
+	loaded *loaded // nil: not yet
+	open   bool
+}
+
+// Open makes an Engine that connects to a host engine at an address (see ParseAddress), or starts one within this
+// process, where it is called for the first time. A process makes at most one.
+func Open(mode Mode, address string) Engine { return &library{mode: mode, address: address} }
+
+// Connect loads the library, and connects.
+func (l *library) Connect() (Session, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open {
+		return nil, fmt.Errorf("connect to DCGM: %w: the last connection has not been closed", gpu.ErrUnavailable)
+	}
+	if l.loaded == nil {
+		loaded, err := loadLibrary()
+		if err != nil {
+			return nil, err
+		}
+		l.loaded = loaded
+	}
+	if err := l.begin(); err != nil {
+		return nil, err
+	}
+	l.open = true
+	return &session{library: l}, nil
+}
+
+// begin starts an engine within this process, or connects to one.
+func (l *library) begin() error {
+	if l.mode == ModeEmbedded {
+		_, err := dcgm.Init(dcgm.Embedded)
+		return l.translate("start DCGM", err)
+	}
+	address, err := ParseAddress(l.address)
+	if err != nil {
+		return err
+	}
+	socket := "0"
+	if address.Unix {
+		socket = "1"
+	}
+	_, err = dcgm.Init(dcgm.Standalone, address.Target, socket)
+	return l.translate("connect to DCGM at "+address.String(), err)
+}
+
+// translate makes one of this package's errors out of go-dcgm's.
+func (l *library) translate(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	code := 0
+	var coded *dcgm.Error
+	if errors.As(err, &coded) {
+		code = int(coded.Code)
+	}
+	err = Translate(op, code, err.Error())
+	if errors.Is(err, ErrVersion) {
+		return l.explainVersion(err)
+	}
+	return err
+}
+
+type session struct {
+	library *library
+	pairs   []dcgm.GroupEntityPair
+	fields  []dcgm.Short
+}
+
+func (s *session) Close() error {
+	s.library.mu.Lock()
+	defer s.library.mu.Unlock()
+	s.library.open = false
+	return s.library.translate("disconnect from DCGM", dcgm.Shutdown())
+}
+
+const (
+	fieldUUID dcgm.Short = 54 // DCGM_FI_DEV_UUID
+	liveData  uint       = 1  // DCGM_FV_FLAG_LIVE_DATA: asks the driver, no watch needed
+)
+
+func (s *session) Devices() ([]Device, error) {
+	ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
+	if err != nil {
+		return nil, s.library.translate("list GPUs", err)
+	}
+	list := make([]Device, 0, len(ids))
+	for _, id := range ids {
+		if uuid := uuidOf(id); uuid != "" {
+			list = append(list, Device{ID: uint32(id), UUID: uuid})
+		}
+	}
+	return list, nil
+}
+
+// uuidOf asks for one field of one GPU: dcgm.GetDeviceInfo makes groups and watches for what is not needed here. It is
+// empty where the engine does not tell.
+func uuidOf(id uint) gpu.UUID {
+	values, err := dcgm.EntitiesGetLatestValues(
+		[]dcgm.GroupEntityPair{{EntityGroupId: dcgm.FE_GPU, EntityId: id}}, []dcgm.Short{fieldUUID}, liveData)
+	if err != nil || len(values) != 1 || values[0].Status != 0 || values[0].StringValue == nil {
+		return ""
+	}
+	uuid, err := gpu.ParseUUID(*values[0].StringValue)
+	if err != nil { // a blank: "<<<NULL>>>"
+		return ""
+	}
+	return uuid
+}
+
+func (s *session) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
+	h, err := dcgm.GetGPUInstanceHierarchy()
+	if err != nil {
+		return to, s.library.translate("read the MIG hierarchy", err)
+	}
+	for i := range min(h.Count, uint(len(h.EntityList))) {
+		e := &h.EntityList[i]
+		entity, ok := entityOf(e.Entity.EntityGroupId, e.Entity.EntityId)
+		if !ok || entity.Level == LevelGPU {
+			continue
+		}
+		to = append(to, MIGEntity{
+			Entity: entity, GPU: gpu.UUID(e.Info.GpuUuid), Instance: uint32(e.Info.NvmlInstanceId),
+			Compute: uint32(e.Info.NvmlComputeInstanceId), Slices: int(e.Info.NvmlProfileSlices),
+		})
+	}
+	return to, nil
+}
+
+func entityOf(group dcgm.Field_Entity_Group, id uint) (Entity, bool) {
+	switch group {
+	case dcgm.FE_GPU:
+		return Entity{Level: LevelGPU, ID: uint32(id)}, true
+	case dcgm.FE_GPU_I:
+		return Entity{Level: LevelInstance, ID: uint32(id)}, true
+	case dcgm.FE_GPU_CI:
+		return Entity{Level: LevelCompute, ID: uint32(id)}, true
+	}
+	return Entity{}, false
+}
+
+func groupOf(l Level) dcgm.Field_Entity_Group {
+	return [levels]dcgm.Field_Entity_Group{dcgm.FE_GPU, dcgm.FE_GPU_I, dcgm.FE_GPU_CI}[l]
+}
+
+func (s *session) CreateFieldGroup(name string, fields []uint16) (FieldGroup, error) {
+	f, err := dcgm.FieldGroupCreate(name, s.shorts(fields))
+	if err != nil {
+		return 0, s.library.translate("create field group", err)
+	}
+	return FieldGroup(f.GetHandle()), nil
+}
+
+func (s *session) shorts(fields []uint16) []dcgm.Short {
+	s.fields = s.fields[:0]
+	for _, f := range fields {
+		s.fields = append(s.fields, dcgm.Short(f))
+	}
+	return s.fields
+}
+
+func (s *session) DestroyFieldGroup(f FieldGroup) error {
+	var h dcgm.FieldHandle
+	h.SetHandle(uintptr(f))
+	return s.library.translate("destroy field group", dcgm.FieldGroupDestroy(h))
+}
+
+func (s *session) CreateGroup(name string) (Group, error) {
+	g, err := dcgm.CreateGroup(name)
+	if err != nil {
+		return 0, s.library.translate("create group", err)
+	}
+	return Group(g.GetHandle()), nil
+}
+
+func group(g Group) dcgm.GroupHandle {
+	var h dcgm.GroupHandle
+	h.SetHandle(uintptr(g))
+	return h
+}
+
+func (s *session) AddToGroup(g Group, e Entity) error {
+	return s.library.translate("add to group", dcgm.AddEntityToGroup(group(g), groupOf(e.Level), uint(e.ID)))
+}
+
+func (s *session) DestroyGroup(g Group) error {
+	return s.library.translate("destroy group", dcgm.DestroyGroup(group(g)))
+}
+
+// Watch keeps one sample: the latest is all that is read.
+func (s *session) Watch(g Group, f FieldGroup, every time.Duration) error {
+	var h dcgm.FieldHandle
+	h.SetHandle(uintptr(f))
+	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(h, group(g), every.Microseconds(), 0, 1))
+}
+
+func (s *session) Unwatch(g Group, f FieldGroup) error {
+	var h dcgm.FieldHandle
+	h.SetHandle(uintptr(f))
+	return s.library.translate("unwatch", dcgm.UnwatchFields(h, group(g)))
+}
+
+func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error) {
+	s.pairs = s.pairs[:0]
+	for _, e := range entities {
+		s.pairs = append(s.pairs, dcgm.GroupEntityPair{EntityGroupId: groupOf(e.Level), EntityId: uint(e.ID)})
+	}
+	values, err := dcgm.EntitiesGetLatestValues(s.pairs, s.shorts(fields), 0)
+	if err != nil {
+		return to, s.library.translate("read values", err)
+	}
+	for i := range values {
+		v := &values[i]
+		entity, ok := entityOf(v.EntityGroupId, v.EntityID)
+		if !ok {
+			continue
+		}
+		one := Value{Entity: entity, Field: uint16(v.FieldID), Type: byte(v.FieldType), Status: v.Status, Micros: v.TS}
+		switch one.Type {
+		case TypeDouble:
+			one.Double = v.Float64()
+		case TypeInt64:
+			one.Int64 = v.Int64()
+		}
+		to = append(to, one)
+	}
+	return to, nil
+}

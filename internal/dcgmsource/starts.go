@@ -1,0 +1,87 @@
+package dcgmsource
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// maxStarts is how often an engine within this process is started without success. Each failed start leaves a thread behind in
+// libdcgm (seen with DCGM 4.5.3).
+const maxStarts = 3
+
+// startLimit counts the starts of an engine that failed. The count starts again when the GPUs change: their MIG modes or layouts, or one
+// answers again.
+type startLimit struct {
+	failed int
+	gpus   []gpuLayout // when they were counted
+	next   []gpuLayout
+}
+
+// leavesThread reports whether a start failed in the library.
+func leavesThread(err error) bool {
+	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) && !errors.Is(err, ErrConnection)
+}
+
+// gpuLayout is what a start of an engine may depend on.
+type gpuLayout struct {
+	id         gpu.UUID
+	mig        gpu.Opt[bool]
+	generation uint64
+	up         bool
+}
+
+// changed reports whether a start that failed may succeed now. A GPU that has gone down helps none.
+func (l gpuLayout) changed(from gpuLayout) bool {
+	return l.id != from.id || l.mig != from.mig || l.generation != from.generation || l.up && !from.up
+}
+
+// changed reports whether the GPUs have changed since the last call. If so, the count starts again.
+func (l *startLimit) changed(s *gpu.Snapshot) bool {
+	l.next = l.next[:0]
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if !g.Up && !g.MIG.Enabled.Present() { // what is known of it has been dropped
+			if at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID }); at >= 0 {
+				l.next = append(l.next, gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false})
+				continue
+			}
+		}
+		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration, g.Up})
+	}
+	same := slices.EqualFunc(l.next, l.gpus, func(now, before gpuLayout) bool { return !now.changed(before) })
+	l.gpus, l.next = l.next, l.gpus
+	if !same {
+		l.failed = 0
+	}
+	return !same
+}
+
+// versionIsFinal reports whether no start of an engine in this process can succeed any more: the library, which stays loaded, is of
+// another version.
+func (s *Source) versionIsFinal() bool {
+	return s.opts.Mode == ModeEmbedded && s.starts.failed >= maxStarts && errors.Is(s.lastErr, ErrVersion)
+}
+
+// needsRoot reports whether an engine in this process, which is not root, would not start: one does not while a GPU is in MIG mode.
+func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
+	return s.opts.Mode == ModeEmbedded && s.opts.User() != 0 &&
+		slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })
+}
+
+// explainStart says what to do about an engine that may not run in this process: with MIG on it starts as root alone.
+func (s *Source) explainStart(err error) error {
+	user := s.opts.User()
+	switch {
+	case s.opts.Mode != ModeEmbedded || user == 0:
+		return err
+	case errors.Is(err, ErrStart) && s.rootless:
+		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU is in MIG mode: %s",
+			err, ErrRequiresRoot, user, s.rootAdvice())
+	case errors.Is(err, ErrRequiresRoot):
+		return fmt.Errorf("%w: %s", err, s.rootAdvice())
+	}
+	return err
+}

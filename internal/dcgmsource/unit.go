@@ -1,0 +1,266 @@
+package dcgmsource
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// unit is the profiling of one GPU.
+type unit struct {
+	id      gpu.UUID
+	device  Entity
+	located bool // the engine knows it
+	wanted  bool
+
+	layout  uint64
+	since   time.Time // for how long the engine's hierarchy has agreed with this layout by these nodes
+	agreed  bool
+	differs time.Time // since when they have not; zero: they do
+	nodes   []node    // GPU instances, then compute instances, by id
+	next    []node
+	byLevel [levels][]Entity // of the nodes that are watched
+	rolled  bool             // the activity of the GPU is made of its instances' by others: only its traffic is read
+	unread  error            // why the hierarchy of its instances could not be read
+
+	board   *watch // its own, where GPUs are not watched together
+	watches [levels]*watch
+	retry   backoff
+	refused bool      // a watch was refused since profiling is paused
+	said    string    // the last complaint
+	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
+
+	read []gpu.Activity // of the nodes
+}
+
+// node is an instance in the engine's hierarchy.
+type node struct {
+	entity            Entity
+	instance, compute uint32
+	slices            int
+	whole             bool // a compute instance that is all of its GPU instance: it is not watched, its values are those
+}
+
+// follow maps the instances anew by the hierarchy. Where the layout, or the mapping, is another one, or the hierarchy
+// is not of the Snapshot's layout, the watches of instances end at once: a value counts only while both have agreed for
+// the settle time. What a hierarchy of a passed layout names can be told from the present by nothing else, since ids are
+// reused.
+func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
+	u.next = u.next[:0]
+	for i := range s.tree {
+		if e := &s.tree[i]; e.GPU == u.id {
+			n := node{entity: e.Entity, instance: e.Instance, slices: e.Slices}
+			if e.Entity.Level == LevelCompute {
+				n.compute = e.Compute
+			}
+			u.next = append(u.next, n)
+		}
+	}
+	slices.SortFunc(u.next, func(a, b node) int {
+		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance), cmp.Compare(a.compute, b.compute))
+	})
+	markWhole(u.next)
+	u.rolled = g.MIG.Enabled.Or(false) && slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.ComputeInstances) > 0 })
+	u.unread = nil
+	if len(g.Instances) > 0 {
+		u.unread = s.treeErr
+	}
+	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
+	u.agreed = mapped && agree(g, u.next)
+	if u.agreed || !mapped {
+		u.differs = time.Time{}
+	} else if u.differs.IsZero() || u.layout != g.MIG.LayoutGeneration {
+		u.differs = now
+	}
+	if same && u.agreed {
+		return nil
+	}
+	u.layout, u.since = g.MIG.LayoutGeneration, now
+	u.nodes = append(u.nodes[:0], u.next...)
+	for l := range u.byLevel {
+		u.byLevel[l] = u.byLevel[l][:0]
+	}
+	for _, n := range u.nodes {
+		if !n.whole {
+			u.byLevel[n.entity.Level] = append(u.byLevel[n.entity.Level], n.entity)
+		}
+	}
+	return s.releaseInstances(u)
+}
+
+// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs, so the same values, but for those
+// of the memory, which no compute instance has.
+func markWhole(nodes []node) {
+	for i := range nodes {
+		n := &nodes[i]
+		if n.entity.Level != LevelCompute {
+			continue
+		}
+		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi node) bool {
+			return gi.entity.Level == LevelInstance && gi.instance == n.instance && gi.slices == n.slices
+		})
+	}
+}
+
+// stale reports whether the hierarchy has been of another layout for longer than a time.
+func (u *unit) stale(now time.Time, limit time.Duration) bool {
+	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
+}
+
+// settled reports whether the instances may be watched: not before the settle time has passed, nor before a value of them
+// can only be of a window (one interval) that began in this layout.
+func (s *Source) settled(u *unit, now time.Time) bool {
+	return u.agreed && now.Sub(u.since) >= max(settle, s.opts.Interval)
+}
+
+// agree reports whether the hierarchy names the very instances of the Snapshot: ids and, where known, slices. A process
+// that may not list GPU instances (and so sees no placement) misses those without compute instances.
+func agree(g *gpu.GPU, nodes []node) bool {
+	hidden, count := true, 0
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		hidden = hidden && !gi.Placement.Present()
+		if !names(nodes, LevelInstance, uint32(gi.ID), 0, gi.ComputeSlices) {
+			return false
+		}
+		for c := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[c]
+			if !names(nodes, LevelCompute, uint32(gi.ID), uint32(ci.ID), ci.ComputeSlices) {
+				return false
+			}
+		}
+		count += 1 + len(gi.ComputeInstances)
+	}
+	for _, n := range nodes {
+		if hidden && n.entity.Level == LevelInstance && bare(nodes, n.instance) && !has(g, n.instance) {
+			count++
+		}
+	}
+	return count == len(nodes)
+}
+
+// names reports whether an instance is among the nodes, once.
+func names(nodes []node, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
+	found := 0
+	for _, n := range nodes {
+		if n.entity.Level == l && n.instance == instance && n.compute == compute {
+			found++
+			if have, ok := want.Get(); ok && n.slices != 0 && n.slices != have {
+				return false
+			}
+		}
+	}
+	return found == 1
+}
+
+func has(g *gpu.GPU, instance uint32) bool {
+	return slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return uint32(gi.ID) == instance })
+}
+
+// bare reports whether a GPU instance has no compute instance.
+func bare(nodes []node, instance uint32) bool {
+	return !slices.ContainsFunc(nodes, func(n node) bool { return n.entity.Level == LevelCompute && n.instance == instance })
+}
+
+// profile watches what is not watched yet and reads what is; false where nothing is watched.
+func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
+	var failed error
+	if u.retry.due(now) {
+		if failed = s.watchUnit(u, now); failed != nil {
+			if lost(failed) {
+				return gpu.Profiling{}, false, failed
+			}
+		}
+		if u.refused = errors.Is(failed, ErrPaused); failed == nil || u.refused {
+			u.retry = backoff{}
+		} else {
+			u.retry.failed(now)
+		}
+	}
+	p := gpu.Profiling{LayoutGeneration: u.layout, Source: gpu.ActivityDCGM}
+	u.read = slices.Grow(u.read[:0], len(u.nodes))[:len(u.nodes)]
+	clear(u.read)
+	watched := false
+	r := reading{unit: u, into: &p, oldest: now.Add(-3*s.opts.Interval - updateLag).UnixMicro()}
+	for _, w := range [...]*watch{s.boards, u.board, u.watches[LevelInstance], u.watches[LevelCompute]} {
+		if w == nil {
+			continue
+		}
+		watched = true
+		if err := s.readWatch(&r, w); err != nil {
+			if lost(err) {
+				return gpu.Profiling{}, false, err
+			}
+			failed = err
+		}
+	}
+	p.Paused = s.isPaused(u, &r, failed, now)
+	if failed == nil {
+		failed = u.unread
+	}
+	if failed == nil && u.stale(now, hierarchyTimeout) {
+		failed = s.explainStale()
+	}
+	switch {
+	case failed != nil:
+		s.complain(u, failed)
+	case u.retry.wait == 0:
+		u.said = ""
+	}
+	r.finish()
+	return p, watched || p.Paused, nil
+}
+
+// isPaused reports whether a GPU has no ratios because profiling is paused: new blanks show it, or what is refused. Watches that are too new
+// to show anything, as after a layout change, change nothing about it for a while.
+func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool {
+	switch {
+	case r.ratio:
+		u.paused = time.Time{}
+	case r.blank || s.refused || u.refused || errors.Is(failed, ErrPaused):
+		u.paused = now
+	case r.mature || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
+		u.paused = time.Time{}
+	}
+	return !u.paused.IsZero()
+}
+
+// explainStale says what to do about an engine that does not follow a change.
+func (s *Source) explainStale() error {
+	switch {
+	case s.rootless:
+		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start while a GPU is in MIG mode",
+			ErrStale, ErrRequiresRoot)
+	case s.opts.Mode == ModeEmbedded:
+		return fmt.Errorf("map instances: %w: the DCGM in this process was started again and does so still; restart this program", ErrStale)
+	}
+	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale, hierarchyTimeout, s.opts.Address)
+}
+
+// watchUnit watches the GPU where it is to have its own watch, and the instances as soon as they have settled.
+func (s *Source) watchUnit(u *unit, now time.Time) error {
+	var failed error
+	try := func(w **watch, l Level, entities []Entity) {
+		if *w != nil || len(entities) == 0 || failed != nil && lost(failed) {
+			return
+		}
+		made, err := s.watch(l, entities)
+		if err != nil {
+			failed = err
+			return
+		}
+		*w = made
+	}
+	if s.split {
+		try(&u.board, LevelGPU, []Entity{u.device})
+	}
+	if s.settled(u, now) {
+		try(&u.watches[LevelInstance], LevelInstance, u.byLevel[LevelInstance])
+		try(&u.watches[LevelCompute], LevelCompute, u.byLevel[LevelCompute])
+	}
+	return failed
+}

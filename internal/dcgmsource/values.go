@@ -1,0 +1,212 @@
+package dcgmsource
+
+import (
+	"math"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Blanks are numbers that stand for none (DCGM_FP64_BLANK and so on): each type has the blank itself, then "not found",
+// "not supported" and "not permissioned". They come with any status, and are compared exactly: larger numbers are values.
+const (
+	blankDouble       = 140737488355328.0
+	blankInt32  int64 = 0x7ffffff0
+	blankInt64  int64 = 0x7ffffffffffffff0
+	blanks            = 4
+)
+
+// isBlank reports whether a value is the blank itself, which is what paused profiling gives, and not one that says why there is none.
+func (v *Value) isBlank() bool {
+	switch v.Type {
+	case TypeDouble:
+		return v.Double == blankDouble
+	case TypeInt64:
+		return v.Int64 == blankInt32 || v.Int64 == blankInt64
+	}
+	return false
+}
+
+// number is a value as one; known is false for a blank, invalid true for what is no number.
+func (v *Value) number() (x float64, known, invalid bool) {
+	switch v.Type {
+	case TypeDouble:
+		x = v.Double
+		switch x {
+		case blankDouble, blankDouble + 1, blankDouble + 2, blankDouble + 3:
+			return 0, false, false
+		}
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return 0, false, true
+		}
+		return x, true, false
+	case TypeInt64:
+		i := v.Int64
+		if i >= blankInt32 && i < blankInt32+blanks || i >= blankInt64 && i < blankInt64+blanks {
+			return 0, false, false
+		}
+		return float64(i), true, false
+	}
+	return 0, false, false
+}
+
+// reading is what one cycle takes in of one GPU.
+type reading struct {
+	unit   *unit
+	into   *gpu.Profiling
+	oldest int64 // older values are of profiling that has stopped: microseconds since 1970
+	newest int64
+	last   int  // the node of the last value; its neighbour has the next
+	ratio  bool // a ratio has a value
+	mature bool // the watch of a ratio has had the time to bring values
+	blank  bool // and has brought a blank
+}
+
+// readWatch reads the latest values of the GPU's entities in a watch.
+func (s *Source) readWatch(r *reading, w *watch) error {
+	entities := w.entities
+	if w.level == LevelGPU { // perhaps of several GPUs
+		s.ids = append(s.ids[:0], r.unit.device)
+		entities = s.ids
+	}
+	fields := s.sets[w.level]
+	if w.level == LevelGPU && r.unit.rolled {
+		fields = fields[s.ratios:]
+	} else {
+		r.mature = r.mature || w.since < r.oldest
+	}
+	for most := maxValues / len(fields); len(entities) > 0; {
+		part := entities[:min(most, len(entities))]
+		entities = entities[len(part):]
+		s.calls.Add(1)
+		values, err := s.session.Latest(s.values[:0], part, fields)
+		if err != nil {
+			return err
+		}
+		s.values = values
+		for i := range values {
+			r.take(&values[i], w)
+		}
+	}
+	return nil
+}
+
+// take lays one value to its device, if it is one that the watch brought: younger than the watch, which is younger than
+// the layout, and than profiling that has been paused.
+func (r *reading) take(v *Value, w *watch) {
+	w.asked++
+	if v.Status == statusNotWatched {
+		w.unwatched++
+	}
+	if v.Status != 0 || v.Micros <= w.since || v.Micros < r.oldest {
+		return
+	}
+	a := r.activity(v.Entity)
+	if a == nil {
+		return
+	}
+	x, known, invalid := v.number()
+	if invalid {
+		r.into.Invalid++
+	}
+	if !known {
+		r.blank = r.blank || v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest
+		return
+	}
+	if to := ratio(a, v.Field); to != nil {
+		*to = gpu.Some(x)
+		r.ratio = true
+	} else if to := rate(&r.into.Rates, v.Field); to != nil && v.Entity.Level == LevelGPU {
+		*to = gpu.Some(x)
+	} else {
+		return
+	}
+	r.newest = max(r.newest, v.Micros)
+}
+
+// activity is that of an entity of this GPU; nil where it is none.
+func (r *reading) activity(e Entity) *gpu.Activity {
+	u := r.unit
+	if e.Level == LevelGPU {
+		if e == u.device {
+			return &r.into.Board
+		}
+		return nil
+	}
+	for range u.nodes {
+		if r.last >= len(u.nodes) {
+			r.last = 0
+		}
+		if u.nodes[r.last].entity == e {
+			return &u.read[r.last]
+		}
+		r.last++
+	}
+	return nil
+}
+
+// finish writes what was read of the instances.
+func (r *reading) finish() {
+	if r.newest > 0 {
+		r.into.Time = time.UnixMicro(r.newest)
+	}
+	u, p := r.unit, r.into
+	if u.watches[LevelInstance] != nil {
+		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
+	}
+	if p.Instances != nil || u.watches[LevelCompute] != nil {
+		p.ComputeInstances = make(map[[2]uint32]gpu.Activity, len(u.nodes)-len(u.byLevel[LevelInstance]))
+	}
+	for i, n := range u.nodes { // GPU instances come first
+		a := u.read[i]
+		if n.whole {
+			a = p.Instances[gpu.InstanceID(n.instance)]
+			a.DRAM = gpu.None[float64]()
+		}
+		switch {
+		case a == gpu.Activity{}:
+		case n.entity.Level == LevelInstance:
+			p.Instances[gpu.InstanceID(n.instance)] = a
+		case n.entity.Level == LevelCompute:
+			p.ComputeInstances[[2]uint32{n.instance, n.compute}] = a
+		}
+	}
+}
+
+// ratio is where a field belongs; nil where it is no ratio.
+func ratio(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
+	switch field {
+	case fieldGraphicsEngine:
+		return &a.GraphicsEngine
+	case fieldSM:
+		return &a.SM
+	case fieldOccupancy:
+		return &a.SMOccupancy
+	case fieldTensor:
+		return &a.Tensor
+	case fieldDRAM:
+		return &a.DRAM
+	case fieldFP64:
+		return &a.FP64
+	case fieldFP32:
+		return &a.FP32
+	case fieldFP16:
+		return &a.FP16
+	}
+	return nil
+}
+
+// rate is where a field of traffic belongs; nil where it is none.
+func rate(r *gpu.LinkRates, field uint16) *gpu.Opt[float64] {
+	switch field {
+	case fieldPCIeTransmit:
+		return &r.PCIeTransmit
+	case fieldPCIeReceive:
+		return &r.PCIeReceive
+	case fieldNVLinkTransmit:
+		return &r.NVLinkTransmit
+	case fieldNVLinkReceive:
+		return &r.NVLinkReceive
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package nvmlsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own: every
+// call looks up anew what it needs. Each method gives up when its context ends, with gpu.ErrTimeout; the driver call that
+// hangs goes on by itself, and nothing further is changed when it returns. While it hangs, calls of the same kind for the
+// same GPU are refused at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
+type Actuator struct {
+	source *Source
+
+	mu     sync.Mutex
+	queues map[queueKey]*gpuQueue
+	hung   int
+}
+
+// queueKey names a queue: of the changes of a GPU, of its readings, or of lookups of all GPUs (no id).
+type queueKey struct {
+	id      gpu.UUID
+	changes bool
+}
+
+type gpuQueue struct {
+	turn chan struct{} // has room for the call under way
+	hung bool          // the call under way was given up; guarded by the Actuator's mu
+}
+
+// Actuator returns the Actuator of the Source's GPUs.
+func (s *Source) Actuator() *Actuator { return s.actuator }
+
+func newActuator(s *Source) *Actuator { return &Actuator{source: s, queues: map[queueKey]*gpuQueue{}} }
+
+// Hung reports whether a call that reads or changes a GPU was given up and has not returned yet.
+func (a *Actuator) Hung(id gpu.UUID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, l := range a.queues {
+		if key.id == id && l.hung {
+			return true
+		}
+	}
+	return false
+}
+
+// HungCalls counts the calls that were given up and have not returned yet.
+func (a *Actuator) HungCalls() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.hung
+}
+
+var errStillHangs = errors.New("an earlier call still hangs in the driver")
+
+// acquire waits for a turn in a queue.
+func (a *Actuator) acquire(ctx context.Context, key queueKey) (*gpuQueue, error) {
+	a.mu.Lock()
+	l := a.queues[key]
+	if l == nil {
+		l = &gpuQueue{turn: make(chan struct{}, 1)}
+		a.queues[key] = l
+	}
+	hung := l.hung
+	a.mu.Unlock()
+	if hung {
+		return nil, fmt.Errorf("%w: %w", gpu.ErrTimeout, errStillHangs)
+	}
+	if ctx.Err() != nil {
+		return nil, abandonedError(ctx)
+	}
+	select {
+	case l.turn <- struct{}{}:
+		return l, nil
+	case <-ctx.Done():
+		return nil, abandonedError(ctx)
+	}
+}
+
+// abandonedError returns the error of a call that has not returned when its context ended.
+func abandonedError(ctx context.Context) error {
+	return fmt.Errorf("%w: the driver has not answered: %w", gpu.ErrTimeout, ctx.Err())
+}
+
+// runQueued calls do when its turn in the queue has come, in a goroutine that it abandons when ctx ends. Like a Read it
+// keeps NVML loaded.
+func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() (T, error)) (T, error) {
+	var none T
+	l, err := a.acquire(ctx, key)
+	if err != nil {
+		return none, err
+	}
+	if err := a.source.beginCall(); err != nil {
+		<-l.turn
+		return none, err
+	}
+	var value T
+	done := make(chan struct{})
+	go func() {
+		defer a.source.endCall()
+		value, err = do()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if l.hung {
+			l.hung = false
+			a.hung--
+		}
+		close(done)
+		<-l.turn
+	}()
+	select {
+	case <-done:
+		return value, err
+	case <-ctx.Done():
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	select {
+	case <-done: // it has just returned
+		return value, err
+	default:
+	}
+	l.hung = true
+	a.hung++
+	return none, abandonedError(ctx)
+}
+
+// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known, or its handle is lost.
+func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
+	b := a.source.stateOf(id)
+	if b == nil || b.lost.Load() {
+		inventory, err := a.source.Discover()
+		if err != nil {
+			return nil, err
+		}
+		if b, err = a.rediscovered(id, b, inventory.Missing); err != nil {
+			return nil, err
+		}
+	}
+	uuid, ret := b.handle.GetUUID()
+	if err := a.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
+		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
+			b.lost.Store(true)
+		}
+		return nil, err
+	}
+	if gpu.UUID(validUTF8(uuid)) != id {
+		b.lost.Store(true)
+		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, validUTF8(uuid))
+	}
+	return b, nil
+}
+
+// rediscovered returns a GPU after a lookup. The error of one that was known before is why it is missing now.
+func (a *Actuator) rediscovered(id gpu.UUID, before *gpuState, missing []gpu.MissingGPU) (*gpuState, error) {
+	if b := a.source.stateOf(id); b != nil {
+		return b, nil
+	}
+	for _, m := range missing {
+		if before != nil && int(before.index.Load()) == m.Index {
+			return nil, m.Err
+		}
+	}
+	return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
+}
+
+func (s *Source) stateOf(id gpu.UUID) *gpuState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gpus[id]
+}
+
+// markChanged makes the next Read of a GPU read everything again, after a change.
+func (a *Actuator) markChanged(id gpu.UUID) {
+	if b := a.source.stateOf(id); b != nil {
+		b.layoutChanged.Store(true)
+		b.ourChange.Store(true)
+	}
+}

@@ -1,0 +1,163 @@
+package nvmlsource
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// The driver seam over go-nvml. Calling a function that the installed library lacks kills the process (go-nvml binds
+// lazily), so every method asks for its symbol first and returns ERROR_FUNCTION_NOT_FOUND without it.
+
+// Open returns NVML over a library, looked up as the dynamic linker does where the path is a bare name; empty is
+// libnvidia-ml.so.1. Nothing is loaded before Init. Since go-nvml binds symbols for the whole process, a process must
+// not use two libraries.
+func Open(libraryPath string) Library {
+	if libraryPath == "" {
+		libraryPath = "libnvidia-ml.so.1"
+	}
+	return &library{path: libraryPath, nvml: nvml.New(nvml.WithLibraryPath(libraryPath))}
+}
+
+// library is go-nvml's, with the symbols that it was found to have.
+type library struct {
+	gpm  gpmRequests
+	path string
+	nvml nvml.Interface
+
+	mu      sync.Mutex
+	loaded  bool // Init has succeeded: from then on symbols stand
+	loadErr error
+	symbols map[string]bool
+}
+
+// Init loads the library, however late it appears, and initialises it. go-nvml counts a failed nvmlInit like a
+// successful one, so the library then stays mapped for the life of the process; that is harmless.
+func (l *library) Init() nvml.Return {
+	err := probe(l.path)
+	l.mu.Lock()
+	l.loadErr = err
+	l.mu.Unlock()
+	if err != nil {
+		return nvml.ERROR_LIBRARY_NOT_FOUND
+	}
+	ret := l.nvml.Init()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ret == nvml.SUCCESS && !l.loaded {
+		l.loaded, l.symbols = true, map[string]bool{}
+	}
+	return ret
+}
+
+// LoadError says why the last Init could not load the library, which go-nvml does not tell.
+func (l *library) LoadError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.loadErr
+}
+
+// probe loads the library for a moment: the linker's error names what is wrong, and what is not an NVML at all is found
+// out before go-nvml calls into it.
+func probe(path string) error {
+	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
+	if err := d.Open(); err != nil {
+		return err
+	}
+	v1, v2 := d.Lookup("nvmlInit"), d.Lookup("nvmlInit_v2")
+	if err := d.Close(); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if v1 != nil && v2 != nil {
+		return fmt.Errorf("%s: not an NVML library: it has no nvmlInit", path)
+	}
+	return nil
+}
+
+func (l *library) Shutdown() nvml.Return {
+	if !l.has("nvmlShutdown") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return l.nvml.Shutdown()
+}
+
+// has reports whether the loaded library exports one of some symbols, which are versions of one function.
+func (l *library) has(symbols ...string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.loaded {
+		return false
+	}
+	for _, symbol := range symbols {
+		known, asked := l.symbols[symbol]
+		if !asked {
+			known = l.nvml.Extensions().LookupSymbol(symbol) == nil
+			l.symbols[symbol] = known
+		}
+		if known {
+			return true
+		}
+	}
+	return false
+}
+
+// call runs a function of NVML where the library has it.
+func call[T any](l *library, symbol string, f func() (T, nvml.Return)) (T, nvml.Return) {
+	if !l.has(symbol) {
+		var none T
+		return none, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return f()
+}
+
+func (l *library) DeviceGetCount() (int, nvml.Return) {
+	if !l.has("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2") {
+		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return l.nvml.DeviceGetCount()
+}
+
+func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
+	if !l.has("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2") {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	d, ret := l.nvml.DeviceGetHandleByIndex(index)
+	return device{entity{l, d}}, ret
+}
+
+func (l *library) EventSetCreate() (EventSet, nvml.Return) {
+	set, ret := call(l, "nvmlEventSetCreate", l.nvml.EventSetCreate)
+	return eventSet{l, set}, ret
+}
+
+// eventSet is a queue of events.
+type eventSet struct {
+	lib *library
+	set nvml.EventSet
+}
+
+func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
+	if !s.lib.has("nvmlEventSetWait", "nvmlEventSetWait_v2") {
+		return Event{}, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	e, ret := s.set.Wait(timeoutMillis)
+	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
+		e.GpuInstanceId, e.ComputeInstanceId = NoInstance, NoInstance
+	}
+	return Event{
+		Device:            device{entity{s.lib, e.Device}},
+		Type:              e.EventType,
+		Data:              e.EventData,
+		GPUInstanceID:     e.GpuInstanceId,
+		ComputeInstanceID: e.ComputeInstanceId,
+	}, ret
+}
+
+func (s eventSet) Free() nvml.Return {
+	if !s.lib.has("nvmlEventSetFree") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return s.set.Free()
+}

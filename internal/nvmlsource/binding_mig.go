@@ -1,0 +1,95 @@
+package nvmlsource
+
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
+
+// The least and the most instances to make room for. Drivers have told too small an InstanceCount for some profiles, and NVML
+// writes as many as there are, whatever the room; one that is far too large is no reason to take that much memory.
+const minCapacity, maxCapacity = 16, 256
+
+func capacityFor(instanceCount uint32) uint32 {
+	return min(max(instanceCount, minCapacity), maxCapacity)
+}
+
+func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
+	m, ret := call(d.lib, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+		return d.dev.GetMigDeviceHandleByIndex(index)
+	})
+	return migDevice{entity{d.lib, m}}, ret
+}
+
+// GetGpuInstanceProfileInfo tries the struct versions from new to old. An unknown version and an unknown profile are
+// both ERROR_INVALID_ARGUMENT, so the oldest call decides. The versioned ones are documented as not supported while MIG
+// is off, the unversioned one is not (nvml.h).
+func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+	if d.lib.has("nvmlDeviceGetGpuInstanceProfileInfoV") {
+		handler := d.dev.GetGpuInstanceProfileInfoV(profile)
+		if info, ret := handler.V3(); !isOlderVersion(ret) {
+			return info, ret
+		}
+		if info, ret := handler.V2(); !isOlderVersion(ret) {
+			return fromV2(info), ret
+		}
+	}
+	info, ret := call(d.lib, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
+		return d.dev.GetGpuInstanceProfileInfo(profile)
+	})
+	return fromV1(info), ret
+}
+
+// isOlderVersion reports whether an answer to a versioned call leaves it to an older version.
+func isOlderVersion(ret nvml.Return) bool {
+	switch ret {
+	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+		return true
+	}
+	return false
+}
+
+func fromV2(v nvml.GpuInstanceProfileInfo_v2) nvml.GpuInstanceProfileInfo_v3 {
+	return nvml.GpuInstanceProfileInfo_v3{
+		Id: v.Id, SliceCount: v.SliceCount, InstanceCount: v.InstanceCount, MultiprocessorCount: v.MultiprocessorCount,
+		CopyEngineCount: v.CopyEngineCount, DecoderCount: v.DecoderCount, EncoderCount: v.EncoderCount,
+		JpegCount: v.JpegCount, OfaCount: v.OfaCount, MemorySizeMB: v.MemorySizeMB, Name: v.Name,
+	}
+}
+
+func fromV1(v nvml.GpuInstanceProfileInfo) nvml.GpuInstanceProfileInfo_v3 {
+	return nvml.GpuInstanceProfileInfo_v3{
+		Id: v.Id, SliceCount: v.SliceCount, InstanceCount: v.InstanceCount, MultiprocessorCount: v.MultiprocessorCount,
+		CopyEngineCount: v.CopyEngineCount, DecoderCount: v.DecoderCount, EncoderCount: v.EncoderCount,
+		JpegCount: v.JpegCount, OfaCount: v.OfaCount, MemorySizeMB: v.MemorySizeMB,
+	}
+}
+
+func (d device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
+	if !d.lib.has("nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements") {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return d.dev.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
+}
+
+// GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
+func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
+	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
+	handles, ret := call(d.lib, "nvmlDeviceGetGpuInstances", func() ([]nvml.GpuInstance, nvml.Return) {
+		return d.dev.GetGpuInstances(&info)
+	})
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	list := make([]GPUInstance, 0, len(handles))
+	for _, h := range handles {
+		list = append(list, gpuInstance{d.lib, h})
+	}
+	return list, ret
+}
+
+// migDevice is a MIG device handle.
+type migDevice struct{ entity }
+
+func (m migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
+	if !m.lib.has("nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes") {
+		return nvml.DeviceAttributes{}, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return m.dev.GetAttributes()
+}

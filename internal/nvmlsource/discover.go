@@ -1,0 +1,154 @@
+package nvmlsource
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// slot is the GPU at one index of the driver, or why there is none.
+type slot struct {
+	state *gpuState
+	err   error
+}
+
+// usable reports whether the GPU needs no new lookup.
+func (s slot) usable() bool { return s.state != nil && !s.state.lost.Load() }
+
+// Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded before, and looks up GPUs
+// again that were lost. While nothing changes it costs one driver call.
+func (s *Source) Discover() (gpu.Inventory, error) {
+	if err := s.beginCall(); err != nil {
+		return gpu.Inventory{}, err
+	}
+	defer s.endCall()
+	s.discovering.Lock()
+	defer s.discovering.Unlock()
+	if err := s.initialise(); err != nil {
+		return gpu.Inventory{}, err
+	}
+	err := s.readVersions()
+	if err == nil {
+		err = s.enumerate()
+	}
+	if err != nil {
+		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are void
+			s.initialised, s.versioned = false, false
+			s.replaceSlots(nil)
+		}
+		return gpu.Inventory{}, fmt.Errorf("discover GPUs: %w", err)
+	}
+	return s.inventory, nil
+}
+
+// initialise calls nvmlInit, once: NVML counts the calls.
+func (s *Source) initialise() error {
+	if s.initialised {
+		return nil
+	}
+	if err := s.checkReturn("nvmlInit", s.lib.Init()); err != nil {
+		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
+			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
+		}
+		return err
+	}
+	s.mu.Lock()
+	s.loaded = true
+	s.mu.Unlock()
+	s.initialised = true
+	return nil
+}
+
+// readVersions reads the versions, once. One that is unknown stays empty.
+func (s *Source) readVersions() error {
+	if s.versioned {
+		return nil
+	}
+	s.driver = gpu.Driver{}
+	version, ret := s.lib.SystemGetDriverVersion()
+	if err := s.checkReturn("nvmlSystemGetDriverVersion", ret); err == nil {
+		s.driver.Version = validUTF8(version)
+	} else if losesDevice(err) {
+		return err
+	}
+	if version, ret = s.lib.SystemGetNVMLVersion(); s.checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
+		s.driver.NVML = validUTF8(version)
+	}
+	cuda, ret := s.lib.SystemGetCudaDriverVersion()
+	if s.checkReturn("nvmlSystemGetCudaDriverVersion", ret) == nil {
+		s.driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
+	}
+	s.versioned = true
+	return nil
+}
+
+// enumerate looks up all GPUs if their number has changed, otherwise those that are missing or lost.
+func (s *Source) enumerate() error {
+	count, ret := s.lib.DeviceGetCount()
+	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
+		return err
+	}
+	same := count == len(s.slots)
+	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.usable() }) {
+		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
+			s.replaceSlots(s.slots)
+		}
+		return nil
+	}
+	if !same {
+		s.lookups = map[int]*lookup{} // an index may be that of another GPU now
+	}
+	next := make([]slot, count)
+	var unknown []int
+	for i := range next {
+		if same && s.slots[i].usable() {
+			next[i] = s.slots[i]
+		} else {
+			unknown = append(unknown, i)
+		}
+	}
+	for i, found := range s.lookUp(unknown) {
+		next[i] = s.slotOf(i, found)
+		if errors.Is(next[i].err, gpu.ErrVersionMismatch) || errors.Is(next[i].err, gpu.ErrNoDriver) {
+			return next[i].err
+		}
+	}
+	s.replaceSlots(next)
+	return nil
+}
+
+// replaceSlots sets the slots and the inventory, which is not modified after that, and registers the events of its GPUs.
+func (s *Source) replaceSlots(next []slot) {
+	s.slots = next
+	s.inventory = gpu.Inventory{Driver: s.driver}
+	gpus := make(map[gpu.UUID]*gpuState, len(next))
+	var list []*gpuState
+	for i, at := range next {
+		if at.state == nil {
+			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
+			s.inventory.Missing = append(s.inventory.Missing, missing)
+			continue
+		}
+		if gpus[at.state.uuid] != nil {
+			// If the driver has renumbered its GPUs, the next lookup finds the one that is there now.
+			next[i] = slot{err: fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)}
+			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: next[i].err})
+			continue
+		}
+		gpus[at.state.uuid] = at.state
+		list = append(list, at.state)
+		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.state.uuid})
+	}
+	s.mu.Lock()
+	before := s.gpus
+	s.gpus = gpus
+	s.mu.Unlock()
+	for id, b := range before {
+		if gpus[id] != b {
+			s.retireGPU(b)
+		}
+	}
+	s.queue.startRegistering(list)
+}

@@ -1,0 +1,284 @@
+package nvmlsource
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// How long the queue waits in the driver at a time, which Close may have to wait for; how many events may be waiting to
+// be read; and the pauses before a failed queue is created again.
+const (
+	waitMillis  = 250
+	eventBuffer = 256
+	minBackoff  = 250 * time.Millisecond
+	maxBackoff  = 30 * time.Second
+)
+
+// eventQueue receives what the driver reports, in a goroutine of its own that starts with the first GPU.
+type eventQueue struct {
+	lib   Library
+	opts  Options
+	out   chan gpu.Event
+	quit  chan struct{}
+	ended chan struct{} // closed when the goroutine has ended, or never started and never will
+
+	// mu is held while the set is changed, and never while the driver is asked.
+	mu            sync.Mutex
+	running       bool
+	stopped       bool
+	set           *queueSet // nil until there is a GPU, and after a failure
+	setErr        error     // why there is none, if the driver gives none
+	lostGPU       bool      // the last set failed because a GPU is lost
+	gpus          []*gpuState
+	registrations map[Device]*registration
+	withheld      map[Device]int // GPUs that are not to be registered, and how many want that
+
+	registering sync.WaitGroup // calls under way that register GPUs
+
+	overflow bool // events were dropped, and EventsLost was not sent yet; of the goroutine
+}
+
+func newEventQueue(lib Library, opts Options) eventQueue {
+	return eventQueue{
+		lib: lib, opts: opts,
+		out:           make(chan gpu.Event, eventBuffer),
+		quit:          make(chan struct{}),
+		ended:         make(chan struct{}),
+		registrations: map[Device]*registration{},
+		withheld:      map[Device]int{},
+	}
+}
+
+// startRegistering sets the GPUs whose events are received. Events before it are lost. A GPU that is gone stays registered
+// until the queue is created again: NVML cannot remove it.
+func (q *eventQueue) startRegistering(gpus []*gpuState) {
+	if !q.startQueue(gpus) {
+		return
+	}
+	q.register(gpus)
+	q.mu.Lock()
+	starts := !q.running && !q.stopped
+	unused := !q.running && q.stopped
+	q.running = q.running || starts
+	q.mu.Unlock()
+	if starts {
+		go q.waitForEvents()
+	}
+	if unused { // Close was called meanwhile, and the set will not be waited on
+		q.dropSet()
+	}
+}
+
+// startQueue sets the GPUs and creates the first set. It reports whether there is anything to wait for.
+func (q *eventQueue) startQueue(gpus []*gpuState) bool {
+	q.mu.Lock()
+	q.gpus = gpus
+	idle, running, said := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
+	q.mu.Unlock()
+	if idle || running {
+		return !idle
+	}
+	err := q.renewSet()
+	if err == nil {
+		return true
+	}
+	if !said {
+		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
+	}
+	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
+}
+
+// stop ends the goroutine; ended says when.
+func (q *eventQueue) stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
+	q.stopped = true
+	close(q.quit)
+	if !q.running {
+		close(q.ended)
+	}
+}
+
+func (q *eventQueue) waitForEvents() {
+	defer close(q.ended)
+	defer q.dropSet()
+	backoff, broken := minBackoff, false
+	for {
+		select {
+		case <-q.quit:
+			return
+		default:
+		}
+		set := q.current()
+		if set == nil {
+			broken = true
+			if !q.sleep(backoff) {
+				return
+			}
+			if q.restoreSet() {
+				backoff = min(2*backoff, maxBackoff)
+			}
+			continue
+		}
+		e, ret := set.Wait(waitMillis)
+		switch ret {
+		case nvml.SUCCESS, nvml.ERROR_TIMEOUT:
+			if broken { // only now is it known to work
+				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
+			}
+			backoff, broken = minBackoff, false
+			q.deliver(e, ret == nvml.SUCCESS)
+		default:
+			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is created again", "err", driverError("nvmlEventSetWait", ret))
+			q.mu.Lock()
+			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
+			q.mu.Unlock()
+			q.dropSet()
+		}
+	}
+}
+
+// current returns the set to wait on, or nil.
+func (q *eventQueue) current() *queueSet {
+	q.mu.Lock()
+	set := q.set
+	spoilt, released := set != nil && set.spoilt, set != nil && set.released
+	q.mu.Unlock()
+	switch {
+	case spoilt:
+		q.dropSet()
+		return nil
+	case released:
+		return q.replaceSet(set)
+	}
+	return set
+}
+
+// maxSetGap is how long the other GPUs may be in no set before events count as lost.
+const maxSetGap = time.Second
+
+// replaceSet replaces a set that was released, after it has delivered the set's events; it returns nil if that fails.
+func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
+	for range eventBuffer {
+		e, ret := set.Wait(0)
+		if ret != nvml.SUCCESS {
+			break
+		}
+		q.deliver(e, true)
+	}
+	began := time.Now()
+	q.dropSet()
+	q.restoreSet()
+	if time.Since(began) >= maxSetGap { // a GPU has hung while it was registered
+		q.overflow = true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.set
+}
+
+// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false if there are no GPUs:
+// nothing was tried.
+func (q *eventQueue) restoreSet() bool {
+	q.mu.Lock()
+	gpus := q.gpus
+	idle := q.stopped || len(gpus) == 0
+	q.mu.Unlock()
+	if idle {
+		return false
+	}
+	_ = q.renewSet() // it is in setErr, for the readings
+	q.register(gpus)
+	return true
+}
+
+// sleep returns false if the queue was stopped meanwhile.
+func (q *eventQueue) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-q.quit:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// deliver passes an event on, and that others were lost before it.
+func (q *eventQueue) deliver(e Event, is bool) {
+	if q.overflow {
+		q.overflow = false
+		q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
+	}
+	if !is {
+		return
+	}
+	out := gpu.Event{GPU: q.uuidOf(e.Device), Time: q.opts.Now()}
+	switch {
+	case e.Type&nvml.EventTypeXidCriticalError != 0:
+		out.Kind, out.XID = gpu.EventXID, e.Data
+	case e.Type&nvml.EventMigConfigChange != 0:
+		out.Kind = gpu.EventMIGChange
+		q.markLayoutChanged(e.Device)
+	default:
+		return
+	}
+	if e.GPUInstanceID != NoInstance {
+		out.Instance = gpu.Some(gpu.InstanceID(e.GPUInstanceID))
+		if e.ComputeInstanceID != NoInstance {
+			out.Compute = gpu.Some(gpu.ComputeID(e.ComputeInstanceID))
+		}
+	}
+	q.send(out)
+}
+
+// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its instances, and was
+// perhaps read while they were changing.
+func (q *eventQueue) markLayoutChanged(d Device) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, b := range q.gpus {
+		if b.handle == d {
+			b.layoutChanged.Store(true)
+		}
+	}
+}
+
+// send never blocks: the queue in the driver must be emptied even if no reader listens.
+func (q *eventQueue) send(e gpu.Event) {
+	select {
+	case q.out <- e:
+	default:
+		q.overflow = true
+	}
+}
+
+// uuidOf returns the GPU of an event by its handle: a GPU that has just been lost does not answer.
+func (q *eventQueue) uuidOf(d Device) gpu.UUID {
+	if d == nil {
+		return ""
+	}
+	q.mu.Lock()
+	r := q.registrations[d]
+	var uuid gpu.UUID
+	if r != nil {
+		uuid = r.uuid
+	}
+	q.mu.Unlock()
+	if uuid != "" {
+		return uuid
+	}
+	if asked, ret := d.GetUUID(); ret == nvml.SUCCESS {
+		uuid = gpu.UUID(validUTF8(asked))
+	}
+	return uuid
+}

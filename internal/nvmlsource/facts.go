@@ -1,0 +1,133 @@
+package nvmlsource
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// readFacts reads, once, what does not change while the handle and the MIG mode do not. What has failed is read again with the
+// slow tier, and what was not supported whenever that is tried again.
+func (r *gpuRead) readFacts() {
+	st := &r.state.static
+	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.retryAll {
+		return
+	}
+	// Errors of facts are reported until the facts are read again.
+	st.errs = r.separate(r.readMissingFacts)
+	st.have = r.fatal == nil
+}
+
+func (r *gpuRead) readMissingFacts() {
+	st, f := &r.state.static, &r.state.facts
+	f.UUID = r.state.uuid
+	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = validUTF8(name) })
+	queryFact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture, func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
+	queryFact(r, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = validUTF8(serial) })
+	queryFact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
+	queryFact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
+	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+	if !st.answered[questionSMs] {
+		f.SMs = r.readSMs()
+	}
+	r.readProfiles()
+	f.Profiles = nil
+	for i := range st.profiles {
+		f.Profiles = append(f.Profiles, st.profiles[i].Profile)
+	}
+}
+
+// queryFact queries a fact that is not known yet.
+func queryFact[T any](r *gpuRead, question string, f func() (T, nvml.Return), take func(T)) {
+	st := &r.state.static
+	if st.answered[question] {
+		return
+	}
+	if answer, ok := query(&r.querier, question, gpu.ReadingInventory, f); ok {
+		st.answered[question] = true
+		take(answer)
+	}
+}
+
+// questionSMs is the last call of readSMs.
+const questionSMs = "nvmlDeviceGetCudaComputeCapability"
+
+// readSMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a GPU, nor
+// its cores while MIG is on (nvml.h).
+func (r *gpuRead) readSMs() gpu.Opt[int] {
+	cores, ok := query(&r.querier, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
+	if !ok || !r.mayQuery(questionSMs, gpu.ReadingInventory) {
+		return gpu.None[int]()
+	}
+	major, minor, ret := r.dev.GetCudaComputeCapability()
+	if !r.accept(questionSMs, gpu.ReadingInventory, ret) {
+		return gpu.None[int]()
+	}
+	r.state.static.answered[questionSMs] = true
+	perSM := coresPerSM(major, minor)
+	if perSM == 0 || cores <= 0 || cores%perSM != 0 {
+		return gpu.None[int]()
+	}
+	return gpu.Some(cores / perSM)
+}
+
+// coresPerSM is from the CUDA C++ Programming Guide, "Compute Capabilities"; 0 if the capability is unknown.
+func coresPerSM(major, minor int) int {
+	switch {
+	case major == 5, major == 6 && minor != 0, major == 8 && minor != 0, major == 9, major == 10, major == 11, major == 12:
+		return 128
+	case major == 6, major == 7, major == 8:
+		return 64
+	}
+	return 0
+}
+
+// architecture returns the name of an answer of nvmlDeviceGetArchitecture; "" if it is unknown.
+func architecture(a nvml.DeviceArchitecture) string {
+	switch a {
+	case nvml.DEVICE_ARCH_KEPLER:
+		return "Kepler"
+	case nvml.DEVICE_ARCH_MAXWELL:
+		return "Maxwell"
+	case nvml.DEVICE_ARCH_PASCAL:
+		return "Pascal"
+	case nvml.DEVICE_ARCH_VOLTA:
+		return "Volta"
+	case nvml.DEVICE_ARCH_TURING:
+		return "Turing"
+	case nvml.DEVICE_ARCH_AMPERE:
+		return "Ampere"
+	case nvml.DEVICE_ARCH_ADA:
+		return "Ada"
+	case nvml.DEVICE_ARCH_HOPPER:
+		return "Hopper"
+	case nvml.DEVICE_ARCH_BLACKWELL:
+		return "Blackwell"
+	case nvml.DEVICE_ARCH_RUBIN:
+		return "Rubin"
+	}
+	return ""
+}
+
+// pciBusID is the long form, 00000000:07:00.0, in lower case. Old structs have only numbers and a short form.
+func pciBusID(pci nvml.PciInfo) string {
+	if id := cString(pci.BusId[:]); id != "" {
+		return strings.ToLower(id)
+	}
+	return fmt.Sprintf("%08x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
+}
+
+// cString reads a C string from a field of fixed size, which it may fill without a NUL.
+func cString(field []int8) string {
+	b := make([]byte, 0, len(field))
+	for _, c := range field {
+		if c == 0 {
+			break
+		}
+		b = append(b, byte(c))
+	}
+	return validUTF8(string(b))
+}

@@ -1,0 +1,312 @@
+package nvmlsource_test
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
+)
+
+// spy stands between a Source and the simulated node: it counts the calls by their names, and makes them do something
+// else. It is a Library; its devices, MIG devices and event sets are spies, too.
+type spy struct {
+	nvmlsource.Library
+	mu      sync.Mutex
+	calls   map[string]int
+	returns map[string]nvml.Return // what a call returns instead of being made
+	before  map[string]func()      // what happens before a call is made
+	devices map[int]spyDevice
+	sets    map[*spySet]bool // not freed yet
+	loadErr error
+	fallen  nvmlsource.Device
+	every   func()                                   // happens before every call of a Read
+	who     who                                      // nil: counters are the node's
+	metrics map[uint32]nvmlsource.GPMMetric          // what the driver says of metrics instead of the truth
+	refuses func([]nvmlsource.GPMMetric) nvml.Return // what it says of a call for metrics; nil: it answers all
+
+	swapped      map[int]int // indexes that stand for the GPU of another
+	oldProcesses bool
+	twice        bool // every MIG device is there under two indexes
+	noMIGDevices bool // no GPU can have any, a driver says
+
+	pstate         gpu.Opt[nvml.Pstates] // what the driver says instead of the truth
+	rev1SMs        uint32                // of a second compute profile of one slice; 0: there is none
+	computeProfile uint32                // that a compute instance was made of last
+	wideSeven      bool                  // a compute instance of 7 slices has a place of 8
+	noPlacements   bool                  // the placements of compute instances are not reported
+}
+
+func newSpy(lib nvmlsource.Library) *spy {
+	return &spy{
+		Library: lib, calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){}, devices: map[int]spyDevice{},
+		sets: map[*spySet]bool{},
+	}
+}
+
+// set makes a call return a code; SUCCESS lets it be made again.
+func (s *spy) set(call string, ret nvml.Return) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ret == nvml.SUCCESS {
+		delete(s.returns, call)
+		return
+	}
+	s.returns[call] = ret
+}
+
+// do lets something happen before the next such call.
+func (s *spy) do(call string, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before[call] = f
+}
+
+// taken returns the calls since the last time.
+func (s *spy) taken() map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.calls
+	s.calls = map[string]int{}
+	return taken
+}
+
+func (s *spy) passes(call string) (nvml.Return, bool) {
+	s.mu.Lock()
+	s.calls[call]++
+	f := s.before[call]
+	delete(s.before, call)
+	every := s.every
+	s.mu.Unlock()
+	if every != nil && call != "Wait" && call != "Free" && call != "EventSetCreate" && !strings.HasPrefix(call, "RegisterEvents") {
+		every()
+	}
+	if f != nil {
+		f()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ret, fails := s.returns[call]
+	return ret, !fails
+}
+
+func via[T any](s *spy, call string, f func() (T, nvml.Return)) (T, nvml.Return) {
+	if ret, ok := s.passes(call); !ok {
+		var none T
+		return none, ret
+	}
+	return f()
+}
+
+func (s *spy) LoadError() error { return s.loadErr }
+
+func (s *spy) Shutdown() nvml.Return {
+	s.passes("Shutdown")
+	return s.Library.Shutdown()
+}
+
+// DeviceGetHandleByIndex gives the same handle every time, as the driver does.
+func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
+	d, ret := via(s, "DeviceGetHandleByIndex", func() (nvmlsource.Device, nvml.Return) { return s.Library.DeviceGetHandleByIndex(index) })
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if other, is := s.swapped[index]; is {
+		return s.devices[other], ret
+	}
+	if _, known := s.devices[index]; !known {
+		s.devices[index] = spyDevice{d, s}
+	}
+	return s.devices[index], ret
+}
+
+func (s *spy) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
+	set, ret := via(s, "EventSetCreate", s.Library.EventSetCreate)
+	made := &spySet{EventSet: set, spy: s, members: map[nvmlsource.Device]bool{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sets[made] = true
+	return made, ret
+}
+
+// fall makes a GPU one that has fallen off the bus for the sets that it is in, nil none.
+func (s *spy) fall(d nvmlsource.Device) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fallen = d
+}
+
+type spySet struct {
+	nvmlsource.EventSet
+	spy     *spy
+	members map[nvmlsource.Device]bool
+}
+
+// Wait names the device by the handle that the spy has given out, as the driver does.
+func (e *spySet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
+	e.spy.mu.Lock()
+	lost := e.members[e.spy.fallen]
+	e.spy.mu.Unlock()
+	if lost {
+		return nvmlsource.Event{}, nvml.ERROR_GPU_IS_LOST
+	}
+	event, ret := via(e.spy, "Wait", func() (nvmlsource.Event, nvml.Return) { return e.EventSet.Wait(timeoutMillis) })
+	if ret == nvml.SUCCESS {
+		e.spy.mu.Lock()
+		defer e.spy.mu.Unlock()
+		for _, d := range e.spy.devices {
+			if d.Device == event.Device { // no call is made: one that hangs would not answer
+				event.Device = d
+			}
+		}
+	}
+	return event, ret
+}
+
+func (e *spySet) Free() nvml.Return {
+	e.spy.passes("Free")
+	e.spy.mu.Lock()
+	delete(e.spy.sets, e)
+	e.spy.mu.Unlock()
+	return e.EventSet.Free()
+}
+
+type spyDevice struct {
+	nvmlsource.Device
+	spy *spy
+}
+
+func (d spyDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
+	call := map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)", nvml.EventMigConfigChange: "RegisterEvents(MIG)"}[types]
+	if ret, ok := d.spy.passes(call); !ok {
+		return ret
+	}
+	d.spy.mu.Lock()
+	set.(*spySet).members[d] = true
+	d.spy.mu.Unlock()
+	return d.Device.RegisterEvents(types, set.(*spySet).EventSet)
+}
+
+func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
+	if d.spy.twice {
+		index /= 2
+	}
+	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsource.MIGDevice, nvml.Return) { return d.Device.GetMigDeviceHandleByIndex(index) })
+	return spyMIG{m, d.spy}, ret
+}
+
+func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
+	list, ret := via(d.spy, "GetGpuInstances", func() ([]nvmlsource.GPUInstance, nvml.Return) { return d.Device.GetGpuInstances(profile, capacity) })
+	for i := range list {
+		list[i] = spyInstance{list[i], d.spy}
+	}
+	return list, ret
+}
+
+func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
+	most, ret := via(d.spy, "GetMaxMigDeviceCount", d.Device.GetMaxMigDeviceCount)
+	if d.spy.noMIGDevices {
+		return 0, ret
+	}
+	return most, ret
+}
+
+// GetComputeRunningProcesses leaves out the instances where the spy is set to an old driver.
+func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	list, ret := via(d.spy, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
+	for i := range list {
+		if d.spy.oldProcesses {
+			list[i].GpuInstanceId, list[i].ComputeInstanceId = nvmlsource.NoInstance, nvmlsource.NoInstance
+		}
+	}
+	return list, ret
+}
+
+type spyMIG struct {
+	nvmlsource.MIGDevice
+	spy *spy
+}
+
+type spyInstance struct {
+	nvmlsource.GPUInstance
+	spy *spy
+}
+
+// node is a simulated node on a stepped clock, a spy and a Source over both.
+type node struct {
+	*sim.Node
+	t      *testing.T
+	spy    *spy
+	source *nvmlsource.Source
+	logged *bytes.Buffer
+}
+
+// newNode starts a node; what follows gpus: is the scenario's.
+func newNode(t *testing.T, options, gpus string) *node {
+	t.Helper()
+	return startNode(t, "version: 1\nnode: {hostname: n1, driver: \"580.95.05\", cuda: \"13.0\""+options+"}\ngpus:\n"+gpus+"\n")
+}
+
+func startNode(t *testing.T, scenario string) *node {
+	t.Helper()
+	s, err := sim.Parse("test.yaml", []byte(scenario))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := sim.New(s, sim.NewClock(sim.ClockStep))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.Close() })
+	logged := &bytes.Buffer{}
+	lib := newSpy(simnvml.New(n))
+	source := nvmlsource.New(lib, nvmlsource.Options{
+		Now: n.Now, SlowEvery: 15 * time.Second, Logger: log.NewLogfmtLogger(log.NewSyncWriter(logged)),
+	})
+	t.Cleanup(func() {
+		if err := source.Close(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	return &node{Node: n, t: t, spy: lib, source: source, logged: logged}
+}
+
+// discover returns the GPUs.
+func (n *node) discover() []gpu.UUID {
+	n.t.Helper()
+	inventory, err := n.source.Discover()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	var ids []gpu.UUID
+	for _, found := range inventory.GPUs {
+		ids = append(ids, found.UUID)
+	}
+	return ids
+}
+
+func (n *node) read(id gpu.UUID) gpu.GPU {
+	n.t.Helper()
+	g, err := n.source.Read(id)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return g
+}
+
+func (n *node) advance(by time.Duration) {
+	n.t.Helper()
+	if err := n.Advance(by); err != nil {
+		n.t.Fatal(err)
+	}
+}

@@ -1,0 +1,215 @@
+package nvmlsource
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// allLinks is the scope of an NVLink field that is the sum over all links (nvml.h).
+const allLinks = 0xFFFFFFFF
+
+// field is one value that is read by its id, together with others in one call.
+type field struct {
+	id, scope uint32
+	slow      bool
+	reading   gpu.Reading
+	question  string
+	take      func(*gpu.Readings, *nvml.FieldValue)
+}
+
+// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added.
+func fields() []field {
+	return []field{
+		{nvml.FI_DEV_MEMORY_TEMP, 0, false, gpu.ReadingTemperature, "nvmlDeviceGetFieldValues(MEMORY_TEMP)", takeMemoryTemperature},
+		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, 0, false, gpu.ReadingPCIe, "nvmlDeviceGetFieldValues(PCIE_COUNT_TX_BYTES)",
+			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) }},
+		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, 0, false, gpu.ReadingPCIe, "nvmlDeviceGetFieldValues(PCIE_COUNT_RX_BYTES)",
+			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
+		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks, false, gpu.ReadingNVLink, "nvmlDeviceGetFieldValues(NVLINK_THROUGHPUT_DATA_TX)",
+			func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
+		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, allLinks, false, gpu.ReadingNVLink, "nvmlDeviceGetFieldValues(NVLINK_THROUGHPUT_DATA_RX)",
+			func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) }},
+		{nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
+			"nvmlDeviceGetFieldValues(NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)", takeLinkErrors("crc_flit")},
+		{nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
+			"nvmlDeviceGetFieldValues(NVLINK_CRC_DATA_ERROR_COUNT_TOTAL)", takeLinkErrors("crc_data")},
+		{nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
+			"nvmlDeviceGetFieldValues(NVLINK_REPLAY_ERROR_COUNT_TOTAL)", takeLinkErrors("replay")},
+		{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
+			"nvmlDeviceGetFieldValues(NVLINK_RECOVERY_ERROR_COUNT_TOTAL)", takeLinkErrors("recovery")},
+		{nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0, true, gpu.ReadingRecovery, "nvmlDeviceGetFieldValues(GET_GPU_RECOVERY_ACTION)", takeRecovery},
+	}
+}
+
+// readFields reads the fields whose tier is due, in one call. Values and errors of slow fields go to slow and slowErrs. If
+// the call as a whole fails, slow keeps the last values.
+func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
+	const question = "nvmlDeviceGetFieldValues"
+	b := r.state
+	b.values, b.chosen = b.values[:0], b.chosen[:0]
+	for i := range b.fields {
+		f := &b.fields[i]
+		if !r.unsupported[f.question] && (r.slow || !f.slow) {
+			b.values = append(b.values, nvml.FieldValue{FieldId: f.id, ScopeId: f.scope})
+			b.chosen = append(b.chosen, f)
+		}
+	}
+	if len(b.values) == 0 || r.fatal != nil || r.unsupported[question] {
+		return
+	}
+	if err := r.queryFields(question); err != nil {
+		last := &b.slow.readings
+		slow.NVLink.Errors, slow.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
+		r.addFieldErrors(err, slowErrs)
+		return
+	}
+	for i := range b.values {
+		f, v := b.chosen[i], &b.values[i]
+		ret := nvml.Return(int32(v.NvmlReturn))
+		switch ret {
+		case nvml.SUCCESS:
+			if f.slow {
+				f.take(slow, v)
+			} else {
+				f.take(fast, v)
+			}
+		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
+			r.unsupported[f.question] = true // INVALID_ARGUMENT: a field id that the driver is too old for
+		default:
+			r.addFieldError(f, ret, slowErrs)
+		}
+	}
+}
+
+// queryFields makes the call for the chosen fields, unless its denial is cached.
+func (r *gpuRead) queryFields(question string) error {
+	denied := r.denied[question]
+	if denied != nil && !r.slow {
+		return denied
+	}
+	err := r.classify(question, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
+	for _, f := range r.state.chosen {
+		if denied != nil && err == nil {
+			delete(r.refused, f.reading)
+			r.source.privilege.markRegained(f.reading)
+		}
+	}
+	return err
+}
+
+// addFieldErrors adds an error for each reading whose fields have no value.
+func (r *gpuRead) addFieldErrors(err error, slowErrs *[]gpu.ReadError) {
+	lacking := map[gpu.Reading]bool{}
+	for _, f := range r.state.chosen {
+		if lacking[f.reading] {
+			continue
+		}
+		lacking[f.reading] = true
+		if errors.Is(err, gpu.ErrNoPermission) {
+			r.source.privilege.markMissing(f.reading)
+		}
+		before := len(r.errs)
+		r.addError(f.reading, err)
+		if f.slow {
+			*slowErrs = append(*slowErrs, r.errs[before:]...)
+			r.errs = r.errs[:before]
+		}
+	}
+}
+
+func (r *gpuRead) addFieldError(f *field, ret nvml.Return, slowErrs *[]gpu.ReadError) {
+	err := driverError(f.question, ret)
+	switch {
+	case losesDevice(err):
+		r.fatal = err
+	case f.slow:
+		*slowErrs = append(*slowErrs, gpu.ReadError{Reading: f.reading, Err: err})
+	default:
+		r.addError(f.reading, err)
+	}
+}
+
+func takeMemoryTemperature(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }
+
+func takeLinkErrors(kind string) func(*gpu.Readings, *nvml.FieldValue) {
+	return func(r *gpu.Readings, v *nvml.FieldValue) {
+		if count, ok := uintValue(v).Get(); ok {
+			r.NVLink.Errors = append(r.NVLink.Errors, gpu.NVLinkErrors{Kind: kind, Count: count})
+		}
+	}
+}
+
+func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
+	action, ok := uintValue(v).Get()
+	if !ok || action > math.MaxInt32 {
+		return
+	}
+	switch nvml.DeviceGpuRecoveryAction(action) {
+	case nvml.GPU_RECOVERY_ACTION_NONE:
+		r.RecoveryAction = gpu.Some(gpu.RecoveryNone)
+	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
+		r.RecoveryAction = gpu.Some(gpu.RecoveryReset)
+	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
+		r.RecoveryAction = gpu.Some(gpu.RecoveryReboot)
+	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
+		r.RecoveryAction = gpu.Some(gpu.RecoveryDrain)
+	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
+		r.RecoveryAction = gpu.Some(gpu.RecoveryDrainAndReset)
+	case nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN:
+		r.RecoveryAction = gpu.Some(gpu.RecoveryIMEXDomain)
+	}
+}
+
+// floatValue decodes a field's value by its type; absent if the type is unknown or the value is not finite.
+func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
+	bits := binary.NativeEndian.Uint64(v.Value[:])
+	switch nvml.ValueType(int32(v.ValueType)) {
+	case nvml.VALUE_TYPE_DOUBLE:
+		f := math.Float64frombits(bits)
+		if math.IsNaN(f) || math.IsInf(f, 0) {
+			return gpu.None[float64]()
+		}
+		return gpu.Some(f)
+	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return gpu.Some(float64(int64(bits)))
+	case nvml.VALUE_TYPE_SIGNED_INT:
+		return gpu.Some(float64(int32(binary.NativeEndian.Uint32(v.Value[:4]))))
+	}
+	u, ok := uintValue(v).Get()
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(u))
+}
+
+// uintValue decodes a field's value as a count: absent if it is negative, no number, or too large.
+func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
+	bits := binary.NativeEndian.Uint64(v.Value[:])
+	switch nvml.ValueType(int32(v.ValueType)) {
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		return gpu.Some(uint64(binary.NativeEndian.Uint32(v.Value[:4])))
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG: // long has 64 bits where this driver runs
+		return gpu.Some(bits)
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		return gpu.Some(uint64(binary.NativeEndian.Uint16(v.Value[:2])))
+	case nvml.VALUE_TYPE_DOUBLE, nvml.VALUE_TYPE_SIGNED_LONG_LONG, nvml.VALUE_TYPE_SIGNED_INT:
+		if f, ok := floatValue(v).Get(); ok && f >= 0 && f < 1<<64 {
+			return gpu.Some(uint64(f))
+		}
+	}
+	return gpu.None[uint64]()
+}
+
+// kibibytes turns a field in KiB into bytes; absent if that overflows.
+func kibibytes(v *nvml.FieldValue) gpu.Opt[uint64] {
+	kib, ok := uintValue(v).Get()
+	if !ok || kib > math.MaxUint64>>10 {
+		return gpu.None[uint64]()
+	}
+	return gpu.Some(kib << 10)
+}

@@ -1,0 +1,380 @@
+package nvmlsource
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; the metrics are
+// those of the window between two samples. In each reading every entity is sampled once, and its window goes from the reading
+// before to this one.
+//
+// Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless values. So
+// the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and the scan confirms
+// them: if it finds the tree unchanged, no instance was another one at the time of the sample. Otherwise all windows of the
+// GPU start again.
+
+// minWindow is the least time between two samples that nvml.h asks for.
+const minWindow = 100 * time.Millisecond
+
+// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way.
+type gpmState struct {
+	wanted           bool // in this reading
+	asked, supported bool
+	own              window
+	instances        map[instanceRef]*window
+	// layoutChanged is set if the tree has changed in this reading, or could not be read.
+	layoutChanged bool
+	sampled       bool      // samples were taken in this reading
+	lastAt        time.Time // when samples were taken last
+	invalid       int       // values of this reading that were no numbers
+}
+
+// instanceRef names a GPU instance (compute wholeInstance) or a compute instance within a layout.
+type instanceRef struct {
+	instance gpu.InstanceID
+	compute  int64
+}
+
+const wholeInstance = -1
+
+// window has the last two samples of one entity, and the metrics between them.
+type window struct {
+	samples  [2]GPMSample
+	count    int             // how many hold counters: the newest is in samples[1]
+	errs     []gpu.ReadError // why it has no metrics
+	activity gpu.Activity
+	rates    gpu.LinkRates
+	media    gpu.Media // of a GPU instance
+}
+
+// samplePool has the spare samples. They belong to no GPU until they are filled.
+type samplePool struct {
+	mu    sync.Mutex
+	spare []GPMSample
+	all   []GPMSample
+}
+
+// takeSample returns a spare sample, or a new one.
+func (s *Source) takeSample() (GPMSample, error) {
+	p := &s.samples
+	p.mu.Lock()
+	if n := len(p.spare); n > 0 {
+		sample := p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		p.mu.Unlock()
+		return sample, nil
+	}
+	p.mu.Unlock()
+	sample, ret := s.lib.GpmSampleAlloc()
+	if err := s.checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.all = append(p.all, sample)
+	p.mu.Unlock()
+	return sample, nil
+}
+
+// put adds the samples of a window to the pool.
+func (p *samplePool) put(w *window) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, sample := range w.samples {
+		if sample != nil {
+			p.spare = append(p.spare, sample)
+		}
+		w.samples[i] = nil
+	}
+	*w = window{}
+}
+
+// free frees every sample, when no call is under way.
+func (s *Source) freeSamples() {
+	s.samples.mu.Lock()
+	defer s.samples.mu.Unlock()
+	for _, sample := range s.samples.all {
+		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
+	}
+	s.samples.all, s.samples.spare = nil, nil
+}
+
+// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a call for it hangs, the Read does so that the
+// call belongs to, when it returns.
+func (s *Source) retireGPU(b *gpuState) {
+	b.retired.Store(true)
+	if !b.reading.TryLock() {
+		return
+	}
+	defer b.reading.Unlock()
+	s.emptyWindows(b)
+}
+
+// emptyWindows returns the samples of a GPU to the pool. The caller holds its reading lock.
+func (s *Source) emptyWindows(b *gpuState) {
+	s.samples.put(&b.gpm.own)
+	for ref, w := range b.gpm.instances {
+		s.samples.put(w)
+		delete(b.gpm.instances, ref)
+	}
+}
+
+// takeSamples takes the samples of a reading, before its tree is scanned.
+func (r *gpuRead) takeSamples() {
+	g := &r.state.gpm
+	g.sampled, g.invalid = false, 0
+	was := g.wanted
+	g.wanted = r.source.wantsGPM(r.state.uuid)
+	if was && !g.wanted {
+		r.source.emptyWindows(r.state) // a later window must not span the time in between
+		g.lastAt = time.Time{}
+	}
+	if !g.wanted || r.fatal != nil || !r.gpmSupported() {
+		return
+	}
+	since := r.source.opts.Now().Sub(g.lastAt)
+	if !g.lastAt.IsZero() && since >= 0 && since < minWindow {
+		return // the metrics of the last window still hold
+	}
+	if !g.layoutChanged {
+		r.sampleEntities()
+	}
+}
+
+// wantsGPM reports whether the activity of a GPU is read by GPM.
+func (s *Source) wantsGPM(id gpu.UUID) bool {
+	return s.opts.GPM || s.opts.GPMFor != nil && s.opts.GPMFor(id)
+}
+
+// gpmSupported reports whether the GPU has GPM, by a call that is made once in a MIG mode.
+func (r *gpuRead) gpmSupported() bool {
+	const question = "nvmlGpmQueryDeviceSupport"
+	g := &r.state.gpm
+	if g.asked && !r.retryAll {
+		return g.supported
+	}
+	supported, ok := query(&r.querier, question, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
+	g.asked = ok || r.unsupported[question]
+	g.supported = ok && supported
+	return g.supported
+}
+
+// sampleEntities samples the GPU and all instances of the tree that are known.
+func (r *gpuRead) sampleEntities() {
+	b := r.state
+	b.gpm.sampled = true
+	defer func() { b.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
+	a := r.entityQuerier(r.answers)
+	r.sampleInto(&b.gpm.own, &a, r.dev, wholeGPU)
+	for i := range b.tree.nodes {
+		n := &b.tree.nodes[i]
+		a := r.entityQuerier(n.answers)
+		r.sampleInto(r.windowOf(instanceRef{n.ID, wholeInstance}), &a, r.dev, int(n.ID))
+		for j := range n.computes {
+			c := &n.computes[j]
+			a := r.entityQuerier(c.answers)
+			r.sampleInto(r.windowOf(instanceRef{n.ID, int64(c.ID)}), &a, b.tree.scan.devices[c.device].handle, wholeGPU)
+		}
+	}
+}
+
+// wholeGPU is no GPU instance.
+const wholeGPU = -1
+
+// windowOf returns the window of an instance.
+func (r *gpuRead) windowOf(ref instanceRef) *window {
+	g := &r.state.gpm
+	w := g.instances[ref]
+	if w == nil {
+		if g.instances == nil {
+			g.instances = map[instanceRef]*window{}
+		}
+		w = &window{}
+		g.instances[ref] = w
+	}
+	return w
+}
+
+// sampleInto takes one sample into a window: of an entity, or of a GPU instance of it. If that fails the window starts
+// again.
+func (r *gpuRead) sampleInto(w *window, a *querier, of Entity, instance int) {
+	question := "nvmlGpmSampleGet"
+	if instance != wholeGPU {
+		question = "nvmlGpmMigSampleGet"
+	}
+	if !a.mayQuery(question, gpu.ReadingActivity) {
+		w.reset(a.errs)
+		return
+	}
+	if w.samples[0] == nil {
+		sample, err := r.source.takeSample()
+		if err != nil {
+			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
+			return
+		}
+		w.samples[0] = sample
+	}
+	var ret nvml.Return
+	if instance != wholeGPU {
+		ret = r.dev.GpmMigSampleGet(instance, w.samples[0])
+	} else {
+		ret = of.GpmSampleGet(w.samples[0])
+	}
+	if !a.accept(question, gpu.ReadingActivity, ret) {
+		r.fatal = a.fatal
+		w.reset(a.errs)
+		return
+	}
+	w.samples[0], w.samples[1] = w.samples[1], w.samples[0]
+	w.count, w.errs = min(w.count+1, 2), nil
+}
+
+// reset drops the metrics of a window, and its counters.
+func (w *window) reset(errs []gpu.ReadError) {
+	w.count, w.errs, w.activity, w.rates, w.media = 0, errs, gpu.Activity{}, gpu.LinkRates{}, gpu.Media{}
+}
+
+// readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed.
+func (r *gpuRead) readActivity() {
+	g := &r.state.gpm
+	if !g.supported || !g.wanted {
+		return
+	}
+	r.out.ActivitySource = gpu.ActivityGPM
+	if r.fatal != nil {
+		return
+	}
+	if g.layoutChanged || r.scan.err != nil || r.state.layoutChanged.Load() {
+		r.restartWindows()
+	} else if g.sampled {
+		r.computeActivity()
+	}
+	g.layoutChanged = false
+	r.fillActivity()
+}
+
+// restartWindows starts all windows again, by the present tree. The next scan finds what changes after this.
+func (r *gpuRead) restartWindows() {
+	g := &r.state.gpm
+	g.own.reset(nil)
+	for ref, w := range g.instances {
+		r.source.samples.put(w)
+		delete(g.instances, ref)
+	}
+	g.lastAt = time.Time{}
+	if r.scan.err == nil {
+		r.sampleEntities()
+	}
+}
+
+// computeActivity computes the metrics of every window that has two samples.
+func (r *gpuRead) computeActivity() {
+	r.computeWindow(&r.state.gpm.own, boardMetrics)
+	for i := range r.state.tree.nodes {
+		n := &r.state.tree.nodes[i]
+		whole := r.windowOf(instanceRef{n.ID, wholeInstance})
+		r.computeWindow(whole, instanceMetrics)
+		r.measureMedia(whole, n)
+		for j := range n.computes {
+			r.computeWindow(r.windowOf(instanceRef{n.ID, int64(n.computes[j].ID)}), computeMetrics)
+		}
+	}
+}
+
+// How many of the metrics an entity has: those of the GPU alone and of the memory come last.
+const (
+	computeMetrics  = 7
+	instanceMetrics = 8
+	boardMetrics    = 12
+)
+
+// gpmMetrics returns the metrics that are computed.
+func gpmMetrics() [boardMetrics]GPMMetric {
+	var list [boardMetrics]GPMMetric
+	for i, id := range [boardMetrics]nvml.GpmMetricId{
+		nvml.GPM_METRIC_GRAPHICS_UTIL, nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_ANY_TENSOR_UTIL,
+		nvml.GPM_METRIC_FP64_UTIL, nvml.GPM_METRIC_FP32_UTIL, nvml.GPM_METRIC_FP16_UTIL,
+		nvml.GPM_METRIC_DRAM_BW_UTIL,
+		nvml.GPM_METRIC_PCIE_RX_PER_SEC, nvml.GPM_METRIC_PCIE_TX_PER_SEC,
+		nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
+	} {
+		list[i].ID = uint32(id)
+	}
+	return list
+}
+
+// computeWindow computes the first count metrics of a window. Each has a return code of its own.
+func (r *gpuRead) computeWindow(w *window, count int) {
+	w.activity, w.rates = gpu.Activity{}, gpu.LinkRates{}
+	if w.count < 2 || r.fatal != nil {
+		return
+	}
+	const question = "nvmlGpmMetricsGet"
+	metrics := r.state.metrics[:count]
+	for i := range metrics {
+		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
+	}
+	if err := r.source.checkReturn(question, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
+		if losesDevice(err) {
+			r.fatal = err
+		}
+		w.errs = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}}
+		return
+	}
+	const mebi = 1 << 20
+	ratios := w.activity.All()
+	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive, &w.rates.NVLinkTransmit}
+	for i := range metrics {
+		if i < len(ratios) {
+			r.setMetric(ratios[i], &metrics[i], 0.01)
+		} else {
+			r.setMetric(rates[i-len(ratios)], &metrics[i], mebi)
+		}
+	}
+}
+
+// setMetric sets one metric. A value that is no number, or negative, is dropped and counted.
+func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
+	switch {
+	case m.Return != nvml.SUCCESS:
+	case math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || m.Value < 0:
+		r.state.gpm.invalid++
+	default:
+		*to = gpu.Some(m.Value * unit)
+	}
+}
+
+// fillActivity lays what the windows say to the result.
+func (r *gpuRead) fillActivity() {
+	g := &r.state.gpm
+	r.out.Activity, r.out.Rates, r.out.InvalidActivity = g.own.activity, g.own.rates, g.invalid
+	r.errs = r.windowErrors(r.errs, &g.own)
+	for i := range r.out.Instances {
+		gi := &r.out.Instances[i]
+		if w := g.instances[instanceRef{gi.ID, wholeInstance}]; w != nil {
+			gi.Activity, gi.Media = w.activity, w.media
+			gi.Errors = r.windowErrors(gi.Errors, w)
+		}
+		for j := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[j]
+			if w := g.instances[instanceRef{gi.ID, int64(ci.ID)}]; w != nil {
+				ci.Activity = w.activity
+				ci.Errors = r.windowErrors(ci.Errors, w)
+			}
+		}
+	}
+}
+
+// windowErrors appends why a window says nothing. What was not tried again in this round has been counted.
+func (r *gpuRead) windowErrors(list []gpu.ReadError, w *window) []gpu.ReadError {
+	for _, e := range w.errs {
+		e.Remembered = e.Remembered || !r.state.gpm.sampled
+		list = append(list, e)
+	}
+	return list
+}

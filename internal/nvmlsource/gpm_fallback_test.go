@@ -1,0 +1,45 @@
+package nvmlsource_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+)
+
+// TestGPMWhileItIsNeeded: a GPU is asked for activity while that is wanted of it, and of no other. What it is asked for later begins
+// with a window of its own: none reaches over the time in between.
+func TestGPMWhileItIsNeeded(t *testing.T) {
+	n := startNode(t, gpmScenario)
+	wanted := map[gpu.UUID]bool{}
+	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger(), GPMFor: func(id gpu.UUID) bool { return wanted[id] }})
+	t.Cleanup(func() {
+		if err := n.source.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	ids := n.discover()
+	expect := func(when string, source gpu.ActivitySource, values bool) {
+		t.Helper()
+		n.advance(time.Second)
+		g, other := n.read(ids[1]), n.read(ids[0])
+		if g.ActivitySource != source || g.Activity.SM.Present() != values || g.Instances[0].Activity.SM.Present() != values || len(g.Errors) > 0 {
+			t.Errorf("%s: source %q, %+v, instance %+v, errors %v", when, g.ActivitySource, g.Activity, g.Instances[0].Activity, g.Errors)
+		}
+		if other.ActivitySource != gpu.ActivityUnknown || other.Activity != (gpu.Activity{}) {
+			t.Errorf("%s: another GPU: %q, %+v", when, other.ActivitySource, other.Activity)
+		}
+	}
+	for range 2 {
+		expect("not wanted", gpu.ActivityUnknown, false)
+		wanted[ids[1]] = true
+		expect("wanted, the first sample", gpu.ActivityGPM, false)
+		expect("wanted", gpu.ActivityGPM, true)
+		expect("wanted still", gpu.ActivityGPM, true)
+		wanted[ids[1]] = false
+	}
+}

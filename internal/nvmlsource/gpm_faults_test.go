@@ -1,0 +1,223 @@
+package nvmlsource_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
+)
+
+// window reads twice, a second apart.
+func (n *node) window(id gpu.UUID) gpu.GPU {
+	n.t.Helper()
+	n.read(id)
+	n.advance(time.Second)
+	return n.read(id)
+}
+
+// TestMetricsThatAreNoNumbers: what is no number or below nothing is dropped and counted, of each entity; what is above 1
+// passes; a metric that is not offered is absent and no error.
+func TestMetricsThatAreNoNumbers(t *testing.T) {
+	n := profiledNode(t, gpmScenario)
+	n.spy.metrics = map[uint32]nvmlsource.GPMMetric{
+		uint32(nvml.GPM_METRIC_SM_UTIL):                 {Value: math.NaN()},
+		uint32(nvml.GPM_METRIC_SM_OCCUPANCY):            {Value: math.Inf(1)},
+		uint32(nvml.GPM_METRIC_ANY_TENSOR_UTIL):         {Value: -0.1},
+		uint32(nvml.GPM_METRIC_FP64_UTIL):               {Value: 250},
+		uint32(nvml.GPM_METRIC_FP32_UTIL):               {Value: 3, Return: nvml.ERROR_NOT_SUPPORTED},
+		uint32(nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC): {Value: math.Inf(-1)},
+	}
+	ids := n.discover()
+	g := n.window(ids[1])
+	for _, a := range []gpu.Activity{g.Activity, g.Instances[0].Activity, g.Instances[1].ComputeInstances[0].Activity} {
+		if a.SM.Present() || a.SMOccupancy.Present() || a.Tensor.Present() || a.FP32.Present() || !about(a.FP64, 2.5) || !a.FP16.Present() {
+			t.Errorf("%+v", a)
+		}
+	}
+	if want := 3*6 + 1; g.InvalidActivity != want || g.Rates.NVLinkReceive.Present() || len(g.Errors) > 0 {
+		t.Errorf("%d values dropped, want %d; rates %+v, errors %v", g.InvalidActivity, want, g.Rates, g.Errors)
+	}
+	n.advance(time.Millisecond)
+	if again := n.read(ids[1]); again.InvalidActivity != 0 {
+		t.Errorf("counted again without a new window: %d", again.InvalidActivity)
+	}
+}
+
+// TestGPMRefusals: each costs the entities that it is about, and their activity alone.
+func TestGPMRefusals(t *testing.T) {
+	for _, c := range []struct {
+		call                    string
+		ret                     nvml.Return
+		gpu, instance, computes bool // which entities have activity
+		errs                    int  // on instance and compute instance
+	}{
+		{"GpmMigSampleGet", nvml.ERROR_NO_PERMISSION, true, false, true, 1},
+		{"GpmMigSampleGet", nvml.ERROR_NOT_FOUND, true, false, true, 1},
+		{"MIG.GpmSampleGet", nvml.ERROR_INVALID_ARGUMENT, true, true, false, 1},
+		{"MIG.GpmSampleGet", nvml.ERROR_NOT_SUPPORTED, true, true, false, 0},
+		{"GpmSampleGet", nvml.ERROR_UNKNOWN, false, true, true, 0},
+		{"GpmSampleAlloc", nvml.ERROR_MEMORY, false, false, false, 2},
+		{"GpmMetricsGet", nvml.ERROR_UNKNOWN, false, false, false, 2},
+	} {
+		n := profiledNode(t, gpmScenario)
+		n.spy.set(c.call, c.ret)
+		g := n.window(n.discover()[1])
+		gi := g.Instances[0]
+		ci := gi.ComputeInstances[0]
+		if g.Activity.SM.Present() != c.gpu || gi.Activity.SM.Present() != c.instance || ci.Activity.SM.Present() != c.computes {
+			t.Errorf("%s %d: GPU %+v, instance %+v, compute instance %+v", c.call, c.ret, g.Activity, gi.Activity, ci.Activity)
+		}
+		if got := len(gi.Errors) + len(ci.Errors); got != c.errs || (len(g.Errors) > 0) == c.gpu {
+			t.Errorf("%s %d: errors %v, %v, %v", c.call, c.ret, g.Errors, gi.Errors, ci.Errors)
+		}
+		n.spy.set(c.call, nvml.SUCCESS)
+		n.advance(15 * time.Second)
+		if c.ret != nvml.ERROR_NOT_SUPPORTED {
+			if back := n.window(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() || !back.ComputeInstances[0].Activity.SM.Present() {
+				t.Errorf("%s %d, and well again: %+v", c.call, c.ret, back)
+			}
+		}
+	}
+}
+
+// TestDeniedInstancesAreToldOnce: that a right is lacking is a line in the log, not one of every poll.
+func TestDeniedInstancesAreToldOnce(t *testing.T) {
+	n := startNode(t, gpmScenario)
+	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, GPM: true, Logger: log.NewLogfmtLogger(log.NewSyncWriter(n.logged))})
+	t.Cleanup(func() { n.source.Close(t.Context()) })
+	n.spy.set("GpmMigSampleGet", nvml.ERROR_NO_PERMISSION)
+	id := n.discover()[1]
+	for range 40 {
+		n.window(id)
+	}
+	if said := strings.Count(n.logged.String(), "activity"); said != 1 {
+		t.Errorf("said %d times:\n%s", said, n.logged)
+	}
+}
+
+// TestLibraryWithoutGPM: where the function is missing, nothing of GPM is called again, nor anything else of it at all.
+func TestLibraryWithoutGPM(t *testing.T) {
+	n := profiledNode(t, gpmScenario)
+	n.spy.set("GpmQueryDeviceSupport", nvml.ERROR_FUNCTION_NOT_FOUND)
+	id := n.discover()[1]
+	n.window(id)
+	g := n.window(id)
+	taken := n.spy.taken()
+	if taken["GpmQueryDeviceSupport"] != 1 || taken["GpmSampleAlloc"]+taken["GpmSampleGet"]+taken["GpmMigSampleGet"]+taken["MIG.GpmSampleGet"] > 0 {
+		t.Errorf("calls %v", taken)
+	}
+	if g.ActivitySource != gpu.ActivityUnknown || len(g.Errors) > 0 {
+		t.Errorf("source %q, errors %v", g.ActivitySource, g.Errors)
+	}
+}
+
+// TestSamplesOfLostGPUs: a GPU that is lost and found again needs no samples beyond those that it had.
+func TestSamplesOfLostGPUs(t *testing.T) {
+	n := profiledNode(t, gpmScenario)
+	ids := n.discover()
+	n.window(ids[1])
+	made := n.spy.taken()["GpmSampleAlloc"]
+	for range 20 {
+		n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
+		n.advance(time.Second)
+		if _, err := n.source.Read(ids[1]); !errors.Is(err, gpu.ErrLost) {
+			t.Fatal(err)
+		}
+		n.spy.set("GetMemoryInfo", nvml.SUCCESS)
+		n.discover()
+		if g := n.window(ids[1]); !g.Instances[0].Activity.SM.Present() {
+			t.Fatalf("found again: %+v", g.Instances[0])
+		}
+	}
+	if more := n.spy.taken()["GpmSampleAlloc"]; more > 0 {
+		t.Errorf("%d samples, then %d more", made, more)
+	}
+	must(t, n.source.Close(t.Context()))
+	if taken := n.spy.taken(); taken["GpmSampleFree"] != made || taken["Shutdown"] != 1 {
+		t.Errorf("%d samples made; at the end %v", made, taken)
+	}
+}
+
+// TestNoSampleIsFreedUnderACall: where sampling hangs, Close leaves the samples and NVML as they are.
+func TestNoSampleIsFreedUnderACall(t *testing.T) {
+	n := profiledNode(t, gpmScenario)
+	ids := n.discover()
+	n.window(ids[0])
+	hangs, returns, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	n.spy.do("GpmSampleGet", func() {
+		close(hangs)
+		<-returns
+	})
+	n.advance(time.Second)
+	go func() {
+		defer close(done)
+		n.source.Read(ids[0])
+	}()
+	<-hangs
+	if g := n.window(ids[1]); !g.Instances[0].Activity.SM.Present() {
+		t.Errorf("another GPU meanwhile: %+v", g.Instances[0])
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n.spy.taken()
+	if err := n.source.Close(ctx); !errors.Is(err, gpu.ErrTimeout) {
+		t.Errorf("close: %v", err)
+	}
+	if taken := n.spy.taken(); taken["GpmSampleFree"] > 0 || taken["Shutdown"] > 0 {
+		t.Errorf("under the call: %v", taken)
+	}
+	close(returns)
+	<-done
+}
+
+// TestModeChangeAsksAnew: with MIG switched off, windows start again and are of the whole GPU alone.
+func TestModeChangeAsksAnew(t *testing.T) {
+	n := profiledNode(t, "version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true, layout: [\"4g.40gb@0\"]}\n")
+	id := n.discover()[0]
+	n.window(id)
+	i := n.read(id).Instances[0]
+	must(t, n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID))
+	must(t, n.DestroyGPUInstance(0, i.ID))
+	must(t, n.SetMIGMode(0, false))
+	n.Settle(t.Context()) // the events have been heard: they would begin new windows once more
+	n.spy.taken()
+	n.advance(time.Second)
+	if g := n.read(id); g.Activity != (gpu.Activity{}) || n.spy.taken()["GpmQueryDeviceSupport"] != 1 {
+		t.Errorf("right after the change: %+v", g.Activity)
+	}
+	n.advance(time.Second)
+	if g := n.read(id); !g.Activity.SM.Present() || n.spy.taken()["GpmMigSampleGet"] > 0 {
+		t.Errorf("one poll later: %+v", g.Activity)
+	}
+}
+
+// TestPollsByGPMAllocateNothingMore: after the first windows, a poll with activity allocates what one without does.
+func TestPollsByGPMAllocateNothingMore(t *testing.T) {
+	var allocs [2]float64
+	for i, on := range []bool{false, true} {
+		n := startNode(t, gpmScenario)
+		n.source = nvmlsource.New(simnvml.New(n.Node), nvmlsource.Options{Now: n.Now, SlowEvery: time.Hour, GPM: on, Logger: log.NewNopLogger()})
+		t.Cleanup(func() { n.source.Close(t.Context()) })
+		id := n.discover()[1]
+		for range 3 {
+			n.window(id)
+		}
+		allocs[i] = testing.AllocsPerRun(200, func() {
+			n.advance(time.Second)
+			n.read(id)
+		})
+	}
+	const noise = 5 // of the simulation and the runtime; an allocation for each of the six windows would be more
+	if allocs[1] > allocs[0]+noise {
+		t.Errorf("%g allocations without GPM, %g with", allocs[0], allocs[1])
+	}
+}

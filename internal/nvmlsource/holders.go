@@ -1,0 +1,59 @@
+package nvmlsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In MIG mode each has its
+// instances; one without them may be on any. If one of the lists cannot be read, there is an error and no list; only those of
+// graphics and MPS need not be offered.
+func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	list, err := runQueued(ctx, a, queueKey{id: id}, func() ([]gpu.Process, error) { return a.processes(id) })
+	if err != nil {
+		return nil, fmt.Errorf("list the processes of GPU %s: %w", id, err)
+	}
+	return list, nil
+}
+
+// processes asks for the MIG mode only if it matters: without MIG the instances of processes mean nothing.
+func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
+	b, err := a.stateOf(id)
+	if err != nil {
+		return nil, err
+	}
+	compute, ret := b.handle.GetComputeRunningProcesses()
+	computeErr := a.source.checkReturn("nvmlDeviceGetComputeRunningProcesses", ret)
+	graphics, ret := b.handle.GetGraphicsRunningProcesses()
+	graphicsErr := a.source.checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
+	mps, ret := b.handle.GetMPSComputeRunningProcesses()
+	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
+	if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
+		return nil, err
+	}
+	list := mergeProcesses(compute, graphics, mps)
+	if slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() }) {
+		mode, err := a.readModeOf(b)
+		if err != nil {
+			return nil, err
+		}
+		if !mode.enabled.Or(false) {
+			clearInstances(list)
+		}
+	}
+	return list, nil
+}
+
+// unlessNotOffered leaves out that a driver does not offer a list of processes besides that of compute. A GPU on which no
+// graphics can run has none to list, and what drivers knew of MPS before they listed its clients, its server, is among the
+// compute processes.
+func unlessNotOffered(err error) error {
+	if errors.Is(err, gpu.ErrNotSupported) {
+		return nil
+	}
+	return err
+}

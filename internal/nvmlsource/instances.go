@@ -1,0 +1,130 @@
+package nvmlsource
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. If an entity has vanished,
+// the layout has changed since the scan, and the tree is read again.
+func (r *gpuRead) readInstances() {
+	processes := r.readProcesses()
+	for r.buildInstances(&processes) && r.shouldRescan() {
+		r.readTree()
+		processes = r.readProcesses()
+	}
+	if processes.ok {
+		r.out.Readings.Processes = gpu.Some(processes.list)
+		return
+	}
+	r.addProcessError(processes.err)
+}
+
+// buildInstances builds the instances of the result, which own their memory, and reports whether one of them had vanished.
+func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
+	t := &r.state.tree
+	if r.scan.err != nil {
+		r.out.Instances = t.unreadableInstances(r.scan.err)
+		return false
+	}
+	r.out.Instances = slices.Grow([]gpu.GPUInstance(nil), len(t.nodes))
+	own := processes.ownLists(t.known)
+	for i := range t.nodes {
+		n := &t.nodes[i]
+		gi := n.GPUInstance
+		if len(n.computes) > 0 {
+			vanished = r.readInstanceMemory(n, &gi) || vanished
+		} else { // its memory has no handle; its size is that of the profile
+			gi.Memory.Total = r.profileMemory(gi.ProfileID)
+		}
+		gi.ComputeInstances = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
+		for j := range n.computes {
+			c := &n.computes[j]
+			ci := c.ComputeInstance
+			if own != nil {
+				vanished = r.readComputeProcesses(c, gi.ID, &ci, own) || vanished
+			}
+			gi.ComputeInstances = append(gi.ComputeInstances, ci)
+		}
+		r.out.Instances = append(r.out.Instances, gi)
+	}
+	if own != nil && own.ok {
+		processes.list, processes.ok = own.list, true
+		sortProcesses(processes.list)
+	}
+	if processes.ok {
+		countProcesses(r.out.Instances, processes.list)
+	}
+	return vanished
+}
+
+// unreadableInstances returns the instances of a tree, none of which can be read.
+func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
+	list := make([]gpu.GPUInstance, 0, len(t.nodes))
+	for i := range t.nodes {
+		gi := t.nodes[i].GPUInstance
+		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}} // it was counted as the GPU's
+		for _, c := range t.nodes[i].computes {
+			ci := c.ComputeInstance
+			ci.Up, ci.Errors = false, gi.Errors
+			gi.ComputeInstances = append(gi.ComputeInstances, ci)
+		}
+		list = append(list, gi)
+	}
+	return list
+}
+
+// entityQuerier returns a querier for one MIG device of the GPU.
+func (r *gpuRead) entityQuerier(known answers) querier {
+	return querier{source: r.source, answers: known, slow: r.slow, fatal: r.fatal}
+}
+
+// profileMemory returns the memory of instances of a profile, in bytes.
+func (r *gpuRead) profileMemory(id gpu.Opt[uint32]) gpu.Opt[uint64] {
+	for i := range r.state.static.profiles {
+		if p := &r.state.static.profiles[i]; gpu.Some(p.ID) == id && p.MemoryBytes > 0 {
+			return gpu.Some(p.MemoryBytes)
+		}
+	}
+	return gpu.None[uint64]()
+}
+
+// readInstanceMemory reads a GPU instance's memory, which any of its MIG devices reports.
+func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vanished bool) {
+	a := r.entityQuerier(n.answers)
+	h := r.state.tree.scan.devices[n.computes[0].device].handle
+	if m, ok := query(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
+		gi.Memory = memoryOf(m)
+	}
+	gi.Errors, gi.Up = a.errs, !isUnreadable(a.errs)
+	r.fatal = a.fatal
+	return a.stale
+}
+
+// readComputeProcesses reads a MIG device's own list.
+func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance, own *processes) (vanished bool) {
+	a := r.entityQuerier(c.answers)
+	h := r.state.tree.scan.devices[c.device].handle
+	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
+	if !ok {
+		own.ok = false
+	}
+	for _, info := range infos {
+		p := processOf(info)
+		p.Instance, p.Compute = gpu.Some(in), gpu.Some(c.ID)
+		own.list = append(own.list, p)
+	}
+	if ok {
+		ci.Processes = gpu.Some(len(infos))
+	}
+	ci.Errors, ci.Up = a.errs, !isUnreadable(a.errs)
+	r.fatal = a.fatal
+	return a.stale
+}
+
+// isUnreadable reports whether an entity could not be read for another reason than a lack of rights.
+func isUnreadable(errs []gpu.ReadError) bool {
+	return slices.ContainsFunc(errs, func(e gpu.ReadError) bool { return !errors.Is(e.Err, gpu.ErrNoPermission) })
+}

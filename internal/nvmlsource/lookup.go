@@ -1,0 +1,129 @@
+package nvmlsource
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// lookupTimeout is how long Discover waits for lookups, in real time, so that a GPU that hangs does not block the others.
+const lookupTimeout = time.Second
+
+// lookup is a query for the GPU at an index, which may never return.
+type lookup struct {
+	done chan found // buffered
+}
+
+// found is the result of a lookup: a handle and its UUID, or an error.
+type found struct {
+	handle Device
+	uuid   gpu.UUID
+	err    error
+}
+
+// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time goes on, and the next call
+// returns its answer.
+func (s *Source) lookUp(indexes []int) map[int]found {
+	known := s.handles()
+	began := false
+	for _, index := range indexes {
+		if s.lookups[index] == nil {
+			s.lookups[index] = s.beginLookup(index, known)
+			began = true
+		}
+	}
+	var expired <-chan time.Time
+	if began {
+		timer := time.NewTimer(lookupTimeout)
+		defer timer.Stop()
+		expired = timer.C
+	}
+	answers := make(map[int]found, len(indexes))
+	for _, index := range indexes {
+		answer, ok := s.lookups[index].answer(&expired)
+		if !ok {
+			answers[index] = found{err: fmt.Errorf("nvmlDeviceGetHandleByIndex: %w: it has not returned yet", gpu.ErrTimeout)}
+			continue
+		}
+		delete(s.lookups, index)
+		answers[index] = answer
+	}
+	return answers
+}
+
+// answer waits until expired, which it sets to nil then, so that no further lookup is waited for.
+func (l *lookup) answer(expired *<-chan time.Time) (found, bool) {
+	if *expired != nil {
+		select {
+		case answer := <-l.done:
+			return answer, true
+		case <-*expired:
+			*expired = nil
+		}
+	}
+	select {
+	case answer := <-l.done:
+		return answer, true
+	default:
+		return found{}, false
+	}
+}
+
+// handles returns the handles of the GPUs that need no lookup, with their UUIDs.
+func (s *Source) handles() map[Device]gpu.UUID {
+	known := map[Device]gpu.UUID{}
+	for _, at := range s.slots {
+		if at.usable() {
+			known[at.state.handle] = at.state.uuid
+		}
+	}
+	return known
+}
+
+// beginLookup starts a lookup. It does not read the UUID of a known handle again. Like a Read it keeps NVML loaded.
+func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) *lookup {
+	l := &lookup{done: make(chan found, 1)}
+	known = maps.Clone(known)
+	if err := s.beginCall(); err != nil {
+		l.done <- found{err: err}
+		return l
+	}
+	go func() {
+		defer s.endCall()
+		h, ret := s.lib.DeviceGetHandleByIndex(index)
+		if err := s.checkReturn("nvmlDeviceGetHandleByIndex", ret); err != nil {
+			l.done <- found{err: err}
+			return
+		}
+		if uuid, ok := known[h]; ok {
+			l.done <- found{handle: h, uuid: uuid}
+			return
+		}
+		uuid, ret := h.GetUUID()
+		err := s.checkReturn("nvmlDeviceGetUUID", ret)
+		if ret != nvml.SUCCESS {
+			h = nil
+		}
+		l.done <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: err}
+	}()
+	return l
+}
+
+// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its state, whatever its index was: a
+// reading of it may be under way.
+func (s *Source) slotOf(index int, f found) slot {
+	if f.err != nil {
+		return slot{err: fmt.Errorf("GPU %d: %w", index, f.err)}
+	}
+	for _, at := range s.slots {
+		if at.usable() && at.state.uuid == f.uuid {
+			at.state.index.Store(int64(index))
+			return at
+		}
+	}
+	return slot{state: newGPUState(f.uuid, f.handle, index)}
+}

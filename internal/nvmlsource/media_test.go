@@ -1,0 +1,272 @@
+package nvmlsource_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+)
+
+const mediaScenario = `
+version: 1
+node: {kubernetes: false}
+gpus:
+  - {model: RTX-PRO-6000}
+  - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, "1g.10gb+me@6"]}
+  - {model: A100-40GB, mig: true, layout: ["2g.10gb@0"]}
+workloads:
+  - {name: video, memory: 1GiB, sm: 4, encoder: 2, decoder: 1, jpeg: 0.4, ofa: 0.25}
+processes:
+  - {device: 0, workload: video}
+  - {device: 1/2g.20gb@0/0, workload: video}
+  - {device: 1/1g.10gb+me@6, workload: video}
+  - {device: 2/2g.10gb@0, workload: video}
+`
+
+const oneInstance = `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: H100-80GB, mig: true, layout: ["2g.20gb@0"]}]
+workloads: [{name: video, memory: 1GiB, sm: 4, decoder: 1, jpeg: 0.4}]
+processes: [{device: 0/2g.20gb@0, workload: video}]
+`
+
+// mediaNode is the node of mediaScenario, whose GPUs are asked for media engines while wanted is true.
+func mediaNode(t *testing.T, wanted *bool) (*node, []gpu.UUID) {
+	t.Helper()
+	return mediaNodeOf(t, mediaScenario, wanted)
+}
+
+// mediaNodeOf is the same for another scenario.
+func mediaNodeOf(t *testing.T, scenario string, wanted *bool) (*node, []gpu.UUID) {
+	t.Helper()
+	n := startNode(t, scenario)
+	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
+		Now: n.Now, SlowEvery: time.Hour, GPM: true, Media: func() bool { return *wanted }, Logger: log.NewNopLogger(),
+	})
+	t.Cleanup(func() {
+		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	return n, n.discover()
+}
+
+// poll reads a GPU, and again a second later, when there is a window.
+func (n *node) poll(id gpu.UUID) gpu.GPU {
+	n.t.Helper()
+	n.read(id)
+	n.advance(time.Second)
+	return n.read(id)
+}
+
+func sameMedia(got, want gpu.Media) bool {
+	return near(got.Encoder, want.Encoder) && near(got.Decoder, want.Decoder) && near(got.JPEG, want.JPEG) && near(got.OFA, want.OFA)
+}
+
+func near(got, want gpu.Opt[float64]) bool {
+	w, present := want.Get()
+	return !present && !got.Present() || present && about(got, w)
+}
+
+// Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM does, of the
+// kinds that their profiles have; those of an A100 have none.
+func TestMediaEngines(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	whole, cut, old := n.poll(ids[0]), n.poll(ids[1]), n.poll(ids[2])
+	want := gpu.Media{Encoder: gpu.Some(0.5), Decoder: gpu.Some(0.25), JPEG: gpu.Some(0.1), OFA: gpu.Some(0.25)}
+	if !sameMedia(whole.Readings.Media, want) {
+		t.Errorf("a whole GPU: %+v, want %+v", whole.Readings.Media, want)
+	}
+	if cut.Readings.Media != (gpu.Media{}) {
+		t.Errorf("a GPU with MIG: %+v, want none", cut.Readings.Media)
+	}
+	if want := (gpu.Media{Decoder: gpu.Some(0.5), JPEG: gpu.Some(0.2)}); !sameMedia(cut.Instances[0].Media, want) {
+		t.Errorf("a 2g of two decoders and two JPEG engines: %+v, want %+v", cut.Instances[0].Media, want)
+	}
+	if want := (gpu.Media{Decoder: gpu.Some(1.0), JPEG: gpu.Some(0.4), OFA: gpu.Some(0.25)}); !sameMedia(cut.Instances[1].Media, want) {
+		t.Errorf("a 1g+me of one of each: %+v, want %+v", cut.Instances[1].Media, want)
+	}
+	if old.Instances[0].Media != (gpu.Media{}) || len(old.Errors)+len(old.Instances[0].Errors) > 0 {
+		t.Errorf("an A100's instance: %+v, errors %v", old.Instances[0].Media, old.Errors)
+	}
+}
+
+// Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that changes.
+func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
+	wanted := false
+	n, ids := mediaNode(t, &wanted)
+	calls := func(id gpu.UUID) (g gpu.GPU, media, metrics int) {
+		n.advance(time.Second)
+		n.spy.taken()
+		g = n.read(id)
+		made := n.spy.taken()
+		for call, times := range made {
+			if call != "GetUtilizationRates" && call != "GetProcessUtilization" && strings.HasSuffix(call, "Utilization") {
+				media += times
+			}
+		}
+		return g, media, made["GpmMetricsGet"]
+	}
+	n.poll(ids[0])
+	n.poll(ids[1])
+	_, off, _ := calls(ids[0])
+	cut, _, without := calls(ids[1])
+	if off != 0 || cut.Instances[0].Media != (gpu.Media{}) {
+		t.Errorf("not wanted: %d calls, %+v", off, cut.Instances[0].Media)
+	}
+	wanted = true
+	_, on, _ := calls(ids[0])
+	cut, underMIG, with := calls(ids[1])
+	if on != 4 || underMIG != 0 || with != without+2 || !cut.Instances[0].Media.Decoder.Present() {
+		t.Errorf("wanted: %d calls of a whole GPU, %d of one with MIG, %d more for two instances; %+v",
+			on, underMIG, with-without, cut.Instances[0].Media)
+	}
+	wanted = false
+	if cut, _, _ := calls(ids[1]); cut.Instances[0].Media != (gpu.Media{}) {
+		t.Errorf("no longer wanted: %+v", cut.Instances[0].Media)
+	}
+}
+
+// What a driver says of engines that an instance does not have counts for nothing; what is no number is dropped.
+func TestMediaEnginesThatDoNotTell(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	says := func(value float64) nvmlsource.GPMMetric {
+		return nvmlsource.GPMMetric{Value: value, Return: nvml.SUCCESS}
+	}
+	const decoder0, decoder1, decoder2 = uint32(nvml.GPM_METRIC_NVDEC_0_UTIL), uint32(nvml.GPM_METRIC_NVDEC_1_UTIL), uint32(nvml.GPM_METRIC_NVDEC_2_UTIL)
+	for _, c := range []struct {
+		about string
+		lies  map[uint32]nvmlsource.GPMMetric
+		want  gpu.Opt[float64]
+	}{
+		{"a third decoder, idle", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: says(10), decoder2: says(0)}, gpu.Some(0.5)},
+		{"one of two", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: {Return: nvml.ERROR_NOT_SUPPORTED}}, gpu.Some(0.9)},
+		{"one less than nothing", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: says(-1)}, gpu.Some(0.9)},
+		{"none", map[uint32]nvmlsource.GPMMetric{decoder0: {Return: nvml.ERROR_UNKNOWN}, decoder1: {Return: nvml.ERROR_UNKNOWN}}, gpu.None[float64]()},
+	} {
+		n.spy.metrics = c.lies
+		if gi := n.poll(ids[1]).Instances[0]; !near(gi.Media.Decoder, c.want) || !near(gi.Media.JPEG, gpu.Some(0.2)) || len(gi.Errors) > 0 {
+			t.Errorf("%s: %+v, errors %v; want %v", c.about, gi.Media, gi.Errors, c.want)
+		}
+	}
+}
+
+// A driver that does not know the metrics is not asked again, and tells activity as before.
+func TestMediaEnginesNotSupported(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	n.spy.metrics = map[uint32]nvmlsource.GPMMetric{}
+	for id := uint32(nvml.GPM_METRIC_NVDEC_0_UTIL); id <= uint32(nvml.GPM_METRIC_NVOFA_1_UTIL); id++ {
+		n.spy.metrics[id] = nvmlsource.GPMMetric{Return: nvml.ERROR_NOT_SUPPORTED}
+	}
+	g := n.poll(ids[1])
+	if gi := g.Instances[0]; gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() || len(gi.Errors) > 0 {
+		t.Errorf("%+v, activity %+v, errors %v", gi.Media, gi.Activity, gi.Errors)
+	}
+	wanted = false
+	n.advance(time.Second)
+	n.spy.taken()
+	n.read(ids[1])
+	without := n.spy.taken()["GpmMetricsGet"]
+	wanted = true
+	n.advance(time.Second)
+	n.read(ids[1])
+	if with := n.spy.taken()["GpmMetricsGet"]; with != without {
+		t.Errorf("%d metrics calls, want %d: the driver has said that it does not support them", with, without)
+	}
+}
+
+// asksFor reports whether a call asks for a metric.
+func asksFor(metrics []nvmlsource.GPMMetric, id nvml.GpmMetricId) bool {
+	return slices.ContainsFunc(metrics, func(m nvmlsource.GPMMetric) bool { return m.ID == uint32(id) })
+}
+
+// A driver may refuse a call as a whole for one metric that it does not know, or for their number. That is no error, costs the kind
+// of engine that the metric is of, and is asked again as seldom as all that is not supported. The instance has decoders and JPEG
+// engines.
+func TestMediaEnginesOfRefusedCalls(t *testing.T) {
+	ofMedia := func(metrics []nvmlsource.GPMMetric) bool {
+		return asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) || asksFor(metrics, nvml.GPM_METRIC_NVJPG_0_UTIL)
+	}
+	decoder, jpeg := gpu.Some(0.5), gpu.Some(0.2)
+	for _, c := range []struct {
+		about   string
+		refused func([]nvmlsource.GPMMetric) bool
+		want    gpu.Media
+		calls   int // of a poll, when it is known what is refused
+	}{
+		{"nothing", func([]nvmlsource.GPMMetric) bool { return false }, gpu.Media{Decoder: decoder, JPEG: jpeg}, 1},
+		{"decoders", func(m []nvmlsource.GPMMetric) bool { return asksFor(m, nvml.GPM_METRIC_NVDEC_7_UTIL) }, gpu.Media{JPEG: jpeg}, 1},
+		{"many", func(m []nvmlsource.GPMMetric) bool { return ofMedia(m) && len(m) > 8 }, gpu.Media{Decoder: decoder, JPEG: jpeg}, 2},
+		{"all", ofMedia, gpu.Media{}, 0},
+	} {
+		for _, ret := range []nvml.Return{nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED} {
+			wanted := true
+			n, ids := mediaNodeOf(t, oneInstance, &wanted)
+			id := ids[0]
+			calls := 0
+			refused := c.refused
+			n.spy.refuses = func(metrics []nvmlsource.GPMMetric) nvml.Return {
+				if ofMedia(metrics) {
+					calls++
+				}
+				if refused(metrics) {
+					return ret
+				}
+				return nvml.SUCCESS
+			}
+			n.poll(id)
+			for range 2 {
+				calls = 0
+				n.advance(time.Second)
+				g := n.read(id)
+				if gi := g.Instances[0]; !sameMedia(gi.Media, c.want) || !gi.Activity.SM.Present() || len(gi.Errors)+len(g.Errors) > 0 {
+					t.Errorf("%s refused with %d: %+v, errors %v %v; want %+v", c.about, ret, gi.Media, gi.Errors, g.Errors, c.want)
+				}
+				if calls != c.calls {
+					t.Errorf("%s refused with %d: %d calls, want %d", c.about, ret, calls, c.calls)
+				}
+			}
+			refused = func([]nvmlsource.GPMMetric) bool { return false }
+			n.advance(10 * time.Minute)
+			if gi := n.poll(id).Instances[0]; !sameMedia(gi.Media, gpu.Media{Decoder: decoder, JPEG: jpeg}) {
+				t.Errorf("%s, no longer refused: %+v", c.about, gi.Media)
+			}
+		}
+	}
+}
+
+// A call that fails is an error of the media engines, of each poll anew, and none of activity.
+func TestMediaEnginesOfFailedCalls(t *testing.T) {
+	wanted := true
+	n, ids := mediaNode(t, &wanted)
+	n.spy.refuses = func(metrics []nvmlsource.GPMMetric) nvml.Return {
+		if asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) {
+			return nvml.ERROR_UNKNOWN
+		}
+		return nvml.SUCCESS
+	}
+	for range 2 {
+		gi := n.poll(ids[1]).Instances[0]
+		if len(gi.Errors) != 1 || gi.Errors[0].Reading != gpu.ReadingMedia || gi.Errors[0].Remembered || !errors.Is(gi.Errors[0].Err, gpu.ErrDriver) {
+			t.Errorf("errors %v", gi.Errors)
+		}
+		if gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() {
+			t.Errorf("%+v, activity %+v", gi.Media, gi.Activity)
+		}
+	}
+	n.spy.refuses = nil
+	if gi := n.poll(ids[1]).Instances[0]; !gi.Media.Decoder.Present() || len(gi.Errors) > 0 {
+		t.Errorf("and well again: %+v, errors %v", gi.Media, gi.Errors)
+	}
+}

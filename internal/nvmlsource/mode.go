@@ -1,0 +1,92 @@
+package nvmlsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// SetMIGMode asks for a MIG mode and reads back what became of it. Before it does, it gives up what the Source holds of the
+// GPU: its events and its profiling samples, which start again with the next Reads. It never resets a GPU; the driver may.
+func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
+	m, err := runQueued(ctx, a, queueKey{id: id, changes: true}, func() (mig.ModeChange, error) { return a.setMode(ctx, id, on) })
+	if err != nil {
+		return mig.ModeChange{}, fmt.Errorf("set MIG mode of GPU %s: %w", id, err)
+	}
+	return m, nil
+}
+
+func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
+	b, err := a.stateOf(id)
+	if err != nil {
+		return mig.ModeChange{}, err
+	}
+	d, ok := b.handle.(MutableDevice)
+	if !ok {
+		return mig.ModeChange{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
+	}
+	_, _, ret := b.handle.GetMigMode()
+	if err := a.source.checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
+		return mig.ModeChange{}, err // a GPU that has no MIG, or does not answer: nothing is given up for it
+	}
+	b.tables.Store(nil)
+	restore := a.source.queue.withholdGPU(b.handle)
+	defer func() {
+		restore()
+		a.markChanged(id) // a Read that began before did not register its events
+	}()
+	a.releaseSamples(b)
+	if ctx.Err() != nil {
+		return mig.ModeChange{}, abandonedError(ctx)
+	}
+	mode := nvml.DEVICE_MIG_DISABLE
+	if on {
+		mode = nvml.DEVICE_MIG_ENABLE
+	}
+	activation, ret := d.SetMigMode(mode)
+	a.markChanged(id)
+	if err := a.source.checkReturn("nvmlDeviceSetMigMode", ret); err != nil {
+		return mig.ModeChange{}, err
+	}
+	var m mig.ModeChange
+	if activation != nvml.SUCCESS {
+		m.Activation = driverError("activation", activation)
+	}
+	if m.Current, m.Pending, err = a.readMode(id); err != nil {
+		return mig.ModeChange{}, fmt.Errorf("to look what became of it: %w", err)
+	}
+	return m, nil
+}
+
+// releaseSamples gives up the profiling samples of a GPU. It waits for a Read of the GPU that is under way.
+func (a *Actuator) releaseSamples(b *gpuState) {
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	a.source.emptyWindows(b)
+}
+
+// readMode reads the MIG mode after a change, with which the driver may have unbound the GPU: its handle is looked up again
+// where it is not good any more.
+func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
+	for range 2 {
+		var b *gpuState
+		if b, err = a.stateOf(id); err == nil {
+			now, next, ret := b.handle.GetMigMode()
+			if err = a.source.checkReturn("nvmlDeviceGetMigMode", ret); err == nil {
+				return now == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, nil
+			}
+		}
+		if !losesDevice(err) && !errors.Is(err, gpu.ErrInvalidArgument) {
+			break
+		}
+		if b = a.source.stateOf(id); b != nil {
+			b.lost.Store(true)
+		}
+	}
+	return false, false, err
+}

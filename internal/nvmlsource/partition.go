@@ -1,0 +1,230 @@
+package nvmlsource
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// partition is the GPU instances of a GPU and their compute instances, by placement, as one reading found them.
+type partition []standingInstance
+
+// standingInstance is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not read.
+type standingInstance struct {
+	mig.NodeInstance
+	handle  GPUInstance
+	handles map[gpu.ComputeID]ComputeInstance // empty if the driver can only be read
+}
+
+// view is what the Actuator reads of a GPU at once. The tables are nil if MIG is off.
+type view struct {
+	mode   modeState
+	tables *tables
+	partition
+}
+
+var (
+	errTorn     = errors.New("its instances changed while they were read, or contradict each other")
+	errUnsteady = errors.New("its instances change all the time")
+)
+
+func (p partition) instances() []mig.NodeInstance {
+	var list []mig.NodeInstance
+	for i := range p {
+		list = append(list, p[i].NodeInstance)
+	}
+	return list
+}
+
+// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as far as a
+// single reading shows it.
+func (a *Actuator) readView(b *gpuState) (view, error) {
+	var v view
+	var err error
+	if v.mode, err = a.readModeOf(b); err != nil {
+		return view{}, err
+	}
+	enabled, ok := v.mode.enabled.Get()
+	if !ok {
+		return view{}, fmt.Errorf("%w: the GPU has no MIG mode", gpu.ErrNotSupported)
+	}
+	if !enabled {
+		return v, nil
+	}
+	if v.tables, err = a.tablesOf(b, v.mode); err != nil {
+		return view{}, err
+	}
+	v.partition, err = a.readPartition(b, v.tables)
+	if losesEntity(err) { // or the tables are out of date
+		b.tables.Store(nil)
+		err = fmt.Errorf("%w: %s", errTorn, err.Error())
+	}
+	return v, err
+}
+
+// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls, between which
+// another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the last look was not complete.
+func (a *Actuator) readExpected(b *gpuState, expected []mig.NodeInstance) (view, error) {
+	var last *view
+	for range maxTornScans {
+		v, err := a.readView(b)
+		if errors.Is(err, errTorn) {
+			last = nil
+			continue
+		}
+		if err != nil {
+			return view{}, err
+		}
+		now := v.instances()
+		if mig.SameInstances(now, expected) || last != nil && mig.SameInstances(now, last.instances()) {
+			return v, nil
+		}
+		last = &v
+	}
+	if last == nil {
+		return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errTorn)
+	}
+	return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errUnsteady)
+}
+
+// readModeOf reads the MIG mode, which is absent if the GPU has none.
+func (a *Actuator) readModeOf(b *gpuState) (modeState, error) {
+	now, next, ret := b.handle.GetMigMode()
+	err := a.source.checkReturn("nvmlDeviceGetMigMode", ret)
+	if errors.Is(err, gpu.ErrNotSupported) {
+		return modeState{}, nil
+	}
+	if err != nil {
+		return modeState{}, err
+	}
+	return modeState{enabled: gpu.Some(now == nvml.DEVICE_MIG_ENABLE), pending: gpu.Some(next == nvml.DEVICE_MIG_ENABLE)}, nil
+}
+
+// readPartition lists the instances of every profile, those without compute instances included.
+func (a *Actuator) readPartition(b *gpuState, t *tables) (partition, error) {
+	if len(t.profiles) == 0 {
+		return nil, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
+	}
+	p := partition{}
+	infos := map[uint32]GPUInstanceInfo{}
+	for i := range t.profiles {
+		e := &t.profiles[i]
+		list, ret := b.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
+		if err := a.source.checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
+			return nil, err
+		}
+		for _, h := range list {
+			info, ret := h.GetInfo()
+			if err := a.source.checkReturn("nvmlGpuInstanceGetInfo", ret); err != nil {
+				return nil, err
+			}
+			if before, twice := infos[info.ID]; twice && before == info {
+				continue
+			} else if twice {
+				return nil, errTorn
+			}
+			infos[info.ID] = info
+			p = append(p, t.standing(h, info))
+		}
+	}
+	for i := range p {
+		if err := a.readComputes(t, &p[i]); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(p, func(a, b standingInstance) int {
+		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.ID, b.ID))
+	})
+	return p, nil
+}
+
+func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standingInstance {
+	placed := mig.Placed{ProfileID: info.ProfileID, Placement: instanceEntry{info: info}.placement()}
+	for i := range t.profiles {
+		if t.profiles[i].ID == info.ProfileID {
+			placed.Profile = t.profiles[i].Name
+		}
+	}
+	return standingInstance{NodeInstance: mig.NodeInstance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h, handles: map[gpu.ComputeID]ComputeInstance{}}
+}
+
+// readComputes lists the compute instances of a GPU instance.
+func (a *Actuator) readComputes(t *tables, at *standingInstance) error {
+	infos := map[uint32]ComputeInstanceInfo{}
+	add := func(info ComputeInstanceInfo, slices int) error {
+		if before, twice := infos[info.ID]; twice && before != info {
+			return errTorn
+		} else if twice {
+			return nil
+		}
+		infos[info.ID] = info
+		at.add(info, slices)
+		return nil
+	}
+	gi, ok := at.handle.(MutableInstance)
+	if !ok {
+		list, ret := at.handle.GetComputeInstances()
+		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
+		for _, info := range list {
+			err = cmp.Or(err, add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))))
+		}
+		at.complete()
+		return err
+	}
+	profiles, err := a.computeProfiles(t, gi, at.ProfileID)
+	if err != nil {
+		return err
+	}
+	for _, p := range profiles {
+		handles, ret := gi.GetComputeInstancesOf(p.Id, int(p.InstanceCount))
+		if err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
+			return err
+		}
+		for _, h := range handles {
+			info, ret := h.GetInfo()
+			if err := a.source.checkReturn("nvmlComputeInstanceGetInfo", ret); err != nil {
+				return err
+			}
+			if err := add(info, int(p.SliceCount)); err != nil {
+				return err
+			}
+			at.handles[gpu.ComputeID(info.ID)] = h
+		}
+	}
+	at.complete()
+	return nil
+}
+
+// computeSlices is how many compute slices an instance of a profile has.
+func (t *tables) computeSlices(profileID uint32) int {
+	for i := range t.profiles {
+		if t.profiles[i].ID == profileID {
+			return t.profiles[i].ComputeSlices
+		}
+	}
+	return maxProfiles
+}
+
+// add adds a compute instance. Its placement is as long as it has slices: a driver may report a longer one. (In the tables of
+// NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
+func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
+	c := mig.NodeCompute{ID: gpu.ComputeID(info.ID), Slices: slices}
+	if info.Placement.Size > 0 {
+		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
+	}
+	at.ComputeInstances = append(at.ComputeInstances, c)
+}
+
+// complete orders the compute instances and fills in the placements that the driver does not report.
+func (at *standingInstance) complete() {
+	slices.SortFunc(at.ComputeInstances, func(a, b mig.NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
+	for k, place := range mig.ComputePlacements(at.NodeInstance) {
+		at.ComputeInstances[k].Placement = gpu.Some(place)
+	}
+}

@@ -1,0 +1,64 @@
+package nvmlsource
+
+import (
+	"sync"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// privilege logs, once, what is missing for lack of privilege, and again only if it was there meanwhile.
+type privilege struct {
+	logger log.Logger
+	mu     sync.Mutex
+	logged map[gpu.Reading]bool
+}
+
+// The rights whose lack hides readings. A process with CAP_SYS_ADMIN has them all.
+const (
+	needsConfig = "root, or the MIG config capability: read access to the device node that " +
+		"/proc/driver/nvidia/capabilities/mig/config names (containers: NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"
+	needsMonitor = "root, or the MIG monitor capability: read access to the device node that " +
+		"/proc/driver/nvidia/capabilities/mig/monitor names (containers: NVIDIA_MIG_MONITOR_DEVICES=all with CAP_SYS_ADMIN)"
+)
+
+// hiddenDevices stands for MIG devices whose handles are denied, which is worse than other denials under MIG.
+const hiddenDevices gpu.Reading = "mig_devices"
+
+// markMissing logs what is missing because a reading was denied.
+func (p *privilege) markMissing(reading gpu.Reading) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.logged[reading] {
+		return
+	}
+	if p.logged == nil {
+		p.logged = map[gpu.Reading]bool{}
+	}
+	p.logged[reading] = true
+	missing, needs := string(reading), "root"
+	switch reading {
+	case gpu.ReadingMIG:
+		missing, needs = "GPU instances without a compute instance, placements and what could still be created", needsConfig
+	case hiddenDevices:
+		missing, needs = "MIG devices, with all that is read of them", needsMonitor
+	case gpu.ReadingMemory:
+		missing, needs = "memory of MIG GPUs as a whole", needsMonitor
+	case gpu.ReadingProcesses:
+		missing, needs = "processes of MIG GPUs", needsMonitor
+	}
+	level.Warn(p.logger).Log("msg", "No permission; readings are left out", "missing", missing, "needs", needs)
+}
+
+// markRegained records that a reading that was denied has been answered.
+func (p *privilege) markRegained(reading gpu.Reading) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.logged[reading] {
+		return
+	}
+	delete(p.logged, reading)
+	level.Info(p.logger).Log("msg", "Permission is there again; readings are no longer left out", "reading", reading)
+}

@@ -1,0 +1,39 @@
+package nvmlsource
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// readProcessUse sets the SM utilization of each process, by the driver's newest sample of it since the last reading.
+// The driver has samples of active processes only, and none under MIG.
+func (r *gpuRead) readProcessUse(list []gpu.Process) {
+	const question = "nvmlDeviceGetProcessUtilization"
+	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(question, gpu.ReadingProcesses) {
+		return
+	}
+	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
+		r.state.processesSeen = 0 // the clock was set back: nothing would ever be newer
+	}
+	samples, ret := r.dev.GetProcessUtilization(r.state.processesSeen)
+	if ret == nvml.ERROR_NOT_FOUND { // no process was active
+		samples, ret = nil, nvml.SUCCESS
+	}
+	if !r.accept(question, gpu.ReadingProcesses, ret) {
+		return
+	}
+	for i := range list {
+		p := &list[i]
+		var newest uint64
+		p.SM = gpu.Some(0.0)
+		for _, s := range samples {
+			if s.Pid == p.PID && s.TimeStamp >= newest && s.SmUtil <= 100 {
+				newest, p.SM = s.TimeStamp, gpu.Some(float64(s.SmUtil)/100)
+			}
+		}
+	}
+	for _, s := range samples {
+		r.state.processesSeen = max(r.state.processesSeen, s.TimeStamp)
+	}
+}

@@ -1,0 +1,156 @@
+package nvmlsource
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// processes are those of a whole GPU; ok reports whether the list is complete; if not, err says why there is none.
+type processes struct {
+	list []gpu.Process
+	ok   bool
+	err  error
+}
+
+// ownLists returns where to collect the MIG devices' own lists, or nil if they are not needed or the GPU has no
+// tree. Nothing runs outside of them.
+func (p *processes) ownLists(hasTree bool) *processes {
+	if p.ok || p.err == nil || !hasTree {
+		return nil
+	}
+	return &processes{list: []gpu.Process{}, ok: true}
+}
+
+// readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its own list.
+func (r *gpuRead) readProcesses() processes {
+	const question = "nvmlDeviceGetComputeRunningProcesses"
+	switch {
+	case r.fatal != nil:
+		return processes{}
+	case r.unsupported[question]:
+		return processes{err: gpu.ErrNotSupported}
+	case r.denied[question] != nil && !r.slow:
+		return processes{err: r.denied[question]}
+	}
+	compute, ret := r.dev.GetComputeRunningProcesses()
+	if err := r.classify(question, gpu.ReadingProcesses, ret); err != nil {
+		return processes{err: err}
+	}
+	graphics, _ := query(&r.querier, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses, r.dev.GetGraphicsRunningProcesses)
+	mps, _ := query(&r.querier, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses, r.dev.GetMPSComputeRunningProcesses)
+	list := mergeProcesses(compute, graphics, mps)
+	if r.state.mode.enabled.Or(false) {
+		if hasNoInstance(list) {
+			return processes{err: gpu.ErrNotSupported}
+		}
+		return processes{list: list, ok: true}
+	}
+	clearInstances(list)
+	r.readProcessUse(list)
+	return processes{list: list, ok: true}
+}
+
+// clearInstances removes the instances of processes on a GPU without MIG.
+func clearInstances(list []gpu.Process) {
+	for i := range list {
+		list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+	}
+}
+
+// hasNoInstance reports whether a list lacks the instances of all its processes, as the first form of the call does
+// (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
+func hasNoInstance(list []gpu.Process) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
+}
+
+// addProcessError adds the error of a GPU whose processes are not known completely.
+func (r *gpuRead) addProcessError(err error) {
+	if err == nil {
+		return
+	}
+	if errors.Is(err, gpu.ErrNoPermission) {
+		r.source.privilege.markMissing(gpu.ReadingProcesses)
+	}
+	r.addError(gpu.ReadingProcesses, err)
+}
+
+// mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and
+// drivers list MPS clients among the compute processes or apart; each list gives all of the process's memory.
+func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
+	list := make([]gpu.Process, 0, len(compute)+len(graphics)+len(mps))
+	for _, info := range compute {
+		list = append(list, processOf(info))
+	}
+	add := func(p gpu.Process) {
+		for i := range list {
+			if q := &list[i]; q.PID == p.PID && q.Instance == p.Instance && q.Compute == p.Compute {
+				q.MPS = q.MPS || p.MPS
+				return
+			}
+		}
+		list = append(list, p)
+	}
+	for _, info := range mps {
+		p := processOf(info)
+		p.MPS = true
+		add(p)
+	}
+	for _, info := range graphics {
+		p := processOf(info)
+		p.Graphics = true
+		add(p)
+	}
+	sortProcesses(list)
+	return list
+}
+
+func sortProcesses(list []gpu.Process) {
+	slices.SortStableFunc(list, func(a, b gpu.Process) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)), cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)))
+	})
+}
+
+// processOf converts one entry. Its memory may not be available (NVML_VALUE_NOT_AVAILABLE).
+func processOf(info nvml.ProcessInfo) gpu.Process {
+	p := gpu.Process{PID: info.Pid}
+	if info.UsedGpuMemory != math.MaxUint64 {
+		p.MemoryBytes = gpu.Some(info.UsedGpuMemory)
+	}
+	if info.GpuInstanceId != NoInstance {
+		p.Instance = gpu.Some(gpu.InstanceID(info.GpuInstanceId))
+	}
+	if info.ComputeInstanceId != NoInstance {
+		p.Compute = gpu.Some(gpu.ComputeID(info.ComputeInstanceId))
+	}
+	return p
+}
+
+// countProcesses counts the processes of each instance.
+func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
+	for i := range instances {
+		gi := &instances[i]
+		count := 0
+		counts := make([]int, len(gi.ComputeInstances))
+		for _, p := range list {
+			if p.Instance != gpu.Some(gi.ID) {
+				continue
+			}
+			count++
+			for c := range gi.ComputeInstances {
+				if p.Compute == gpu.Some(gi.ComputeInstances[c].ID) {
+					counts[c]++
+				}
+			}
+		}
+		gi.Processes = gpu.Some(count)
+		for c := range gi.ComputeInstances {
+			gi.ComputeInstances[c].Processes = gpu.Some(counts[c])
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package nvmlsource
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// maxProfiles bounds the walk over NVML's profile enums, whose end a driver marks with ERROR_INVALID_ARGUMENT; the
+// newest header has 18. Drivers know enums that headers do not. Of those that headers know the error is not the end:
+// NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
+const maxProfiles = 64
+
+// profileEntry is a profile with what every reading needs of it.
+type profileEntry struct {
+	gpu.Profile
+	instanceCount int
+	list          string // the call that lists its instances
+}
+
+// readProfiles reads the kinds of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
+func (r *gpuRead) readProfiles() {
+	st := &r.state.static
+	if !r.state.mode.enabled.Present() {
+		return
+	}
+	if !st.counted || len(st.profiles) == 0 {
+		st.profiles, st.placed = r.countProfiles(), false
+	}
+	if !st.placed {
+		r.readPlacements()
+	}
+}
+
+// countProfiles reads the profiles that the GPU has.
+func (r *gpuRead) countProfiles() []profileEntry {
+	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
+	var entries []profileEntry
+	unnamed, ended := false, true
+	for enum := 0; enum < maxProfiles && r.fatal == nil; enum++ {
+		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
+		err := r.source.checkReturn(question, ret)
+		switch {
+		case err == nil:
+			if r.denied[question] != nil {
+				delete(r.denied, question)
+				r.source.privilege.markRegained(gpu.ReadingMIG)
+			}
+			entries = append(entries, newProfileEntry(enum, info))
+			unnamed = unnamed || entries[len(entries)-1].Name == ""
+			continue
+		case errors.Is(err, gpu.ErrNotSupported), errors.Is(err, gpu.ErrInvalidArgument) && enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
+			continue
+		case losesDevice(err):
+			r.fatal = err
+		case !errors.Is(err, gpu.ErrInvalidArgument): // the end
+			ended = false
+			if errors.Is(err, gpu.ErrNoPermission) {
+				r.denied[question] = err
+				r.source.privilege.markMissing(gpu.ReadingMIG)
+			}
+			r.addError(gpu.ReadingMIG, err)
+		}
+		break
+	}
+	if unnamed {
+		nameProfiles(entries, r.gpuMemory())
+	}
+	r.state.static.counted = ended && r.fatal == nil
+	return entries
+}
+
+// gpuMemory returns the GPU's memory in bytes, or 0 if it is not known.
+func (r *gpuRead) gpuMemory() uint64 {
+	m, ret := r.dev.GetMemoryInfo()
+	if r.source.checkReturn("nvmlDeviceGetMemoryInfo", ret) != nil {
+		return 0
+	}
+	return m.Total
+}
+
+// readPlacements adds the possible placements, if the process may read them, and what follows from them: those of all
+// profiles or none, for what could still be created follows from all of them. How many instances there can be is concluded
+// from placements: the driver's number is wrong for some profiles of A30.
+func (r *gpuRead) readPlacements() {
+	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
+	st := &r.state.static
+	entries := slices.Clone(st.profiles)
+	profiles := make([]gpu.Profile, 0, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		placements, ok := query(&r.querier, question, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
+		})
+		if !ok {
+			return // for lack of privilege, mostly; it is the same for every profile
+		}
+		for _, p := range placements {
+			e.Placements = append(e.Placements, gpu.Placement{Start: int(p.Start), Size: int(p.Size)})
+			e.MemorySlices = int(p.Size)
+		}
+		profiles = append(profiles, e.Profile)
+	}
+	most := map[string]int{}
+	for _, c := range mig.CapacityOf(profiles, nil).Profiles {
+		most[c.Name] = c.Max
+	}
+	for i := range entries {
+		if n, ok := most[entries[i].Name]; ok && len(entries[i].Placements) > 0 {
+			entries[i].MaxInstances = n
+		}
+	}
+	st.profiles, st.placed = entries, true
+}
+
+func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry {
+	p := gpu.Profile{
+		ID:            info.Id,
+		Enum:          enum,
+		Name:          strings.TrimPrefix(cString(info.Name[:]), "MIG "), // "MIG 1g.5gb"
+		ComputeSlices: int(info.SliceCount),
+		SMs:           int(info.MultiprocessorCount),
+		MemoryBytes:   info.MemorySizeMB << 20,
+		MaxInstances:  int(info.InstanceCount),
+		Engines:       enginesOf(info),
+	}
+	return profileEntry{
+		Profile:       p,
+		instanceCount: int(info.InstanceCount),
+		list:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
+	}
+}
+
+// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills in zeros reports none.
+func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
+	e := gpu.Engines{
+		Copy:    int(info.CopyEngineCount),
+		Decoder: int(info.DecoderCount),
+		Encoder: int(info.EncoderCount),
+		JPEG:    int(info.JpegCount),
+		OFA:     int(info.OfaCount),
+	}
+	if e == (gpu.Engines{}) {
+		return gpu.None[gpu.Engines]()
+	}
+	return gpu.Some(e)
+}
+
+// nameProfiles names the profiles whose name the driver does not report: before R525 or so, and while MIG is off.
+func nameProfiles(entries []profileEntry, boardBytes uint64) {
+	for i := range entries {
+		if e := &entries[i]; e.Name == "" {
+			e.Name = derivedName(e.ComputeSlices, e.MemoryBytes, boardBytes) + enumAttributes(e.Enum)
+		}
+	}
+}
+
+// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none: the memory is the GPU's
+// times the number of eighths that the instance takes, rounded up. (go-nvlib, pkg/nvlib/device/mig_profile.go)
+func derivedName(slices int, memory, total uint64) string {
+	if total == 0 {
+		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
+	}
+	share := math.Ceil(float64(memory)/float64(total)*8) / 8
+	boardGB := float64((total + 1<<30 - 1) >> 30)
+	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*boardGB)))
+}
+
+// enumAttributes returns the suffix of the name of a profile with this enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).
+func enumAttributes(enum int) string {
+	switch enum {
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
+		return "+me"
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_3_SLICE_GFX,
+		nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX:
+		return "+gfx"
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, nvml.GPU_INSTANCE_PROFILE_2_SLICE_NO_ME:
+		return "-me"
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME:
+		return "+me.all"
+	}
+	return ""
+}

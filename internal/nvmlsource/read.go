@@ -1,0 +1,110 @@
+package nvmlsource
+
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// gpuRead is one reading of one GPU.
+type gpuRead struct {
+	querier
+	state    *gpuState
+	dev      Device
+	now      time.Time
+	media    bool     // media engines are read
+	retryAll bool     // calls that were not supported are tried again
+	scan     treeScan // of the GPU's instances
+	out      gpu.GPU
+}
+
+func newGPURead(s *Source, b *gpuState) *gpuRead {
+	now := s.opts.Now()
+	retryAll := b.retryUnsupported(now)
+	if b.ourChange.Swap(false) {
+		b.slowAt = time.Time{}
+	}
+	since := now.Sub(b.slowAt)
+	return &gpuRead{
+		querier:  querier{source: s, answers: b.answers, slow: b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery},
+		state:    b,
+		dev:      b.handle,
+		now:      now,
+		media:    s.opts.Media != nil && s.opts.Media(),
+		retryAll: retryAll,
+	}
+}
+
+// read reads everything. A GPU that does not answer at all can fail in any step; the steps after it make no calls.
+func (r *gpuRead) read() (gpu.GPU, error) {
+	r.readMode()  // first: a change of the mode makes everything else new
+	r.readFacts() // the profiles are among them, which the tree is read by
+	r.takeSamples()
+	r.readTree()
+	r.readFast()
+	r.readSlow()
+	r.readInstances() // reads the tree again if an instance has vanished
+	r.readActivity()  // of the samples, if the tree that was read is the one they were taken by
+	r.readEvents()
+	if r.fatal != nil {
+		return gpu.GPU{}, r.fatal
+	}
+	r.out.Facts = r.state.facts
+	r.out.UUID = r.state.uuid
+	r.out.Index = int(r.state.index.Load())
+	r.out.Up = true
+	r.out.Errors = r.errs
+	for _, kept := range [][]gpu.ReadError{r.state.static.errs, r.state.slow.errs, r.state.tree.errs} {
+		r.out.Errors = append(r.out.Errors, kept...)
+		markRemembered(kept)
+	}
+	return r.out, nil
+}
+
+// markRemembered marks errors that are reported again until what failed is read again.
+func markRemembered(errs []gpu.ReadError) {
+	for i := range errs {
+		errs[i].Remembered = true
+	}
+}
+
+// forgetAnswers clears, in the middle of a reading, the cache of refused calls, and makes the slow tier due.
+func (r *gpuRead) forgetAnswers() {
+	r.state.clearAnswers()
+	r.answers = r.state.answers
+	r.slow = true
+}
+
+// readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the
+// minor number may change (nvml.h). The call is made in every reading, also if it was not supported, because all else
+// depends on it. A GPU that had a mode keeps it through an answer that it has none.
+func (r *gpuRead) readMode() {
+	const question = "nvmlDeviceGetMigMode"
+	mode := r.state.mode // kept if it cannot be read
+	if r.mayQuery(question, gpu.ReadingMIG) {
+		current, pending, ret := r.dev.GetMigMode()
+		switch {
+		case ret == nvml.ERROR_INVALID_ARGUMENT: // the handle is the only one
+			r.fatal = r.source.checkReturn(question, ret)
+		case r.accept(question, gpu.ReadingMIG, ret):
+			mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
+			mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
+		case r.unsupported[question]:
+			delete(r.unsupported, question)
+			if mode.enabled.Present() {
+				r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(question, ret)})
+			}
+		}
+	}
+	if r.state.known && mode.enabled != r.state.mode.enabled {
+		r.forgetAnswers()
+		r.state.gpm.asked, r.state.gpm.layoutChanged = false, true
+		r.state.static = static{answered: map[string]bool{}}
+		r.state.facts = gpu.Facts{}
+		r.state.tree = tree{}
+	}
+	r.state.known, r.state.mode = true, mode
+	r.out.MIG.Enabled, r.out.MIG.Pending = mode.enabled, mode.pending
+}

@@ -1,0 +1,297 @@
+package nvmlsource
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// queueSet is a queue in the driver. Its fields are guarded by the eventQueue's mu.
+type queueSet struct {
+	EventSet
+	users   int  // calls under way that register GPUs with it
+	dropped bool // it is not waited on any more; the last user frees it
+	spoilt  bool // it must not be waited on again, though it may be waited on now
+	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one without that GPU, after its
+	// events have been read.
+	released bool
+	freed    chan struct{}
+}
+
+// eventKinds are registered one by one: if one is not supported, none of a mask is.
+const eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange
+
+// registration is how far the events of one GPU are received. It is kept by handle, as the driver does: a GPU that is
+// found again behind its old handle is in the set still, and must not be put into it twice.
+type registration struct {
+	uuid    gpu.UUID
+	state   *gpuState // that was tried last
+	busy    bool      // a call is under way, perhaps with an earlier set
+	kinds   uint64    // registered with the set in use
+	triedAt time.Time
+	pause   time.Duration // until what failed is tried again
+	spoils  bool          // the set broke over it
+	suspect bool          // a set failed because a GPU is lost, which may be this one: it must be read well first
+
+	heard  bool  // XIDs were received before
+	err    error // why XIDs are not received; nil if they are, or registering was not tried yet
+	passed bool  // a reading has reported err
+	logged bool
+}
+
+// due reports whether a GPU is to be registered for kinds that it lacks.
+func (r *registration) due(b *gpuState, now time.Time) bool {
+	if r.busy || r.kinds == eventKinds || b.lost.Load() || r.suspect && !b.wasRead.Load() {
+		return false
+	}
+	since := now.Sub(r.triedAt)
+	waits := since >= 0 && since < r.pause
+	return !waits || r.state != b && !r.spoils
+}
+
+// renewSet creates a set if there is none, or sets setErr. The caller calls register then. Only the
+// goroutine that waits may call it, and the Discover that starts that one.
+func (q *eventQueue) renewSet() error {
+	set, ret := q.lib.EventSetCreate()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ret != nvml.SUCCESS {
+		q.setErr = driverError("nvmlEventSetCreate", ret)
+		return q.setErr
+	}
+	q.set, q.setErr = &queueSet{EventSet: set, freed: make(chan struct{})}, nil
+	current := make(map[Device]*registration, len(q.gpus))
+	for h, r := range q.registrations {
+		listening := slices.IndexFunc(q.gpus, func(b *gpuState) bool { return b.handle == h })
+		if listening < 0 && !r.busy {
+			continue
+		}
+		current[h] = r
+		r.kinds = 0
+		r.suspect = r.suspect || listening >= 0 && q.lostGPU && q.gpus[listening].lost.Load()
+		if !r.spoils {
+			r.state = nil
+		}
+	}
+	q.registrations = current
+	return nil
+}
+
+// dropSet drops the set. Only the goroutine that waits on it may do so. If a call with it hangs in the driver, it is
+// freed when that returns, not under it.
+func (q *eventQueue) dropSet() {
+	q.mu.Lock()
+	set := q.set
+	q.set = nil
+	if set != nil {
+		set.dropped = true
+	}
+	free := set != nil && set.users == 0
+	q.mu.Unlock()
+	if free {
+		set.freeOnce()
+	}
+}
+
+// freeOnce frees the set, which is not used any more whether that succeeds or not.
+func (s *queueSet) freeOnce() {
+	_ = s.Free()
+	close(s.freed)
+}
+
+// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is replaced, since NVML cannot remove a
+// GPU from one. It waits a while for that.
+func (q *eventQueue) withholdGPU(d Device) (restore func()) {
+	q.mu.Lock()
+	q.withheld[d]++
+	set := q.set
+	r := q.registrations[d]
+	holds := set != nil && r != nil && (r.busy || r.kinds != 0)
+	if holds {
+		set.released = true
+	}
+	q.mu.Unlock()
+	if holds {
+		timer := time.NewTimer(lookupTimeout)
+		defer timer.Stop()
+		select {
+		case <-set.freed:
+		case <-timer.C:
+		}
+	}
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.withheld[d]--; q.withheld[d] == 0 {
+			delete(q.withheld, d)
+		}
+	}
+}
+
+// registerAttempt is a call under way that registers a GPU for some kinds of events.
+type registerAttempt struct {
+	state        *gpuState
+	registration *registration
+	set          *queueSet
+	kinds        uint64
+}
+
+// register registers the GPUs that are due, one after the other. A call that hangs is abandoned after a
+// while, so that it does not block the others.
+func (q *eventQueue) register(gpus []*gpuState) {
+	timer := time.NewTimer(lookupTimeout)
+	defer timer.Stop()
+	expired := timer.C
+	for {
+		a, ok := q.nextToRegister(gpus)
+		if !ok {
+			return
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			q.registerOne(a)
+		}()
+		if expired == nil {
+			continue
+		}
+		select {
+		case <-done:
+		case <-expired:
+			expired = nil
+		}
+	}
+}
+
+// nextToRegister picks a GPU and marks it as being registered until registerOne returns; it returns false if none is due.
+func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.set == nil || q.set.spoilt || q.set.released || q.stopped {
+		return registerAttempt{}, false
+	}
+	now := q.opts.Now()
+	for _, b := range gpus {
+		r := q.registrations[b.handle]
+		if r == nil {
+			r = &registration{}
+			q.registrations[b.handle] = r
+		}
+		if q.withheld[b.handle] > 0 || !r.due(b, now) {
+			continue
+		}
+		r.uuid, r.state, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0
+		q.set.users++
+		q.registering.Add(1)
+		return registerAttempt{state: b, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
+	}
+	return registerAttempt{}, false
+}
+
+// registerOne registers one GPU. If another set was created meanwhile, the GPU is not yet in that.
+func (q *eventQueue) registerOne(a registerAttempt) {
+	defer q.registering.Done()
+	var done uint64
+	errs := map[uint64]error{}
+	spoilt := false
+	for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
+		if a.kinds&kind == 0 || spoilt {
+			continue
+		}
+		ret := a.state.handle.RegisterEvents(kind, a.set.EventSet)
+		if ret == nvml.SUCCESS {
+			done |= kind
+			continue
+		}
+		errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
+		spoilt = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
+	}
+	q.mu.Lock()
+	a.set.users--
+	a.set.spoilt = a.set.spoilt || spoilt
+	free := a.set.dropped && a.set.users == 0
+	late := q.set != nil && q.set != a.set
+	if r := a.registration; late {
+		r.busy, r.state = false, nil
+	} else {
+		r.busy, r.kinds, r.spoils = false, r.kinds|done, spoilt
+		r.recordErrors(errs, q.opts.SlowEvery)
+		q.logAttempt(a)
+	}
+	q.mu.Unlock()
+	if free {
+		a.set.freeOnce()
+	}
+	if late {
+		q.register([]*gpuState{a.state})
+	}
+}
+
+// recordErrors records the errors of a call, by kind.
+func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
+	r.suspect, r.err = false, errs[nvml.EventTypeXidCriticalError]
+	r.passed = false
+	r.heard = r.heard || r.kinds&nvml.EventTypeXidCriticalError != 0
+	for _, err := range errs {
+		if r.pause == 0 {
+			r.pause = supportEvery
+		}
+		if !r.spoils && !errors.Is(err, gpu.ErrNotSupported) {
+			r.pause = soon
+		}
+		r.suspect = r.suspect || losesDevice(err)
+	}
+}
+
+// logAttempt logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller holds mu.
+func (q *eventQueue) logAttempt(a registerAttempt) {
+	r := a.registration
+	if r.err == nil {
+		r.logged = false
+	} else if !r.logged && !r.suspect {
+		r.logged = true
+		level.Warn(q.opts.Logger).Log("msg", "XIDs of the GPU are not received", "gpu", a.state.uuid, "err", r.err)
+	}
+}
+
+// xidState is whether the XIDs of a GPU are received.
+type xidState struct {
+	err  error // why they are not; nil if they are
+	ever bool  // they were received before
+	told bool  // an earlier reading has reported err
+}
+
+func (q *eventQueue) xidsOf(b *gpuState) xidState {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var state xidState
+	if r := q.registrations[b.handle]; r != nil {
+		state = xidState{err: r.err, ever: r.heard, told: r.passed}
+		r.passed = true
+	}
+	if q.setErr != nil {
+		state.err, state.told = q.setErr, true // it is in the log
+	}
+	return state
+}
+
+// readEvents registers the GPU's events if that is due, and adds an error if its XIDs are not received.
+func (r *gpuRead) readEvents() {
+	if r.fatal != nil {
+		return
+	}
+	queue := &r.source.queue
+	if !r.state.wasRead.Swap(true) || r.slow {
+		queue.register([]*gpuState{r.state})
+	}
+	xids := queue.xidsOf(r.state)
+	r.state.facts.NoXIDs = xids.err != nil && !xids.ever
+	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
+		r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.told})
+	}
+}

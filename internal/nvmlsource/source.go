@@ -1,0 +1,179 @@
+package nvmlsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Options configure a Source.
+type Options struct {
+	// Now is the clock that events and the slow tier go by.
+	Now func() time.Time
+	// SlowEvery is how often readings are taken that are expensive or seldom change, and how often calls refused for lack of
+	// privilege are tried again; 0 is 15 s.
+	SlowEvery time.Duration
+	// GPM enables activity by GPM, on GPUs that have it.
+	GPM bool
+	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read calls it,
+	// concurrently with others.
+	GPMFor func(id gpu.UUID) bool
+	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
+	ProcessUtilization bool
+	// Media reports whether media engines are read; nil means never. Every Read calls it, concurrently with others.
+	Media  func() bool
+	Logger log.Logger
+}
+
+const defaultSlowEvery = 15 * time.Second
+
+// Source reads the GPUs of a node by NVML. Different GPUs may be read at once, also while Discover runs; a call that
+// hangs inside the driver blocks neither other GPUs nor Discover.
+type Source struct {
+	lib       Library
+	opts      Options
+	calls     atomic.Uint64
+	privilege privilege
+	queue     eventQueue
+	samples   samplePool
+	actuator  *Actuator
+
+	// discovering is held by Discover, also during driver calls.
+	discovering sync.Mutex
+	initialised bool // nvmlInit has succeeded
+	versioned   bool // driver has been read
+	driver      gpu.Driver
+	slots       []slot          // by index
+	lookups     map[int]*lookup // under way, by index
+	inventory   gpu.Inventory
+
+	// mu guards what follows and is never held during a driver call.
+	mu       sync.Mutex
+	gpus     map[gpu.UUID]*gpuState
+	loaded   bool // Init has succeeded before
+	closed   bool
+	active   int           // Discovers and Reads under way
+	finished chan struct{} // closed when closed and active is 0
+}
+
+// New returns a Source that has not called the driver yet.
+func New(lib Library, opts Options) *Source {
+	if opts.SlowEvery <= 0 {
+		opts.SlowEvery = defaultSlowEvery
+	}
+	s := &Source{
+		lib:       lib,
+		opts:      opts,
+		privilege: privilege{logger: opts.Logger},
+		lookups:   map[int]*lookup{},
+		gpus:      map[gpu.UUID]*gpuState{},
+		finished:  make(chan struct{}),
+	}
+	s.queue = newEventQueue(lib, opts)
+	s.actuator = newActuator(s)
+	return s
+}
+
+// Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never closed;
+// if it is not read, events are dropped and gpu.EventsLost says so.
+func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
+
+// DriverCalls returns how many calls of the driver seam (Library) Discover and Read have made, which mean
+// the same for the simulated node and for NVML. The binding may need several calls of the C library for one of them:
+// if it tries versions of a function, or goes through profiles. The event queue's own are not counted: it waits in the
+// driver all the time.
+func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
+
+var errClosed = errors.New("nvmlsource: closed")
+
+// beginCall counts a Discover or Read, so that Close does not unload the driver's library under it.
+func (s *Source) beginCall() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	s.active++
+	return nil
+}
+
+func (s *Source) endCall() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.active--
+	if s.closed && s.active == 0 {
+		close(s.finished)
+	}
+}
+
+// Read reads one GPU that Discover has listed: facts, MIG tree and readings. The result shares nothing with the Source
+// that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that cannot be read
+// at all.
+func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
+	if err := s.beginCall(); err != nil {
+		return gpu.GPU{}, err
+	}
+	defer s.endCall()
+	s.mu.Lock()
+	b := s.gpus[id]
+	s.mu.Unlock()
+	if b == nil {
+		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
+	}
+	defer func() {
+		if b.retired.Load() {
+			s.retireGPU(b)
+		}
+	}()
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	g, err := newGPURead(s, b).read()
+	if err != nil {
+		b.lost.Store(true)
+		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
+	}
+	return g, nil
+}
+
+// Close ends the event queue and shuts NVML down, once. If a driver call still hangs when ctx ends, it returns an
+// error and leaves NVML as it is: unloading it under a running call would kill the process.
+func (s *Source) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	loaded := s.loaded
+	if s.active == 0 {
+		close(s.finished)
+	}
+	s.mu.Unlock()
+
+	done := make(chan error, 1)
+	go func() {
+		s.queue.stop()
+		<-s.finished
+		<-s.queue.ended
+		s.queue.registering.Wait()
+		var err error
+		if loaded && ctx.Err() == nil {
+			s.freeSamples()
+			err = s.checkReturn("nvmlShutdown", s.lib.Shutdown())
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("close NVML: a driver call has not returned: %w", gpu.ErrTimeout)
+	}
+}

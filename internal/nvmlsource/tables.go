@@ -1,0 +1,94 @@
+package nvmlsource
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// tables are what a GPU offers, as the Actuator read it last: what does not change while the driver runs and the MIG mode
+// stays the same. They are read again after supportEvery, since drivers leave something out for a while after they were loaded
+// or a GPU was reset, and when the GPU's instances contradict them.
+type tables struct {
+	enabled   gpu.Opt[bool] // the MIG mode that they were read in
+	readAt    time.Time
+	name      string
+	pciBusID  string
+	pciDevice uint32
+	profiles  []profileEntry
+	mostMIG   int // how many MIG devices the GPU can have; 0 if the driver does not report it
+
+	mu       sync.Mutex
+	computes map[uint32][]nvml.ComputeInstanceProfileInfo // by the profile id of the GPU instance
+}
+
+// tablesOf returns the tables of a GPU in a MIG mode. They are kept if everything of them could be read.
+func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
+	now := a.source.opts.Now()
+	if t := b.tables.Load(); t != nil && t.enabled == mode.enabled {
+		if age := now.Sub(t.readAt); age >= 0 && age < supportEvery {
+			return t, nil
+		}
+	}
+	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
+	r := newGPURead(a.source, newGPUState(b.uuid, b.handle, int(b.index.Load()))) // a Read may be under way on b itself
+	r.state.known, r.state.mode = true, mode
+	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
+	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId })
+	r.readProfiles()
+	t.profiles = r.state.static.profiles
+	on := mode.enabled.Or(false)
+	if on {
+		t.mostMIG, _ = r.maxDevices()
+	}
+	if r.fatal != nil {
+		return nil, r.fatal
+	}
+	for _, e := range r.errs {
+		if e.Reading == gpu.ReadingMIG {
+			return nil, e.Err
+		}
+	}
+	offered := !mode.enabled.Present() || r.state.static.counted && r.state.static.placed && (t.mostMIG > 0 || !on)
+	if offered && len(r.errs) == 0 {
+		b.tables.Store(t)
+	}
+	return t, nil
+}
+
+// computeProfiles returns the kinds of compute instances that a GPU instance of a profile can have.
+func (a *Actuator) computeProfiles(t *tables, gi MutableInstance, profileID uint32) ([]nvml.ComputeInstanceProfileInfo, error) {
+	t.mu.Lock()
+	list := t.computes[profileID]
+	t.mu.Unlock()
+	if list != nil {
+		return list, nil
+	}
+	for profile := range maxProfiles {
+		info, ret := gi.GetComputeInstanceProfileInfo(profile)
+		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
+		if errors.Is(err, gpu.ErrInvalidArgument) && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
+			break
+		}
+		// Of the first profile, ErrInvalidArgument says that the GPU instance is gone.
+		if errors.Is(err, gpu.ErrNotSupported) || errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, info)
+	}
+	if list == nil {
+		return nil, fmt.Errorf("%w: the driver offers no compute instances in GPU instances of profile %d", gpu.ErrNotSupported, profileID)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.computes[profileID] = list
+	return list, nil
+}

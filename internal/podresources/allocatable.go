@@ -1,0 +1,56 @@
+package podresources
+
+import (
+	"cmp"
+	"slices"
+
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// allocatable reads which devices the kubelet can give out. Ids in no known form are left out.
+func (r replyReader) allocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
+	var out []gpu.Offer
+	for _, entry := range reply.GetDevices() {
+		if !r.names.match(entry.GetResourceName()) {
+			continue
+		}
+		for _, id := range entry.GetDeviceIds() {
+			if d, ok := parseDeviceID(id); ok {
+				out = append(out, gpu.Offer{Device: d.ref, Resource: entry.GetResourceName()})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b gpu.Offer) int {
+		return cmp.Or(compareDevices(&a.Device, &b.Device), cmp.Compare(a.Resource, b.Resource))
+	})
+	return slices.Compact(out)
+}
+
+func compareDevices(a, b *gpu.DeviceRef) int {
+	return cmp.Or(
+		cmp.Compare(a.GPU, b.GPU),
+		cmp.Compare(a.MIG, b.MIG),
+		compareOpt(a.Minor, b.Minor),
+		compareOpt(a.Instance, b.Instance),
+		compareOpt(a.Compute, b.Compute),
+		compareOpt(a.PlacementStart, b.PlacementStart),
+		compareOpt(a.ProfileID, b.ProfileID),
+	)
+}
+
+// compareOpt puts an absent value first.
+func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
+	x, okX := a.Get()
+	y, okY := b.Get()
+	switch {
+	case okX && okY:
+		return cmp.Compare(x, y)
+	case okX:
+		return 1
+	case okY:
+		return -1
+	}
+	return 0
+}

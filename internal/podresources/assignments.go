@@ -1,0 +1,135 @@
+package podresources
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// assignments returns what is known at now; err is why the kubelet did not answer, if it did not.
+func (g *ledger) assignments(err error, now time.Time) gpu.Assignments {
+	out := gpu.Assignments{
+		List:       make([]gpu.Assignment, 0, len(g.held)),
+		Unreadable: g.unreadable,
+		Incomplete: g.incomplete(err, now),
+		Epoch:      g.epoch,
+		Free:       slices.Clone(g.free),
+	}
+	var orders []int
+	for group := range groupByPod(g.held) {
+		first := len(out.List)
+		orders = orders[:0]
+		state := g.pods.states[group[0].pod()]
+		awaited := state.describe(group, g.metadata, now)
+		described := true
+		for n := range group {
+			if a, holds := g.assignment(&group[n], state, awaited, now); holds {
+				out.List, orders = append(out.List, a), append(orders, group[n].order)
+				described = described && state.describes(&group[n])
+			}
+		}
+		if reserved := state.meta.MIGDevices; len(reserved) > 0 && described {
+			useReserved(out.List[first:], orders, reserved)
+		}
+	}
+	if rest := g.unlisted.assignments(g.settled, g.checkpoint.readAt()); len(rest) > 0 {
+		out.List = append(out.List, rest...)
+		slices.SortFunc(out.List, func(a, b gpu.Assignment) int {
+			return cmp.Or(compareAssignments(&a, &b), cmp.Compare(a.Holder.PodUID, b.Holder.PodUID))
+		})
+	}
+	return out
+}
+
+// assignment returns a holding as it is known, and false if it holds nothing.
+func (g *ledger) assignment(h *holding, state *podState, awaited bool, now time.Time) (gpu.Assignment, bool) {
+	a := h.Assignment
+	a.Holder.PodUID = g.pods.uid(h)
+	if state.describes(h) {
+		a.Holder.Workload, a.Holder.Labels = state.meta.Workload, state.meta.Labels
+	}
+	a.Holder.Undescribed = awaited
+	running := (h.dismissed || !h.missing.IsZero()) && g.isRunning(&h.Assignment) // what is listed is not looked for
+	if !h.missing.IsZero() && !running {
+		a.Holder.Unconfirmed = g.reasonMissing(h)
+	}
+	if (h.claim == gpu.ClaimDevice{}) {
+		return a, !h.dismissed || running
+	}
+	if !h.admin.Present() {
+		admin, err := g.adminAccess(h.claim, state.since)
+		if err != nil {
+			a.Holder.Sharing = gpu.SharingUnknown
+			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed, "its claim may be for administrative access, which reserves nothing: "+err.Error())
+			a.Holder.Undescribed = awaited || g.metadata != nil && now.Sub(state.since) < describeWait
+			return a, !h.dismissed || running
+		}
+		h.admin = gpu.Some(admin)
+		h.dismissed = h.dismissed && !h.missing.IsZero()
+	}
+	return a, !h.admin.Or(false) && (!h.dismissed || running)
+}
+
+// reasonMissing says what is known of a holding that the kubelet does not list.
+func (g *ledger) reasonMissing(h *holding) string {
+	reason := "the kubelet listed it last at " + formatTime(h.Listed)
+	if g.checkpoint.has(h) {
+		reason += "; its checkpoint has it"
+	}
+	if uid := g.pods.uid(h); g.metadata != nil && uid != "" {
+		if _, _, ok := g.metadata.PodByUID(uid); ok {
+			reason += "; the API server has the pod"
+		}
+	}
+	return reason
+}
+
+var errNotAsked = errors.New("the API server is not asked (--kubernetes.node-name)")
+
+func (g *ledger) adminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
+	if g.metadata == nil {
+		return false, errNotAsked
+	}
+	return g.metadata.AdminAccess(d, since)
+}
+
+// isRunning reports whether a process of the container runs on the device.
+func (g *ledger) isRunning(a *gpu.Assignment) bool { return g.running != nil && g.running(a) }
+
+// silentFor is for how long a device counts as free by the last list although the kubelet does not answer.
+const silentFor = 5 * time.Second
+
+// incomplete says why a device that nothing is known to hold may be held all the same.
+func (g *ledger) incomplete(err error, now time.Time) string {
+	switch {
+	case err != nil && (!g.settled || now.Sub(g.heard) >= silentFor):
+		return "the kubelet does not answer: " + failure(err)
+	case g.overflow:
+		return fmt.Sprintf("more than %d devices have left the kubelet's list at once", maxMissing)
+	case !g.settled:
+		return g.settlement.reason()
+	case len(g.unreadable) > 0:
+		return fmt.Sprintf("%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",
+			len(g.unreadable), g.unreadable[0].ID, g.unreadable[0].Holder.Resource)
+	}
+	return ""
+}
+
+// failure says why the kubelet does not answer without the paths of the node, since it is told to clients.
+func failure(err error) string {
+	switch {
+	case errors.Is(err, gpu.ErrNotFound):
+		return "there is no socket at --kubernetes.socket (is its folder mounted? An empty path says that this node has no kubelet)"
+	case errors.Is(err, gpu.ErrNoPermission):
+		return "no permission to use its socket"
+	case errors.Is(err, gpu.ErrTimeout):
+		return gpu.ErrTimeout.Error()
+	}
+	return "its socket refuses the connection, or the call failed"
+}
+
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }

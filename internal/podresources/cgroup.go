@@ -1,0 +1,51 @@
+package podresources
+
+import (
+	"slices"
+	"strings"
+)
+
+// containerIDLen is the length of a container's id: 32 bytes in hexadecimal digits, with every runtime of Kubernetes.
+const containerIDLen = 64
+
+// containerIDs extracts the ids of the containers that a process is in from its /proc/<pid>/cgroup, the innermost
+// first: a node may itself be a container, and a container may run others. Of every path, in cgroup v1 and v2, those
+// elements count that end in an id:
+//
+//	/kubepods/burstable/pod<uid>/<id>                                              cgroupfs driver
+//	/kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope   systemd driver
+//	/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>   a driver other than the kubelet's
+func containerIDs(cgroup string) []string {
+	var ids []string
+	for line := range strings.Lines(cgroup) {
+		// hierarchy:controllers:path, and the path may hold colons.
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		elements := strings.Split(parts[2], "/")
+		for _, element := range slices.Backward(elements) {
+			if id, ok := containerID(element); ok && !slices.Contains(ids, id) {
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+func containerID(element string) (string, bool) {
+	element = strings.TrimSuffix(element, ".scope")
+	at := len(element) - containerIDLen
+	if at < 0 || !isHex(element[at:]) {
+		return "", false
+	}
+	if at > 0 && element[at-1] != '-' && element[at-1] != ':' {
+		return "", false
+	}
+	return element[at:], true
+}
+
+// isHex reports whether s has lower-case hexadecimal digits only.
+func isHex(s string) bool {
+	return strings.Trim(s, "0123456789abcdef") == ""
+}

@@ -1,0 +1,197 @@
+package podresources
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// DefaultCheckpoint is where the kubelet's device manager keeps what it has given out. Only root can read it.
+const DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+
+// maxCheckpoint bounds the checkpoint in bytes: 110 pods with 64 devices each come to less than 2 MiB.
+const maxCheckpoint = 16 << 20
+
+// storedDevice is one device of the checkpoint.
+type storedDevice struct {
+	uid                     string // of the pod, whose name is not told
+	container, resource, id string
+}
+
+// storedKey is what the checkpoint and the kubelet's list have in common.
+type storedKey struct{ container, resource, id string }
+
+// checkpoint is the file of the kubelet's device manager. It has the devices of every container throughout a restart, those
+// of plain init containers, too, and those of pods that have ended until something else is given out. Its checksum is over
+// the kubelet's own structures and cannot be verified.
+type checkpoint struct {
+	path  string
+	names resourceNames
+	now   func() time.Time
+
+	file    os.FileInfo // when it was read last; nil before
+	version uint64      // grows by one with every change of the file that was seen
+	devices []storedDevice
+	byKey   map[storedKey][]string // UIDs
+	success time.Time
+	err     error
+}
+
+// read reads the file if it has changed. What it had when it could be read last stays otherwise.
+func (c *checkpoint) read() {
+	if c == nil {
+		return
+	}
+	file, err := os.Stat(c.path)
+	if err == nil && !file.Mode().IsRegular() {
+		err = errors.New(c.path + ": expected a regular file")
+	}
+	if err == nil && c.err == nil && sameFile(file, c.file) {
+		c.success = c.now()
+		return
+	}
+	if err == nil {
+		var devices []storedDevice
+		if devices, err = c.load(); err == nil {
+			if !sameFile(file, c.file) {
+				c.version++
+			}
+			c.file, c.devices, c.success = file, devices, c.now()
+			c.index()
+		}
+	}
+	if c.err = nil; err != nil {
+		c.err = checkpointError(err)
+	}
+}
+
+func (c *checkpoint) index() {
+	c.byKey = make(map[storedKey][]string, len(c.devices))
+	for _, d := range c.devices {
+		key := storedKey{d.container, d.resource, d.id}
+		if !slices.Contains(c.byKey[key], d.uid) {
+			c.byKey[key] = append(c.byKey[key], d.uid)
+		}
+	}
+}
+
+func checkpointError(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrNotFound)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrNoPermission)
+	}
+	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
+}
+
+// load reads the devices of the resources that count.
+func (c *checkpoint) load() ([]storedDevice, error) {
+	f, err := os.Open(c.path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxCheckpoint+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > maxCheckpoint {
+		return nil, fmt.Errorf("%s has more than %d MiB", c.path, maxCheckpoint>>20)
+	}
+	devices, err := parseCheckpoint(text, c.names)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.path, err)
+	}
+	return devices, nil
+}
+
+// checkpointFile is the file's form since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
+type checkpointFile struct {
+	Data *struct {
+		PodDeviceEntries []struct {
+			PodUID        string
+			ContainerName string
+			ResourceName  string
+			DeviceIDs     map[string][]string // by NUMA node
+		}
+	}
+}
+
+// parseCheckpoint returns the devices of the resources that count.
+func parseCheckpoint(text []byte, names resourceNames) ([]storedDevice, error) {
+	var file checkpointFile
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&file); err != nil {
+		return nil, fmt.Errorf("expected the JSON of the kubelet's device manager: %w", err)
+	}
+	if file.Data == nil {
+		return nil, errors.New("expected the JSON of the kubelet's device manager: it has no Data")
+	}
+	var devices []storedDevice
+	for _, e := range file.Data.PodDeviceEntries {
+		if !names.match(e.ResourceName) {
+			continue
+		}
+		if e.PodUID == "" || e.ContainerName == "" {
+			return nil, fmt.Errorf("an entry of resource %q has no pod UID or no container", e.ResourceName)
+		}
+		for _, ids := range e.DeviceIDs {
+			for _, id := range ids {
+				if _, ok := parseDeviceID(id); !ok {
+					return nil, fmt.Errorf("device id %.128q of resource %q has no known form", id, e.ResourceName)
+				}
+				devices = append(devices, storedDevice{e.PodUID, e.ContainerName, e.ResourceName, id})
+			}
+		}
+	}
+	return devices, nil
+}
+
+func (c *checkpoint) currentVersion() uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.version
+}
+
+// readAt returns when the file was last found to be as it was read; zero if never.
+func (c *checkpoint) readAt() time.Time {
+	if c == nil {
+		return time.Time{}
+	}
+	return c.success
+}
+
+// uids returns the pods that have the device of a holding in a container of that name.
+func (c *checkpoint) uids(h *holding) []string {
+	return c.byKey[storedKey{h.Holder.Name, h.Holder.Resource, h.ID}]
+}
+
+// has reports whether the checkpoint can be read and has the device for the holding's pod.
+func (c *checkpoint) has(h *holding) bool {
+	return c != nil && c.err == nil && h.Holder.PodUID != "" && slices.Contains(c.uids(h), h.Holder.PodUID)
+}
+
+// rewrittenWithout reports whether the file was written again since a holding went missing and has it no longer.
+func (c *checkpoint) rewrittenWithout(h *holding) bool {
+	return c != nil && c.err == nil && c.version > h.version && !slices.Contains(c.uids(h), h.Holder.PodUID)
+}
+
+// state returns the source as the exporter shows it, and false as long as there was no file that may be read.
+func (c *checkpoint) state() (gpu.SourceState, bool) {
+	if c.file == nil && (c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
+		return gpu.SourceState{}, false
+	}
+	return gpu.SourceState{
+		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.file != nil, LastSuccess: c.success, Err: c.err,
+	}, true
+}

@@ -1,0 +1,382 @@
+// Package podresources asks the kubelet which container holds which device, and finds the container that a process runs in.
+//
+// The kubelet answers on a unix socket with its pod-resources API, v1. Nothing here is on the path of a scrape: the
+// poll loop calls Client.List once per cycle, with a deadline.
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// DefaultSocket is where the kubelet listens.
+const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+// callTimeout bounds a call to the kubelet, for which other callers wait.
+const callTimeout = 5 * time.Second
+
+// maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
+const maxReply = 16 << 20
+
+// Metadata is what the API server knows. Its methods return at once: what is not known is asked for and told later. Times
+// are of the Client's clock.
+type Metadata interface {
+	// PodMetadata returns the pod that the API server had under a name on this node when it was asked at since or later. It
+	// returns false if the API server has not been asked since, or had no such pod.
+	PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool)
+	// PodByUID returns the name of a pod that the API server had on this node when it was asked last, not ended.
+	PodByUID(uid string) (namespace, pod string, ok bool)
+	// PodGone reports whether the API server, asked at since or later and not from a cache, had neither a pod of that UID on this
+	// node nor one of that name. Pods that have ended do not count. An empty name is not looked for.
+	PodGone(namespace, pod, uid string, since time.Time) bool
+	// AdminAccess reports whether a device was allocated to a claim for administrative access, which holds nothing. An error
+	// wraps gpu.ErrUnavailable if the API server has not answered since, gpu.ErrNoPermission if it refuses, gpu.ErrNotFound if
+	// it has no such claim.
+	AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error)
+}
+
+// Options configures a Client.
+type Options struct {
+	// Socket is the path of the kubelet's socket, relative to the directory in which New is called if it is. Neither the
+	// socket nor its directory need exist yet.
+	Socket string
+	// ResourceNames are counted as NVIDIA devices beside the usual names: exact, or a prefix that ends in "*".
+	ResourceNames []string
+	// Metadata is what the API server knows; nil: it is not asked.
+	Metadata Metadata
+	// Witness is a pod of the API server whose presence in the kubelet's list shows that the list is complete: "namespace/name",
+	// or a prefix of that which ends in "*". It must not be a static pod. If it is empty, no list is known to be complete.
+	Witness string
+	// NodeNames are names of this node. A static pod's name ends in one of them, so that it is not taken for the witness.
+	NodeNames []string
+	// Checkpoint is the path of the file of the kubelet's device manager; empty: it is not read.
+	Checkpoint string
+	// StaleAfter is for how long what the kubelet listed last is a fact although it does not answer.
+	StaleAfter time.Duration
+	// Running reports whether a process of an assignment's container runs on its device; nil: it is not known. It must not block.
+	Running func(*gpu.Assignment) bool
+	// Expected says that the node has a kubelet, whatever can be seen of it. Else it has none if neither of Traces exists and
+	// none has answered yet.
+	Expected bool
+	Traces   []string
+	// Answered is called once, with the first answer of a kubelet; nil: it is not.
+	Answered func()
+	// Now is the clock of the backoff, and of what the kubelet has listed when.
+	Now    func() time.Time
+	Logger log.Logger
+}
+
+// Client asks one kubelet. Its methods may be called from several goroutines; one call runs at a time.
+type Client struct {
+	socket string
+	now    func() time.Time
+	watch  *socketWatch
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	replies    replyReader
+	staleAfter time.Duration
+	expected   bool
+	traces     []string
+	answered   func() // nil once it was called
+
+	mu         sync.Mutex // held during a call
+	conn       *grpc.ClientConn
+	file       os.FileInfo // the socket at the last call; nil for none
+	backoff    backoff
+	seen       bool        // a kubelet has answered
+	saidNone   bool        // that the node has none was logged
+	checkpoint *checkpoint // nil: it is not read
+	ledger     ledger
+
+	stored atomic.Pointer[gpu.SourceState] // the state of the checkpoint; nil if there is none that may be read
+}
+
+// New starts to watch the socket's directory. It does not connect: the first List does.
+func New(opts Options) *Client {
+	ctx, cancel := context.WithCancel(context.Background())
+	// The watch names files as it was told, and gRPC takes no relative path. Without a working directory it stays as it is.
+	socket, err := filepath.Abs(opts.Socket)
+	if err != nil {
+		socket = opts.Socket
+	}
+	names := newResourceNames(opts.ResourceNames)
+	c := &Client{
+		socket:     socket,
+		now:        opts.Now,
+		watch:      newSocketWatch(socket, opts.Logger),
+		ctx:        ctx,
+		cancel:     cancel,
+		replies:    replyReader{names},
+		staleAfter: opts.StaleAfter,
+		expected:   opts.Expected,
+		traces:     opts.Traces,
+		answered:   opts.Answered,
+	}
+	if opts.Checkpoint != "" {
+		c.checkpoint = &checkpoint{path: opts.Checkpoint, names: names, now: opts.Now}
+	}
+	c.ledger = ledger{
+		metadata: opts.Metadata, running: opts.Running, checkpoint: c.checkpoint, logger: opts.Logger,
+		settlement: settlement{witness: opts.Witness, nodes: opts.NodeNames},
+	}
+	return c
+}
+
+// List asks who holds which device, and returns what is known then, whatever the error. The result is sorted; it does not
+// depend on the order of the kubelet's answer.
+//
+// An error wraps gpu.ErrUnavailable; gpu.ErrNotFound too if there is no socket, gpu.ErrTimeout if the kubelet did
+// not answer before ctx ended, and gpu.ErrNoKubelet if the node has none: what is returned is complete then. After a failure
+// List returns the same error at once until the backoff is over or a new socket shows.
+func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	defer c.publishCheckpoint()
+	c.checkpoint.read()
+	version := c.checkpoint.currentVersion()
+	var reply *kubeletapi.ListPodResourcesResponse
+	err := c.try(ctx, "list pod resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+		reply, err = kubelet.List(ctx, &kubeletapi.ListPodResourcesRequest{})
+		return err
+	})
+	switch {
+	case errors.Is(err, gpu.ErrNoKubelet):
+		if !c.saidNone {
+			level.Info(c.ledger.logger).Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
+			c.saidNone = true
+		}
+		return gpu.Assignments{}, err
+	case err == nil:
+		c.noteAnswer()
+		l := c.replies.read(reply)
+		if c.replaced(now) {
+			l.pods = nil // which of the two kubelets has answered is not known
+		}
+		c.checkpoint.read()
+		c.ledger.update(&l, version == c.checkpoint.currentVersion(), now)
+	default:
+		if now.Sub(c.ledger.heard) > c.staleAfter {
+			c.ledger.expire(now)
+		}
+		c.ledger.unlisted.update(&c.ledger, now)
+	}
+	return c.ledger.assignments(err, now), err
+}
+
+// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed assignments named, and
+// has the devices in Free for ten minutes, until the kubelet restarts or its list is complete. It reports whether the kubelet has
+// not restarted since the List of the epoch.
+func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ledger.confirmFree(epoch, devices, unconfirmed, c.now())
+}
+
+// CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that may be read. It does not block.
+func (c *Client) CheckpointState() (gpu.SourceState, bool) {
+	if state := c.stored.Load(); state != nil {
+		return *state, true
+	}
+	return gpu.SourceState{}, false
+}
+
+func (c *Client) publishCheckpoint() {
+	if c.checkpoint == nil {
+		return
+	}
+	if state, ok := c.checkpoint.state(); ok {
+		c.stored.Store(&state)
+	}
+}
+
+func (c *Client) noteAnswer() {
+	c.seen = true
+	if c.answered != nil {
+		c.answered()
+		c.answered = nil
+	}
+}
+
+// replaced reports whether a new socket was made since the call was begun.
+func (c *Client) replaced(now time.Time) bool {
+	file, err := os.Stat(c.socket)
+	if err == nil && sameFile(file, c.file) {
+		return false
+	}
+	c.file = nil
+	if err == nil {
+		c.file = file
+	}
+	c.disconnect()
+	c.ledger.restart(now)
+	return true
+}
+
+// hasKubelet reports whether the node must be taken to have a kubelet. A path that cannot be read counts as present.
+func (c *Client) hasKubelet() bool {
+	return c.expected || c.seen || slices.ContainsFunc(c.traces, func(path string) bool {
+		_, err := os.Stat(path)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// Allocatable asks which devices the kubelet can give out, given out already or not: sorted, each once for each resource, though
+// it may stand for several replicas. Devices of dynamic resource allocation are not among them, which the kubelet does not know
+// until they are claimed. Errors are as of List, and the backoff is the same.
+func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var reply *kubeletapi.AllocatableResourcesResponse
+	err := c.try(ctx, "allocatable resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+		reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.replies.allocatable(reply), nil
+}
+
+// call is one call of the kubelet's API.
+type call func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
+
+// try makes a call over the connection to who listens on the socket now, unless it is too early after a failure.
+func (c *Client) try(ctx context.Context, op string, call call) error {
+	if c.ctx.Err() != nil {
+		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: another call took too long: %w: %w", op, gpu.ErrUnavailable, gpu.ErrTimeout)
+	}
+	// The watch stands before the socket is looked at, so that a kubelet that starts in between is seen.
+	c.watch.ensure()
+	renewed := c.watch.takeRenewed()
+	file, err := c.stat(op)
+	if !sameFile(file, c.file) {
+		renewed = true
+		c.file = file
+		c.ledger.restart(c.now())
+	}
+	if renewed {
+		c.disconnect()
+		c.backoff.reset() // looking for a file is cheap, and a new one means a new kubelet
+	}
+	if errors.Is(err, gpu.ErrNotFound) && !c.hasKubelet() {
+		return fmt.Errorf("%w: %w", err, gpu.ErrNoKubelet)
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.backoff.pending(c.now()); err != nil {
+		return err
+	}
+	if err := c.ask(ctx, op, call); err != nil {
+		// gRPC would wait by its own schedule before it connects again: a new connection starts afresh.
+		c.disconnect()
+		if !errors.Is(err, context.Canceled) {
+			c.backoff.fail(c.now(), err)
+		}
+		return err
+	}
+	c.backoff.reset()
+	return nil
+}
+
+// Close ends a call under way, the connection and the watch.
+func (c *Client) Close() {
+	c.cancel()
+	c.watch.close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.disconnect()
+}
+
+func (c *Client) ask(ctx context.Context, op string, call call) error {
+	if err := c.connect(); err != nil {
+		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
+	}
+	asking, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	err := call(asking, kubeletapi.NewPodResourcesListerClient(c.conn))
+	if err == nil {
+		return nil
+	}
+	switch {
+	case asking.Err() != nil && errors.Is(asking.Err(), context.Canceled):
+		return fmt.Errorf("%s: %w: %w", op, gpu.ErrUnavailable, context.Canceled)
+	case asking.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
+		return fmt.Errorf("%s: kubelet at %s does not answer: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrTimeout)
+	}
+	return fmt.Errorf("%s: kubelet at %s: %s: %w", op, c.socket, status.Convert(err).Message(), gpu.ErrUnavailable)
+}
+
+func (c *Client) connect() error {
+	if c.conn != nil {
+		return nil
+	}
+	// As a URL, so that a path with a percent sign survives gRPC's parsing.
+	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: c.socket}).String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.ForceCodecV2(newReplyCodec())),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", c.socket, err)
+	}
+	c.conn = conn
+	return nil
+}
+
+func (c *Client) disconnect() {
+	if c.conn != nil {
+		// Its error says that it is closed already.
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// stat looks at the socket. An error says why it cannot be there to answer.
+func (c *Client) stat(op string) (os.FileInfo, error) {
+	info, err := os.Stat(c.socket)
+	switch {
+	case err == nil:
+		return info, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("%s: no kubelet socket at %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%s: kubelet socket %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
+	}
+	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)
+}
+
+// sameFile reports whether no new file was made between two looks. The watch misses a new socket if a directory above it was
+// replaced. A new file may have the number of the old one, but not its time.
+func sameFile(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
+}

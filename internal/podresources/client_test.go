@@ -1,0 +1,197 @@
+package podresources
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// rawCodec sends bytes as they are.
+type rawCodec struct{}
+
+func (rawCodec) Name() string { return "proto" }
+func (rawCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
+
+// serveRaw answers every call with the same bytes, on a socket of that name.
+func serveRaw(t *testing.T, name string, answer []byte) string {
+	t.Helper()
+	return serve(t, name, func() []byte { return answer })
+}
+
+// serve answers every call with what answer returns, on a socket of that name.
+func serve(t *testing.T, name string, answer func() []byte) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), name)
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		return stream.SendMsg(answer())
+	}))
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+func TestClientReadsInvalidUTF8(t *testing.T) {
+	c := New(Options{Socket: serveRaw(t, "kubelet.sock", encodeBadUTF8(t)), Now: time.Now, Logger: log.NewNopLogger()})
+	defer c.Close()
+	got, err := c.List(t.Context())
+	if err != nil || len(got.List) != 1 || len(got.Unreadable) != 1 {
+		t.Errorf("got %+v, %v, want one assignment and an unreadable id", got, err)
+	}
+}
+
+func TestClientBacksOff(t *testing.T) {
+	now := time.Unix(1000, 0)
+	c := New(Options{Socket: serveRaw(t, "kubelet.sock", []byte("\xff")), Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	defer c.Close()
+	_, first := c.List(t.Context())
+	if !errors.Is(first, gpu.ErrUnavailable) {
+		t.Fatalf("an answer that cannot be read gives %v", first)
+	}
+	if _, err := c.List(t.Context()); !errors.Is(err, first) {
+		t.Errorf("at once again: %v, want the same error", err)
+	}
+	now = now.Add(firstDelay * 2)
+	if _, err := c.List(t.Context()); errors.Is(err, first) || !errors.Is(err, gpu.ErrUnavailable) {
+		t.Errorf("after the backoff: %v, want another attempt", err)
+	}
+	if c.backoff.delay != 2*firstDelay {
+		t.Errorf("the second delay is %v", c.backoff.delay)
+	}
+}
+
+func TestClientRefusesRepliesOver16MiB(t *testing.T) {
+	c := New(Options{Socket: serveRaw(t, "kubelet.sock", make([]byte, maxReply+1)), Now: time.Now, Logger: log.NewNopLogger()})
+	defer c.Close()
+	if _, err := c.List(t.Context()); !errors.Is(err, gpu.ErrUnavailable) {
+		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
+	}
+}
+
+func TestClientReachesAnyPath(t *testing.T) {
+	c := New(Options{Socket: serveRaw(t, "kubelet 50%41?#.sock", nil), Now: time.Now, Logger: log.NewNopLogger()})
+	defer c.Close()
+	if got, err := c.List(t.Context()); err != nil || len(got.List) != 0 {
+		t.Errorf("got %+v, %v, want nothing", got, err)
+	}
+}
+
+// TestNoKubelet: a node has none if none is expected, nothing shows that there is one, and none has answered.
+func TestNoKubelet(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct {
+		name     string
+		traces   []string
+		expected bool
+		want     bool
+	}{
+		{"nothing", []string{filepath.Join(dir, "a"), filepath.Join(dir, "b")}, false, false},
+		{"a folder", []string{filepath.Join(dir, "a"), dir}, false, true},
+		{"expected", nil, true, true},
+	} {
+		c := New(Options{
+			Socket: filepath.Join(dir, "x", "kubelet.sock"), Traces: tt.traces, Expected: tt.expected, Witness: "ns/w", Now: time.Now, Logger: log.NewNopLogger(),
+		})
+		got, err := c.List(t.Context())
+		if !errors.Is(err, gpu.ErrNotFound) || errors.Is(err, gpu.ErrNoKubelet) == tt.want || (got.Incomplete != "") != tt.want {
+			t.Errorf("%s: incomplete because %q, %v", tt.name, got.Incomplete, err)
+		}
+		if _, err := c.Allocatable(t.Context()); errors.Is(err, gpu.ErrNoKubelet) == tt.want {
+			t.Errorf("%s: allocatable: %v", tt.name, err)
+		}
+		c.Close()
+	}
+}
+
+// TestAKubeletThatHasAnswered is a kubelet, whatever becomes of its folders.
+func TestAKubeletThatHasAnswered(t *testing.T) {
+	socket, answers := serveRaw(t, "kubelet.sock", nil), 0
+	c := New(Options{Socket: socket, Answered: func() { answers++ }, Now: time.Now, Logger: log.NewNopLogger()})
+	defer c.Close()
+	for range 2 {
+		if _, err := c.List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if answers != 1 {
+		t.Errorf("told %d times that a kubelet has answered", answers)
+	}
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.List(t.Context()); errors.Is(err, gpu.ErrNoKubelet) || err == nil || got.Incomplete == "" {
+		t.Errorf("without its socket: incomplete because %q, %v", got.Incomplete, err)
+	}
+}
+
+// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is another kubelet's first.
+func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
+	now := time.Unix(1000, 0)
+	answer, err := proto.Marshal(reply(witness()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var replace func()
+	socket := serve(t, "kubelet.sock", func() []byte {
+		if replace != nil {
+			replace()
+		}
+		return answer
+	})
+	c := New(Options{Socket: socket, Witness: "ns/witness", Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	defer c.Close()
+	list := func() gpu.Assignments {
+		t.Helper()
+		now = now.Add(time.Second)
+		got, err := c.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for range 2 {
+		list()
+	}
+	if list().Incomplete != "" {
+		t.Fatal("three lists with the witness are incomplete")
+	}
+	replace = func() {
+		replace = nil
+		other := filepath.Join(filepath.Dir(socket), "other")
+		if err := errors.Join(os.Link(socket, other), os.Chtimes(other, now, now.Add(time.Hour)), os.Rename(other, socket)); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := list(); !strings.Contains(got.Incomplete, "has not been listed since the kubelet began") {
+		t.Errorf("incomplete because %q", got.Incomplete)
+	}
+	for range 2 {
+		list()
+	}
+	if list().Incomplete != "" {
+		t.Error("three more lists with the witness are incomplete")
+	}
+}

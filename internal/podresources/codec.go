@@ -1,0 +1,104 @@
+package podresources
+
+import (
+	"fmt"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// A few bytes of an encoded reply can take hundreds once decoded, so that the limit on its length is none on memory.
+// These are about what the parts take, an id with the assignment that is made of it; a node's reply with 20,000 devices
+// and their topology comes to 26 MiB.
+const (
+	maxDecoded   = 64 << 20
+	messageBytes = 192
+	idBytes      = 768
+	numberBytes  = 16 // in a slice that grows
+)
+
+// replyCodec is gRPC's protobuf codec with a limit on the memory that a reply takes, and without the insistence on valid
+// UTF-8. Kubelets up to 1.34 encode without looking (gogo/protobuf) and pass device ids on as they got them; one device
+// plugin that hands out bytes would otherwise cost the whole reply.
+type replyCodec struct {
+	encoding.CodecV2
+}
+
+func newReplyCodec() replyCodec {
+	return replyCodec{encoding.GetCodecV2(grpcproto.Name)}
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	message, ok := v.(proto.Message)
+	if !ok {
+		return c.CodecV2.Unmarshal(data, v)
+	}
+	raw := data.Materialize() // a copy
+	size, err := prepare(raw, message.ProtoReflect().Descriptor())
+	if err != nil {
+		return err
+	}
+	if size > maxDecoded {
+		return fmt.Errorf("%d bytes with so many pods and devices that they would take %d MiB, more than %d", len(raw), size>>20, maxDecoded>>20)
+	}
+	return proto.Unmarshal(raw, message)
+}
+
+// prepare replaces invalid UTF-8 in the strings of an encoded message and of those within it, in place, and estimates
+// what the message takes decoded, without the bytes of its strings.
+func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
+	for len(raw) > 0 {
+		num, typ, n := protowire.ConsumeTag(raw)
+		if n < 0 {
+			return 0, protowire.ParseError(n)
+		}
+		length := protowire.ConsumeFieldValue(num, typ, raw[n:])
+		if length < 0 {
+			return 0, protowire.ParseError(length)
+		}
+		value := raw[n : n+length]
+		raw = raw[n+length:]
+		fd := desc.Fields().ByNumber(num)
+		if fd == nil {
+			continue // kept as it is, in no more bytes
+		}
+		if typ != protowire.BytesType {
+			size += numberBytes
+			continue
+		}
+		content, _ := protowire.ConsumeBytes(value)
+		switch fd.Kind() {
+		case protoreflect.StringKind:
+			replaceInvalid(content)
+			if fd.IsList() {
+				size += idBytes
+			}
+		case protoreflect.MessageKind:
+			within, err := prepare(content, fd.Message())
+			if err != nil {
+				return 0, err
+			}
+			size += messageBytes + within
+		default: // packed numbers, of a byte at least
+			size += numberBytes * len(content)
+		}
+	}
+	return size, nil
+}
+
+// replaceInvalid puts a question mark in the place of each byte that is not valid UTF-8, so that lengths stay.
+func replaceInvalid(s []byte) {
+	for len(s) > 0 {
+		r, size := utf8.DecodeRune(s)
+		if r == utf8.RuneError && size == 1 {
+			s[0] = '?'
+		}
+		s = s[size:]
+	}
+}

@@ -1,0 +1,355 @@
+package podresources
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	uidA = "0a1b2c3d-0000-0000-0000-00000000000a"
+	uidB = "0a1b2c3d-0000-0000-0000-00000000000b"
+)
+
+// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has stood in it for two polls.
+func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
+	g := newTestLedger(t, nil)
+	for _, step := range []struct {
+		pods []*kubeletapi.PodResources
+		want string // in the reason; empty: complete
+	}{
+		{nil, "ns/witness (--kubernetes.witness-pod) has not been listed since this exporter began"},
+		{[]*kubeletapi.PodResources{holder("a", gpuA)}, "has not been listed"},
+		{[]*kubeletapi.PodResources{holder("a", gpuA), witness()}, "new ones still appear"},
+		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("b", gpuB)}, "new ones still appear"},
+		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("b", gpuB)}, "new ones still appear"},
+		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("b", gpuB)}, ""},
+		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("c", gpuC)}, ""}, // it stays settled
+	} {
+		got := g.list(step.pods...)
+		if step.want == "" && got.Incomplete != "" || !strings.Contains(got.Incomplete, step.want) {
+			t.Errorf("%d pods: incomplete because %q, want %q", len(step.pods), got.Incomplete, step.want)
+		}
+	}
+	g.restart(g.now)
+	if got := g.list(witness()); !strings.Contains(got.Incomplete, "since the kubelet began") {
+		t.Errorf("after a restart of the kubelet: %q", got.Incomplete)
+	}
+	g.settlement.witness = ""
+	g.restart(g.now)
+	if got := g.settlement.reason(); !strings.Contains(got, "--kubernetes.witness-pod") {
+		t.Errorf("without a witness: %q", got)
+	}
+	for range 10 {
+		if g.list(witness()).Incomplete == "" {
+			t.Error("without a witness a list is settled")
+		}
+	}
+	g.settlement.witness = "ns/wit*"
+	g.settle(t) // a prefix names it
+	g.settlement.nodes = []string{"node-1"}
+	static := pod("ns", "witness-node-1", container("c", nil))
+	g.restart(g.now)
+	for range 10 {
+		if g.list(static).Incomplete == "" {
+			t.Fatal("a static pod is the witness")
+		}
+	}
+}
+
+// TestARestartedKubeletForgets: what it does not list yet is unconfirmed, and the same as before once it does.
+func TestARestartedKubeletForgets(t *testing.T) {
+	g := newTestLedger(t, nil)
+	before := g.settle(t, holder("a", gpuA), holder("b", gpuB), holder("static", gpuC))
+	g.restart(g.now)
+	empty := g.list()
+	if got := text(empty.List); got != "a? b? static?" || empty.Incomplete == "" {
+		t.Errorf("an empty list gives %s, incomplete %q", got, empty.Incomplete)
+	}
+	if why := empty.List[0].Holder.Unconfirmed; !strings.Contains(why, "the kubelet listed it last at 1970-01-01T00:16:43Z") {
+		t.Errorf("unconfirmed because %q", why)
+	}
+	for range 200 {
+		if got := text(g.list(holder("static", gpuC)).List); got != "a? b? static" {
+			t.Fatalf("with the static pod alone: %s", got)
+		}
+	}
+	back := g.list(holder("a", gpuA), holder("static", gpuC), witness())
+	if got := text(back.List); got != "a b? static" || back.List[0].Seen != before.List[0].Seen {
+		t.Errorf("with the API server's pods: %s, seen %d, want %d", got, back.List[0].Seen, before.List[0].Seen)
+	}
+	for range 2 {
+		if got := text(g.list(holder("a", gpuA), holder("static", gpuC), witness()).List); got != "a b? static" {
+			t.Errorf("a list that is not settled, or one that is, ends b: %s", got)
+		}
+	}
+	if got := text(g.list(holder("a", gpuA), holder("static", gpuC), witness()).List); got != "a static" {
+		t.Errorf("two settled lists without b give %s", got)
+	}
+}
+
+func TestAPodThatLeavesASettledListIsGone(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.settle(t, holder("a", gpuA), holder("b", gpuB))
+	if got := g.list(holder("b", gpuB)); text(got.List) != "b" || got.Incomplete != "" {
+		t.Errorf("got %s, incomplete %q", text(got.List), got.Incomplete)
+	}
+}
+
+// TestProofs: each of them ends an unconfirmed holding, and a live process overrules it.
+func TestProofs(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		prove func(g *testLedger, c *fakeCluster)
+		then  []*kubeletapi.PodResources
+		want  string
+	}{
+		{"nothing", func(*testLedger, *fakeCluster) {}, nil, "a?"},
+		{"the API server", func(_ *testLedger, c *fakeCluster) { c.gone[uidA] = true }, nil, ""},
+		{"the API server, of another pod", func(_ *testLedger, c *fakeCluster) { c.gone[uidB] = true }, nil, "a?"},
+		{"the checkpoint", func(g *testLedger, _ *fakeCluster) { writeCheckpoint(t, g.checkpoint.path) }, nil, ""},
+		{"the checkpoint, with it", func(g *testLedger, _ *fakeCluster) {
+			writeCheckpoint(t, g.checkpoint.path, uidA+" c "+gpuA, uidB+" c "+gpuB)
+		}, nil, "? a?"}, // and what it has for another pod
+		{"the checkpoint, cut short", func(g *testLedger, _ *fakeCluster) { writeText(t, g.checkpoint.path, `{"Data": {"PodDev`) }, nil, "a?"},
+		{"the device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{holder("b", gpuA)}, "b"},
+		{"the device of another pod, by another resource", func(*testLedger, *fakeCluster) {},
+			[]*kubeletapi.PodResources{pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA)))}, "a? b"},
+		{"another device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{holder("b", gpuB)}, "a? b"},
+		{"an operator", func(g *testLedger, _ *fakeCluster) {
+			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignments(nil, g.now).List)
+		}, nil, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
+			g := newTestLedger(t, c)
+			g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
+			g.settle(t, holder("a", gpuA))
+			g.restart(g.now)
+			if got := text(g.list().List); got != "a?" {
+				t.Fatalf("before: %s", got)
+			}
+			tt.prove(g, c)
+			if got := text(g.list(tt.then...).List); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestALiveProcessOverrulesProofs(t *testing.T) {
+	running := true
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{uidA: true}, asked: time.Unix(9999, 0)}
+	g := newTestLedger(t, c)
+	g.running = func(a *gpu.Assignment) bool {
+		return running && a.Holder.Container == gpu.Container{Namespace: "ns", Pod: "a", Name: "c"}
+	}
+	g.settle(t, holder("a", gpuA))
+	for range 3 {
+		if got := text(g.list().List); got != "a" {
+			t.Fatalf("while its process runs: %q", got)
+		}
+	}
+	running = false
+	if got := text(g.list().List); got != "" {
+		t.Errorf("once its process has ended: %q", got)
+	}
+}
+
+// TestProcessesAreNotLookedForInVain: what the kubelet lists needs no process to be believed. To find one, files of every process are read.
+func TestProcessesAreNotLookedForInVain(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.running = func(a *gpu.Assignment) bool { t.Errorf("looked for a process of %s", a.Holder.Pod); return false }
+	g.settle(t, holder("a", gpuA))
+	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// TestAStaticPodIsNotTheAPIServers: the API server may have no mirror of it, under a UID of its own.
+func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
+	const uid = "d41d8cd98f00b204e9800998ecf8427e"
+	g := newTestLedger(t, &fakeCluster{gone: map[string]bool{uid: true}})
+	g.checkpoint = testCheckpoint(t, uid+" c "+gpuA)
+	g.settle(t, holder("a", gpuA))
+	g.restart(g.now)
+	if got := text(g.list().List); got != "a?" {
+		t.Errorf("got %q, want it unconfirmed", got)
+	}
+}
+
+// TestANameIsUsedAgain: what the API server has said of a pod is not told of the next one of that name.
+func TestANameIsUsedAgain(t *testing.T) {
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(1002, 0)}
+	g := newTestLedger(t, c)
+	workload := func(got gpu.Assignments) string {
+		t.Helper()
+		if len(got.List) != 1 {
+			t.Fatalf("got %+v, want one", got.List)
+		}
+		return fmt.Sprint(got.List[0].Holder.Workload, " ", got.List[0].Holder.Undescribed)
+	}
+	if got := workload(g.settle(t, holder("a", gpuA))); got != "Job/first false" {
+		t.Fatalf("the first: %s", got)
+	}
+	g.list()
+	if got := workload(g.list(holder("a", gpuB))); got != " true" {
+		t.Errorf("the API server has not been asked since: %s, want it to be awaited", got)
+	}
+	if got := workload(g.list(holder("a", gpuB))); got != " false" {
+		t.Errorf("a second later: %s, want it to be shown without", got)
+	}
+	c.asked = g.now
+	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, Workload: "Job/second"}
+	if got := workload(g.list(holder("a", gpuB))); got != "Job/second false" {
+		t.Errorf("the second: %s", got)
+	}
+	if got := workload(g.list(holder("a", gpuC))); got != " true" {
+		t.Errorf("another one with no list in between: %s", got)
+	}
+}
+
+// TestTheCheckpointTellsPodsOfOneNameApart: a pod of the same name on the same device, with no list in between.
+func TestTheCheckpointTellsPodsOfOneNameApart(t *testing.T) {
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(9999, 0)}
+	g := newTestLedger(t, c)
+	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
+	g.settle(t, holder("a", gpuA))
+	writeCheckpoint(t, g.checkpoint.path, uidB+" c "+gpuA)
+	g.list(holder("a", gpuA)) // the checkpoint has changed meanwhile
+	if got := g.list(holder("a", gpuA)).List[0].Holder; got.Workload != "" || got.PodUID != uidB {
+		t.Errorf("got workload %q of pod %s, want none of %s", got.Workload, got.PodUID, uidB)
+	}
+}
+
+func TestUnreadableIDsMakeTheListIncomplete(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.settle(t)
+	got := g.list(witness(), holder("a", "garbage"))
+	if !strings.Contains(got.Incomplete, `"garbage"`) || len(got.Unreadable) != 1 {
+		t.Errorf("incomplete because %q, unreadable %+v", got.Incomplete, got.Unreadable)
+	}
+}
+
+// TestAConfirmationLastsUntilTheKubeletRestarts, or until it is too old.
+func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.list(holder("a", gpuA))
+	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
+	if got := g.list(); !slices.Equal(got.Free, []gpu.DeviceRef{{GPU: gpuB}}) {
+		t.Errorf("free: %v", got.Free)
+	}
+	g.confirm(nil, g.assignments(nil, g.now).List)
+	if got := text(g.list().List); got != "" {
+		t.Errorf("dismissed, but %q", got)
+	}
+	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+		t.Errorf("a listed holder is a fact, but %q", got)
+	}
+	if got := text(g.list().List); got != "a?" {
+		t.Errorf("the confirmation was about another time, but %q", got)
+	}
+	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
+	g.now = g.now.Add(freeFor)
+	if got := g.list(); len(got.Free) != 0 {
+		t.Errorf("free after %s: %v", freeFor, got.Free)
+	}
+	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
+	g.restart(g.now)
+	if got := g.list(); len(got.Free) != 0 {
+		t.Errorf("free after a restart: %v", got.Free)
+	}
+}
+
+func TestClaims(t *testing.T) {
+	device := gpu.ClaimDevice{Namespace: "ns", Claim: "one", Driver: draDriver, Pool: "node-1", Device: "gpu-1"}
+	pod := pod("ns", "a", &kubeletapi.ContainerResources{Name: "c", DynamicResources: claim("ns", "one", claimed(draDriver, "gpu-1"))})
+	c := &fakeCluster{err: fmt.Errorf("get resourceclaims: %w", gpu.ErrNoPermission)}
+	g := newTestLedger(t, c)
+	first := g.settle(t, pod).List
+	if len(first) != 1 || first[0].Holder.Sharing != gpu.SharingUnknown || !strings.Contains(first[0].Holder.Unconfirmed, "no permission") {
+		t.Errorf("not told: %+v", first)
+	}
+	c.err = nil
+	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Sharing != gpu.SharingExclusive || got[0].Holder.Unconfirmed != "" {
+		t.Errorf("an ordinary claim: %+v", got)
+	}
+	c.err = gpu.ErrUnavailable
+	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Unconfirmed != "" {
+		t.Errorf("what was told is forgotten in an outage: %+v", got)
+	}
+	c.err, c.admin = nil, map[gpu.ClaimDevice]bool{device: true}
+	g = newTestLedger(t, c)
+	if got := g.settle(t, pod); len(got.List) != 0 {
+		t.Errorf("a claim for administrative access holds %+v", got.List)
+	}
+	g = newTestLedger(t, nil)
+	if got := g.settle(t, pod).List; len(got) != 1 || !strings.Contains(got[0].Holder.Unconfirmed, "--kubernetes.node-name") {
+		t.Errorf("without the API server: %+v", got)
+	}
+}
+
+// TestAKubeletThatIsAwayForLong: what it listed last is no fact any more, and can be settled without it.
+func TestAKubeletThatIsAwayForLong(t *testing.T) {
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}, "ns/b": {UID: uidB}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
+	g := newTestLedger(t, c)
+	g.settle(t, holder("a", gpuA), holder("b", gpuB))
+	if got := g.assignments(gpu.ErrTimeout, g.now.Add(silentFor-1)); text(got.List) != "a b" || got.Incomplete != "" {
+		t.Errorf("at first: %s, incomplete because %q", text(got.List), got.Incomplete)
+	}
+	if got := g.assignments(gpu.ErrTimeout, g.now.Add(silentFor)); text(got.List) != "a b" || !strings.Contains(got.Incomplete, "timed out") {
+		t.Errorf("a while later: %s, incomplete because %q", text(got.List), got.Incomplete)
+	}
+	g.expire(g.now)
+	if got := g.assignments(gpu.ErrTimeout, g.now); text(got.List) != "a? b?" || !strings.Contains(got.Incomplete, "timed out") {
+		t.Errorf("got %s, incomplete because %q", text(got.List), got.Incomplete)
+	}
+	c.gone[uidA] = true
+	g.expire(g.now)
+	if got := text(g.assignments(gpu.ErrTimeout, g.now).List); got != "b?" {
+		t.Errorf("with a gone: %s", got)
+	}
+	if got := text(g.list(holder("b", gpuB)).List); got != "b" {
+		t.Errorf("once it is back: %s", got)
+	}
+}
+
+func testCheckpoint(t *testing.T, entries ...string) *checkpoint {
+	t.Helper()
+	c := &checkpoint{path: filepath.Join(t.TempDir(), "kubelet_internal_checkpoint"), names: newResourceNames(nil), now: time.Now}
+	writeCheckpoint(t, c.path, entries...)
+	c.read()
+	if c.err != nil {
+		t.Fatal(c.err)
+	}
+	return c
+}
+
+// writeCheckpoint replaces a checkpoint by one with entries of nvidia.com/gpu, "uid container id" each.
+func writeCheckpoint(t *testing.T, path string, entries ...string) {
+	t.Helper()
+	var list []string
+	for _, e := range entries {
+		f := strings.Fields(e)
+		list = append(list, fmt.Sprintf(`{"PodUID":%q,"ContainerName":%q,"ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":[%q]},"AllocResp":"Cg=="}`, f[0], f[1], f[2]))
+	}
+	writeText(t, path, `{"Data":{"PodDeviceEntries":[`+strings.Join(list, ",")+`],"RegisteredDevices":{"nvidia.com/gpu":["x"]}},"Checksum":1}`)
+}
+
+func writeText(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,161 @@
+package podresources
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
+	draDriver = "gpu.nvidia.com"
+	// draPassthrough begins the names of GPUs that are given to virtual machines; the node's own driver does not have them.
+	draPassthrough = "gpu-vfio-"
+)
+
+// maxIDLength bounds what is kept of a device id that has no known form.
+const maxIDLength = 128
+
+// podName names a pod.
+type podName struct{ namespace, name string }
+
+// entry is one assignment as the kubelet lists it: its Device and Sharing are those that the id tells.
+type entry struct {
+	gpu.Assignment
+	claim gpu.ClaimDevice // zero unless the device was given by a ResourceClaim
+	order int             // of the container in its pod
+}
+
+func (e *entry) pod() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
+
+// pluginDevice is a device of a device plugin. The kubelet gives each id of a resource to one container, those of replicas, too. It
+// knows nothing of other resources: a plugin that is configured anew (strategy single to mixed, a resource that is renamed) or a GPU
+// instance of another profile can bring an id under another one, while a container still holds it by the former.
+type pluginDevice struct{ resource, id string }
+
+func (e *entry) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
+
+// fromPlugin reports whether the device was given by a device plugin.
+func (e *entry) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
+
+// listing is what one reply of the kubelet says.
+type listing struct {
+	pods       map[podName]bool // those without a device, too
+	entries    []entry          // by compareAssignments, each once
+	unreadable []gpu.Assignment
+	owners     map[pluginDevice]podName // of the devices that plugins gave out; nil until asked for
+}
+
+// replyReader reads replies of the kubelet. It is immutable.
+type replyReader struct {
+	names resourceNames
+}
+
+// read returns what a reply says. The result does not depend on the order of the reply's pods and devices.
+func (r replyReader) read(reply *kubeletapi.ListPodResourcesResponse) listing {
+	l := listing{pods: make(map[podName]bool, len(reply.GetPodResources()))}
+	shared := sharedClaims(reply)
+	for _, pod := range reply.GetPodResources() {
+		l.pods[podName{pod.GetNamespace(), pod.GetName()}] = true
+		for order, c := range pod.GetContainers() {
+			e := entry{order: order}
+			e.Holder.Container = gpu.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName()}
+			r.readDevices(&l, e, c.GetDevices())
+			readClaims(&l, e, c.GetDynamicResources(), shared)
+		}
+	}
+	// A device that is listed twice for one container is held once; its series may not come twice.
+	slices.SortFunc(l.entries, func(a, b entry) int { return compareAssignments(&a.Assignment, &b.Assignment) })
+	l.entries = slices.CompactFunc(l.entries, func(a, b entry) bool { return compareAssignments(&a.Assignment, &b.Assignment) == 0 })
+	slices.SortFunc(l.unreadable, func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) })
+	return l
+}
+
+func (r replyReader) readDevices(l *listing, e entry, devices []*kubeletapi.ContainerDevices) {
+	for _, given := range devices {
+		if !r.names.match(given.GetResourceName()) {
+			continue
+		}
+		e.Holder.Resource = given.GetResourceName()
+		for _, id := range given.GetDeviceIds() {
+			d, ok := parseDeviceID(id)
+			if !ok {
+				l.addUnreadable(e, id)
+				continue
+			}
+			e.ID, e.Device, e.Holder.Sharing, e.Holder.Replica = id, d.ref, d.sharing, d.replica
+			l.entries = append(l.entries, e)
+		}
+	}
+}
+
+func readClaims(l *listing, e entry, claims []*kubeletapi.DynamicResource, shared map[gpu.ClaimDevice]int) {
+	for _, claim := range claims {
+		e.Holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
+		for _, resource := range claim.GetClaimResources() {
+			// The API keeps claims without a device for kinds of resources to come.
+			name := resource.GetDeviceName()
+			if resource.GetDriverName() != draDriver || name == "" || strings.HasPrefix(name, draPassthrough) {
+				continue
+			}
+			ref, ok := parseDRADevice(name)
+			if !ok {
+				l.addUnreadable(e, name)
+				continue
+			}
+			e.ID, e.Device, e.claim = name, ref, claimDeviceOf(claim, resource)
+			e.Holder.Sharing, e.Holder.Replica = gpu.SharingExclusive, resource.GetShareId()
+			if e.Holder.Replica != "" || shared[e.claim] > 1 {
+				e.Holder.Sharing = gpu.SharingReplica
+			}
+			l.entries = append(l.entries, e)
+		}
+	}
+}
+
+func (l *listing) addUnreadable(e entry, id string) {
+	if len(id) > maxIDLength {
+		id = strings.ToValidUTF8(id[:maxIDLength], "") + "..."
+	}
+	l.unreadable = append(l.unreadable, gpu.Assignment{ID: id, Holder: e.Holder})
+}
+
+func claimDeviceOf(claim *kubeletapi.DynamicResource, resource *kubeletapi.ClaimResource) gpu.ClaimDevice {
+	return gpu.ClaimDevice{
+		Namespace: claim.GetClaimNamespace(), Claim: claim.GetClaimName(),
+		Driver: resource.GetDriverName(), Pool: resource.GetPoolName(), Device: resource.GetDeviceName(),
+	}
+}
+
+// sharedClaims counts the containers that hold each claimed device: containers, also of several pods, may name one
+// claim, and then they share what it was given.
+func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevice]int {
+	holders := map[gpu.ClaimDevice]int{}
+	for _, pod := range reply.GetPodResources() {
+		for _, c := range pod.GetContainers() {
+			for _, claim := range c.GetDynamicResources() {
+				for _, resource := range claim.GetClaimResources() {
+					holders[claimDeviceOf(claim, resource)]++
+				}
+			}
+		}
+	}
+	return holders
+}
+
+// compareAssignments orders by pod, container, resource, id and share: the names that make two assignments the same.
+func compareAssignments(a, b *gpu.Assignment) int {
+	x, y := &a.Holder, &b.Holder
+	return cmp.Or(
+		strings.Compare(x.Namespace, y.Namespace),
+		strings.Compare(x.Pod, y.Pod),
+		strings.Compare(x.Name, y.Name),
+		strings.Compare(x.Resource, y.Resource),
+		strings.Compare(a.ID, b.ID),
+		strings.Compare(x.Replica, y.Replica),
+	)
+}

@@ -1,5 +1,0 @@
-//go:build race
-
-package dcgmface
-
-const raceEnabled = true

@@ -1,0 +1,77 @@
+package simdcgm
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// TestFaults: what the simulated engine can suffer, and that all values come back when it is over.
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		fault string
+		down  error // of Profile while it lasts; nil: there is an answer
+	}{
+		{"{at: 10s, for: 10s, kind: dcgm-down}", gpu.ErrUnavailable},
+		{"{at: 10s, kind: dcgm-restart}", gpu.ErrUnavailable},
+		{"{at: 10s, for: 10s, kind: dcgm-paused}", nil},
+	} {
+		t.Run(tt.fault, func(t *testing.T) {
+			r := newRig(t, loads(1, 60)+"faults:\n  - "+tt.fault+"\n", false)
+			r.cut(0)
+			r.look()
+			failed, without, last := 0, 0, gpu.Profiling{}
+			for second := range 40 {
+				answer, err := r.source.Profile(r.snapshot)
+				last = answer[r.snapshot.GPUs[0].UUID]
+				switch {
+				case err != nil && !errors.Is(err, tt.down):
+					t.Fatalf("second %d: %v", second, err)
+				case err != nil:
+					failed++
+				case second >= 5 && !last.Rates.PCIeReceive.Present():
+					without++
+				}
+				if err := r.node.Advance(time.Second); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
+				t.Errorf("%d times no answer, %d times none for the board", failed, without)
+			}
+			if !last.Rates.PCIeReceive.Present() || len(last.Instances) != 1 || len(last.ComputeInstances) != 1 {
+				t.Errorf("when it is over: %+v", last)
+			}
+		})
+	}
+}
+
+// TestNoRights: an engine that may not profile is told of once, and leaves nothing behind.
+func TestNoRights(t *testing.T) {
+	r := newRig(t, loads(2, 60)+"faults: [{at: 0s, for: 20s, kind: dcgm-requires-root}]\n", false)
+	var lines strings.Builder
+	r.engine = NewRemote(r.node)
+	r.source = dcgmsource.New(r.engine, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "gpu-node:5555", Now: r.node.Now, Logger: log.NewLogfmtLogger(&lines)})
+	var answer map[gpu.UUID]gpu.Profiling
+	for second := range 60 {
+		var err error
+		if answer, err = r.source.Profile(r.snapshot); err != nil {
+			t.Fatal(err)
+		}
+		if second == 15 && (len(answer) != 0 || !strings.HasPrefix(r.engine.Counts(), "0 groups")) {
+			t.Errorf("%v, %s", answer, r.engine.Counts())
+		}
+		if err := r.node.Advance(time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(answer) != 2 || strings.Count(lines.String(), "run the nv-hostengine at gpu-node:5555 as root") != 1 {
+		t.Errorf("%v\n%s", answer, lines.String())
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package simdcgm
+
+const raceEnabled = false

@@ -1,0 +1,189 @@
+package simnvml
+
+import (
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// device is the handle of a physical GPU.
+type device struct {
+	node  *sim.Node
+	index int
+}
+
+func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
+
+// read makes one call to the driver and takes a value out of what it knows.
+func read[T any](d *device, reading gpu.Reading, value func(s *sim.State) (T, nvml.Return)) (T, nvml.Return) {
+	s, err := d.node.Read(d.index, reading)
+	if err != nil {
+		var zero T
+		return zero, returnOf(err)
+	}
+	return value(&s)
+}
+
+// fact reads something that every GPU tells.
+func fact[T any](d *device, reading gpu.Reading, value func(s *sim.State) T) (T, nvml.Return) {
+	return read(d, reading, func(s *sim.State) (T, nvml.Return) { return value(s), nvml.SUCCESS })
+}
+
+// optional reads something that not every GPU tells in every mode.
+func optional[T any](d *device, reading gpu.Reading, value func(s *sim.State) gpu.Opt[T]) (T, nvml.Return) {
+	return read(d, reading, func(s *sim.State) (T, nvml.Return) {
+		v, ok := value(s).Get()
+		if !ok {
+			return v, nvml.ERROR_NOT_SUPPORTED
+		}
+		return v, nvml.SUCCESS
+	})
+}
+
+func (d *device) GetUUID() (string, nvml.Return) {
+	return fact(d, gpu.ReadingDevice, func(s *sim.State) string { return string(s.UUID) })
+}
+
+func (d *device) GetName() (string, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) string { return s.Name })
+}
+
+func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) nvml.DeviceArchitecture {
+		switch s.Architecture {
+		case sim.Hopper:
+			return nvml.DEVICE_ARCH_HOPPER
+		case sim.Blackwell:
+			return nvml.DEVICE_ARCH_BLACKWELL
+		}
+		return nvml.DEVICE_ARCH_AMPERE
+	})
+}
+
+func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
+	capability, ret := fact(d, gpu.ReadingInventory, func(s *sim.State) [2]int { return s.Capability })
+	return capability[0], capability[1], ret
+}
+
+// GetNumGpuCores is not supported while MIG is on (nvml.h).
+func (d *device) GetNumGpuCores() (int, nvml.Return) {
+	return read(d, gpu.ReadingInventory, func(s *sim.State) (int, nvml.Return) {
+		if s.MIGEnabled {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return s.Cores, nvml.SUCCESS
+	})
+}
+
+func (d *device) GetSerial() (string, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) string { return s.Serial })
+}
+
+func (d *device) GetVbiosVersion() (string, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) string { return s.VBIOS })
+}
+
+func (d *device) GetMinorNumber() (int, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) int { return s.Minor })
+}
+
+func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) nvml.PciInfo {
+		info := nvml.PciInfo{
+			Domain: s.PCI.Domain, Bus: s.PCI.Bus, Device: s.PCI.Device,
+			PciDeviceId: s.PCI.DeviceID, PciSubSystemId: s.PCI.Subsystem,
+		}
+		cString(info.BusId[:], fmt.Sprintf("%08X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device))
+		cString(info.BusIdLegacy[:], fmt.Sprintf("%04X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device))
+		return info
+	})
+}
+
+// cString writes a string that ends with NUL.
+func cString(to []int8, text string) {
+	n := min(len(text), len(to)-1)
+	for i := range n {
+		to[i] = int8(text[i])
+	}
+	to[n] = 0
+}
+
+// GetMemoryInfo follows the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2, and the total leaves
+// out what the driver has reserved. The aggregate of a GPU with MIG needs rights (nvml.h).
+func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
+	return read(d, gpu.ReadingMemory, func(s *sim.State) (nvml.Memory_v2, nvml.Return) {
+		if s.MIGEnabled && !s.Privileged {
+			return nvml.Memory_v2{}, nvml.ERROR_NO_PERMISSION
+		}
+		info := nvml.Memory_v2{
+			Total: s.MemoryTotal, Reserved: s.MemoryReserved, Used: s.MemoryUsed,
+			Free: s.MemoryTotal - s.MemoryReserved - s.MemoryUsed,
+		}
+		info.Version = nvml.STRUCT_VERSION(info, 2)
+		if d.branch() < 510 {
+			info.Version, info.Total, info.Reserved = 0, s.MemoryTotal-s.MemoryReserved, 0
+		}
+		return info, nvml.SUCCESS
+	})
+}
+
+func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.State) nvml.ComputeMode {
+		if s.ExclusiveProcess {
+			return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
+		}
+		return nvml.COMPUTEMODE_DEFAULT
+	})
+}
+
+// GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the whole GPU needs rights.
+func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return d.processes(func(p sim.Process) bool { return !p.MPSClient })
+}
+
+func (d *device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return d.processes(func(p sim.Process) bool { return p.MPSClient })
+}
+
+// GetGraphicsRunningProcesses is always empty: nothing simulated draws.
+func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return d.processes(func(sim.Process) bool { return false })
+}
+
+func (d *device) processes(wanted func(sim.Process) bool) ([]nvml.ProcessInfo, nvml.Return) {
+	return read(d, gpu.ReadingProcesses, func(s *sim.State) ([]nvml.ProcessInfo, nvml.Return) {
+		if s.MIGEnabled && !s.Privileged {
+			return nil, nvml.ERROR_NO_PERMISSION
+		}
+		return processInfos(s.Processes, wanted), nvml.SUCCESS
+	})
+}
+
+func processInfos(processes []sim.Process, wanted func(sim.Process) bool) []nvml.ProcessInfo {
+	infos := []nvml.ProcessInfo{}
+	for _, p := range processes {
+		if !wanted(p) {
+			continue
+		}
+		infos = append(infos, nvml.ProcessInfo{
+			Pid:               p.PID,
+			UsedGpuMemory:     p.MemoryBytes,
+			GpuInstanceId:     idOrNone(p.Instance),
+			ComputeInstanceId: idOrNone(p.Compute),
+		})
+	}
+	return infos
+}
+
+// idOrNone is NVML's form of an id that may be absent.
+func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
+	v, ok := id.Get()
+	if !ok {
+		return nvmlsource.NoInstance
+	}
+	return uint32(v)
+}

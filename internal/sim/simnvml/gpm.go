@@ -1,0 +1,108 @@
+package simnvml
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// gpmSample holds the counters of one entity.
+type gpmSample struct {
+	counters sim.Counters
+	filled   bool
+}
+
+func (s *gpmSample) Free() nvml.Return { return nvml.SUCCESS }
+
+func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
+	if err := l.node.Driver(); err != nil {
+		return nil, returnOf(err)
+	}
+	return &gpmSample{}, nvml.SUCCESS
+}
+
+// fill takes counters into a sample. Nothing before Hopper has GPM.
+func (d *device) fill(into nvmlsource.GPMSample, counters sim.Counters, err error) nvml.Return {
+	s, ok := into.(*gpmSample)
+	switch {
+	case err != nil:
+		return returnOf(err)
+	case !ok:
+		return nvml.ERROR_INVALID_ARGUMENT
+	case !d.node.HasGPM(d.index):
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	*s = gpmSample{counters: counters, filled: true}
+	return nvml.SUCCESS
+}
+
+func (d *device) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
+	counters, err := d.node.BoardCounters(d.index)
+	return d.fill(s, counters, err)
+}
+
+func (d *device) GpmMigSampleGet(gpuInstance int, s nvmlsource.GPMSample) nvml.Return {
+	counters, err := d.node.InstanceCounters(d.index, gpu.InstanceID(gpuInstance))
+	return d.fill(s, counters, err)
+}
+
+func (m *migDevice) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
+	counters, err := m.device.node.ComputeCounters(m.device.index, m.instance, m.compute)
+	return m.device.fill(s, counters, err)
+}
+
+func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
+	return fact(d, gpu.ReadingActivity, func(*sim.State) bool { return d.node.HasGPM(d.index) })
+}
+
+// GpmMetricsGet divides by the time between the samples, which must be of one entity.
+func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
+	from, ok := before.(*gpmSample)
+	to, ok2 := after.(*gpmSample)
+	if !ok || !ok2 || !from.filled || !to.filled || from.counters.Of != to.counters.Of {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+	if err := l.node.Driver(); err != nil {
+		return returnOf(err)
+	}
+	for i := range metrics {
+		value, has := sim.GPM(from.counters, to.counters, metrics[i].ID)
+		metrics[i].Value, metrics[i].Return = value, nvml.SUCCESS
+		if !has {
+			metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_NOT_SUPPORTED
+		}
+	}
+	return nvml.SUCCESS
+}
+
+func (d *device) GetEncoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaEncoder) }
+func (d *device) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(sim.MediaDecoder) }
+func (d *device) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
+func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
+
+// media is not told while MIG is on (nvml.h).
+func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
+	all, ret := optional(d, gpu.ReadingMedia, func(s *sim.State) gpu.Opt[sim.MediaUtilization] { return s.Media })
+	return all[kind], ret
+}
+
+// GetProcessUtilization tells the SM use of each process of a GPU without MIG, as of now.
+func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+	return read(d, gpu.ReadingProcesses, func(s *sim.State) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		if s.MIGEnabled {
+			return nil, nvml.ERROR_NOT_SUPPORTED
+		}
+		if len(s.Processes) == 0 {
+			return nil, nvml.ERROR_NOT_FOUND
+		}
+		list := make([]nvml.ProcessUtilizationSample, 0, len(s.Processes))
+		for _, p := range s.Processes {
+			list = append(list, nvml.ProcessUtilizationSample{
+				Pid: p.PID, TimeStamp: uint64(s.Time.UnixMicro()), SmUtil: uint32(100*p.SMShare + 0.5),
+			})
+		}
+		return list, nvml.SUCCESS
+	})
+}

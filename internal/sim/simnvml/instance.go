@@ -1,0 +1,128 @@
+package simnvml
+
+import (
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// migDevice is a MIG device handle. It goes stale with its compute instance (INVALID_ARGUMENT), and comes to stand for
+// another device where one is made with the same ids: drivers reuse handles.
+type migDevice struct {
+	device   *device
+	instance gpu.InstanceID
+	compute  gpu.ComputeID
+}
+
+// readDevice makes one call to the driver about a MIG device.
+func readDevice[T any](m *migDevice, reading gpu.Reading, value func(s *sim.State, at *sim.Device) T) (T, nvml.Return) {
+	return read(m.device, reading, func(s *sim.State) (T, nvml.Return) {
+		at, ok := s.Device(m.instance, m.compute)
+		if !ok {
+			var zero T
+			return zero, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return value(s, at), nvml.SUCCESS
+	})
+}
+
+func (m *migDevice) GetUUID() (string, nvml.Return) {
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) string { return string(at.Compute.UUID) })
+}
+
+func (m *migDevice) GetName() (string, nvml.Return) {
+	return readDevice(m, gpu.ReadingMIG, func(s *sim.State, at *sim.Device) string { return s.Name + " MIG " + at.Compute.Profile })
+}
+
+func (m *migDevice) GetGpuInstanceId() (int, nvml.Return) {
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) int { return int(at.Instance.ID) })
+}
+
+func (m *migDevice) GetComputeInstanceId() (int, nvml.Return) {
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) int { return int(at.Compute.ID) })
+}
+
+// GetMemoryInfo is that of the GPU instance: its compute instances share one memory and say the same.
+func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
+	return readDevice(m, gpu.ReadingMemory, func(_ *sim.State, at *sim.Device) nvml.Memory_v2 {
+		total := at.Instance.Profile.MemoryBytes
+		info := nvml.Memory_v2{Total: total, Used: at.Instance.MemoryUsed, Free: total - at.Instance.MemoryUsed}
+		if m.device.branch() >= 510 {
+			info.Version = nvml.STRUCT_VERSION(info, 2)
+		}
+		return info
+	})
+}
+
+// GetComputeRunningProcesses lists the device's own processes; that needs no rights.
+func (m *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
+	return readDevice(m, gpu.ReadingProcesses, func(s *sim.State, _ *sim.Device) []nvml.ProcessInfo {
+		return processInfos(s.Processes, func(p sim.Process) bool {
+			return p.Instance == gpu.Some(m.instance) && p.Compute == gpu.Some(m.compute)
+		})
+	})
+}
+
+func (m *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) nvml.DeviceAttributes {
+		engines := at.Instance.Profile.Engines.Or(gpu.Engines{})
+		return nvml.DeviceAttributes{
+			MultiprocessorCount:       uint32(at.Compute.SMs),
+			SharedCopyEngineCount:     uint32(engines.Copy),
+			SharedDecoderCount:        uint32(engines.Decoder),
+			SharedEncoderCount:        uint32(engines.Encoder),
+			SharedJpegCount:           uint32(engines.JPEG),
+			SharedOfaCount:            uint32(engines.OFA),
+			GpuInstanceSliceCount:     uint32(at.Instance.Profile.ComputeSlices),
+			ComputeInstanceSliceCount: uint32(at.Compute.Placement.Size),
+			MemorySizeMB:              at.Instance.Profile.MemoryBytes >> 20,
+		}
+	})
+}
+
+// gpuInstance is a GPU instance handle, stale (NOT_FOUND) once the instance is destroyed.
+type gpuInstance struct {
+	device *device
+	id     gpu.InstanceID
+}
+
+func readInstance[T any](g *gpuInstance, value func(i *sim.Instance) T) (T, nvml.Return) {
+	return read(g.device, gpu.ReadingMIG, func(s *sim.State) (T, nvml.Return) {
+		var zero T
+		if !s.Privileged {
+			return zero, nvml.ERROR_NO_PERMISSION
+		}
+		i, ok := s.Instance(g.id)
+		if !ok {
+			return zero, nvml.ERROR_NOT_FOUND
+		}
+		return value(i), nvml.SUCCESS
+	})
+}
+
+func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
+	return readInstance(g, func(i *sim.Instance) nvmlsource.GPUInstanceInfo {
+		return nvmlsource.GPUInstanceInfo{ID: uint32(i.ID), ProfileID: i.Profile.ID, Placement: placement(i.Placement)}
+	})
+}
+
+func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
+	return readInstance(g, func(i *sim.Instance) []nvmlsource.ComputeInstanceInfo {
+		var list []nvmlsource.ComputeInstanceInfo
+		for k := range i.ComputeInstances {
+			list = append(list, computeInfo(&i.ComputeInstances[k]))
+		}
+		return list
+	})
+}
+
+func computeInfo(c *sim.Compute) nvmlsource.ComputeInstanceInfo {
+	id, _ := sim.ComputeProfileID(c.Placement.Size)
+	return nvmlsource.ComputeInstanceInfo{
+		ID:        uint32(c.ID),
+		ProfileID: id,
+		Placement: nvml.ComputeInstancePlacement{Start: uint32(c.Placement.Start), Size: uint32(c.Placement.Size)},
+	}
+}

@@ -1,0 +1,92 @@
+// Package simnvml puts the simulated node behind the driver seam of nvmlsource, with NVML's types, return codes and
+// habits. What a comment calls unverified follows nvml.h or published captures, not a measurement.
+package simnvml
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// New makes a simulated node look like NVML. The node stays its owner's, who closes it.
+func New(node *sim.Node) nvmlsource.Library {
+	l := &library{node: node}
+	for i := range node.Count() {
+		l.devices = append(l.devices, &device{node, i})
+	}
+	return l
+}
+
+type library struct {
+	node    *sim.Node
+	devices []*device // one handle for each GPU, as NVML gives
+}
+
+// returnOf is NVML's code for an error of the node.
+func returnOf(err error) nvml.Return {
+	if err == nil {
+		return nvml.SUCCESS
+	}
+	for _, known := range []struct {
+		err error
+		ret nvml.Return
+	}{
+		{gpu.ErrNotSupported, nvml.ERROR_NOT_SUPPORTED},
+		{gpu.ErrNoPermission, nvml.ERROR_NO_PERMISSION},
+		{gpu.ErrNotFound, nvml.ERROR_NOT_FOUND},
+		{gpu.ErrLost, nvml.ERROR_GPU_IS_LOST},
+		{gpu.ErrResetRequired, nvml.ERROR_RESET_REQUIRED},
+		{gpu.ErrTimeout, nvml.ERROR_TIMEOUT},
+		{gpu.ErrInUse, nvml.ERROR_IN_USE},
+		{gpu.ErrInsufficientResources, nvml.ERROR_INSUFFICIENT_RESOURCES},
+		{gpu.ErrInvalidArgument, nvml.ERROR_INVALID_ARGUMENT},
+		{gpu.ErrVersionMismatch, nvml.ERROR_LIB_RM_VERSION_MISMATCH},
+		{gpu.ErrNoDriver, nvml.ERROR_DRIVER_NOT_LOADED},
+		{sim.ErrClosed, nvml.ERROR_UNINITIALIZED},
+	} {
+		if errors.Is(err, known.err) {
+			return known.ret
+		}
+	}
+	return nvml.ERROR_UNKNOWN
+}
+
+func (l *library) Init() nvml.Return { return returnOf(l.node.Driver()) }
+
+func (l *library) Shutdown() nvml.Return { return nvml.SUCCESS }
+
+func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
+	return l.node.Scenario().Node.Driver, returnOf(l.node.Driver())
+}
+
+func (l *library) SystemGetNVMLVersion() (string, nvml.Return) {
+	node := &l.node.Scenario().Node
+	return fmt.Sprintf("%d.%s", node.CUDAVersion()/1000, node.Driver), returnOf(l.node.Driver())
+}
+
+func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
+	return l.node.Scenario().Node.CUDAVersion(), returnOf(l.node.Driver())
+}
+
+func (l *library) DeviceGetCount() (int, nvml.Return) {
+	return l.node.Count(), returnOf(l.node.Driver())
+}
+
+func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
+	if _, err := l.node.Read(index, gpu.ReadingDevice); err != nil {
+		return nil, returnOf(err)
+	}
+	return l.devices[index], nvml.SUCCESS
+}
+
+func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
+	if err := l.node.Driver(); err != nil {
+		return nil, returnOf(err)
+	}
+	return &eventSet{lib: l, queue: l.node.Subscribe()}, nvml.SUCCESS
+}

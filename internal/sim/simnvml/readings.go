@@ -1,0 +1,148 @@
+package simnvml
+
+import (
+	"math"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
+	u, ret := optional(d, gpu.ReadingUtilization, func(s *sim.State) gpu.Opt[sim.Utilization] { return s.Utilization })
+	return nvml.Utilization{Gpu: u.GPU, Memory: u.Memory}, ret
+}
+
+func (d *device) GetPowerUsage() (uint32, nvml.Return) {
+	return fact(d, gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.Watts) })
+}
+
+func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
+	return fact(d, gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.LimitWatts) })
+}
+
+func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
+
+func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
+	return fact(d, gpu.ReadingEnergy, func(s *sim.State) uint64 { return uint64(math.Round(s.Joules * 1000)) })
+}
+
+func (d *device) GetTemperature() (int, nvml.Return) {
+	return fact(d, gpu.ReadingTemperature, func(s *sim.State) int { return s.Celsius })
+}
+
+func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingTemperature, func(s *sim.State) (uint32, nvml.Return) {
+		t := s.Thresholds()
+		celsius, ok := map[nvml.TemperatureThresholds]uint32{
+			nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: t.Shutdown, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: t.Slowdown,
+			nvml.TEMPERATURE_THRESHOLD_GPU_MAX: t.GPUMax, nvml.TEMPERATURE_THRESHOLD_MEM_MAX: t.MemoryMax.Or(0),
+		}[kind]
+		switch {
+		case kind >= nvml.TEMPERATURE_THRESHOLD_COUNT:
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		case !ok || celsius == 0:
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return celsius, nvml.SUCCESS
+	})
+}
+
+func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingClocks, func(s *sim.State) (uint32, nvml.Return) {
+		switch clock {
+		case nvml.CLOCK_SM, nvml.CLOCK_GRAPHICS:
+			return s.SMMHz, nvml.SUCCESS
+		case nvml.CLOCK_MEM:
+			return s.MemoryMHz, nvml.SUCCESS
+		case nvml.CLOCK_VIDEO:
+			return s.VideoMHz, nvml.SUCCESS
+		}
+		return 0, nvml.ERROR_INVALID_ARGUMENT
+	})
+}
+
+func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
+	return fact(d, gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
+}
+
+func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
+	return fact(d, gpu.ReadingClocks, func(s *sim.State) nvml.Pstates { return nvml.Pstates(s.PerformanceState) })
+}
+
+func (d *device) GetNumFans() (int, nvml.Return) {
+	return read(d, gpu.ReadingFans, func(s *sim.State) (int, nvml.Return) {
+		if len(s.Fans) == 0 {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		return len(s.Fans), nvml.SUCCESS
+	})
+}
+
+func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingFans, func(s *sim.State) (uint32, nvml.Return) {
+		switch {
+		case len(s.Fans) == 0:
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		case fan < 0 || fan >= len(s.Fans):
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return s.Fans[fan], nvml.SUCCESS
+	})
+}
+
+func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
+	return fact(d, gpu.ReadingPCIe, func(*sim.State) int { return 0 })
+}
+
+func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
+	return fact(d, gpu.ReadingPCIe, func(s *sim.State) int { return s.PCI.Width })
+}
+
+func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
+	return fact(d, gpu.ReadingPCIe, func(s *sim.State) int { return s.PCI.Generation })
+}
+
+// GetMemoryErrorCounter tells of device memory and SRAM; the simulation has errors in device memory alone. With MIG on,
+// a whole GPU tells no volatile counts.
+func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType, location nvml.MemoryLocation) (uint64, nvml.Return) {
+	total, ret := d.GetTotalEccErrors(severity, lifetime)
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	switch location {
+	case nvml.MEMORY_LOCATION_DEVICE_MEMORY:
+		return total, nvml.SUCCESS
+	case nvml.MEMORY_LOCATION_SRAM:
+		return 0, nvml.SUCCESS
+	}
+	return 0, nvml.ERROR_NOT_SUPPORTED
+}
+
+func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
+	return read(d, gpu.ReadingECC, func(s *sim.State) (uint64, nvml.Return) {
+		if s.MIGEnabled && lifetime == nvml.VOLATILE_ECC {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+		type kind struct {
+			severity nvml.MemoryErrorType
+			lifetime nvml.EccCounterType
+		}
+		count, ok := map[kind]uint64{
+			{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC}:    s.ECC.CorrectedVolatile,
+			{nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC}:  s.ECC.UncorrectedVolatile,
+			{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC}:   s.ECC.CorrectedAggregate,
+			{nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.AGGREGATE_ECC}: s.ECC.UncorrectedAggregate,
+		}[kind{severity, lifetime}]
+		if !ok {
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}
+		return count, nvml.SUCCESS
+	})
+}
+
+func (d *device) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
+	rows, ret := optional(d, gpu.ReadingRowRemap, func(s *sim.State) gpu.Opt[gpu.RemappedRows] { return s.Remapped })
+	return int(rows.Correctable), int(rows.Uncorrectable), rows.Pending, rows.Failure, ret
+}
