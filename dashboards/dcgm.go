@@ -136,7 +136,8 @@ func dcgmTable(d dcgmScope) panel {
 			{ref: "Memory", expr: d.onInventory(dcgmMemoryShare(d, gpu), dcgmMemoryShare(d, instance))},
 			{ref: "Power", expr: d.onInventory(d.of("DEV_POWER_USAGE"), "")},
 			{ref: "Temperature", expr: d.onInventory(d.of("DEV_GPU_TEMP"), "")},
-			{ref: "XID", expr: d.onInventory(d.of("DEV_XID_ERRORS"), "")},
+			// An instance without compute instances has an XID and no row.
+			{ref: "XID", expr: "(" + both("DEV_XID_ERRORS") + ") and on (" + dcgmRows + ") " + d.inventory()},
 		},
 		columns: []column{
 			{field: "gpu", title: "GPU", width: 60, links: []object{linkTo("This GPU alone", dcgmUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
@@ -195,9 +196,9 @@ func dcgmPower(d dcgmScope) []panel {
 func dcgmErrors(d dcgmScope) []panel {
 	return []panel{
 		{kind: stateTimeline, title: "Last XID", unit: "none", hue: red, w: 12, h: 8,
-			description: "The number of the last XID of each GPU, which stays until the next one or a restart: 0 is none since then. Alert on DCGM_EXP_XID_ERRORS_COUNT instead.",
+			description: "The number of the last XID of each GPU and slice, which stays until the next one or a restart: 0 is none since then. An XID of a slice is not repeated on its GPU. Alert on DCGM_EXP_XID_ERRORS_COUNT instead.",
 			values:      []valueMap{{"0", "none", fine}},
-			queries:     []query{{expr: d.wholeGPU("DEV_XID_ERRORS"), legend: gpuLegend}}},
+			queries:     []query{{expr: by("max", byDevice, d.named(d.of("DEV_XID_ERRORS", `GPU_CI_ID=""`))), legend: deviceLegend}}},
 		lines("Remapped rows", "none", red, "Rows of memory that were replaced after uncorrectable errors. The driver does not report them while a GPU has slices.", d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"), gpuLegend),
 	}
 }

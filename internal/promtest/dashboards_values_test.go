@@ -188,6 +188,15 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 
 // states: the first table of each dashboard says what is wrong and whose it is, and nothing of what is well.
 func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
+	xids := map[string]float64{}
+	for _, s := range f.query(t, boards["mig-node-dcgm"].panel(t, "GPUs and slices, and the pods that hold them"), "XID", fleetView("dcgm")).series {
+		xids[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Floats[0].F
+	}
+	for row, want := range map[string]float64{"3 1g.5gb#8": 13, "3 1g.5gb#7": 0, "3 (whole GPU)": 0} {
+		if got, ok := xids[row]; !ok || got != want {
+			t.Errorf("the last XID of %s is %v, want %v", row, got, want)
+		}
+	}
 	table := boards["mig-node"].panel(t, "GPUs and slices, and the pods that hold them")
 	state := func(node string) map[string]float64 {
 		values := map[string]float64{}
