@@ -174,6 +174,7 @@ func TestDocumentedAlertsFireAndClear(t *testing.T) {
 // TestControlAlertsFireAndClear runs the alerts of partition control on its state as the program serves it: 1 for the state that it
 // is in, 0 for the others.
 func TestControlAlertsFireAndClear(t *testing.T) {
+	t.Parallel()
 	alerts := slices.DeleteFunc(documentedAlerts(t), func(alert string) bool { return !strings.Contains(alert, "mig_control_state") })
 	if len(alerts) < 4 {
 		t.Errorf("only %d alerts in the documents: %q", len(alerts), alerts)

@@ -82,6 +82,7 @@ nvidia_gpu_graphics_engine_activity_ratio{gpu="0",uuid=%[2]q} 0.7
 
 // TestRulesWithoutData: where there is nothing, one alert says so, and no rule fails.
 func TestRulesWithoutData(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t)
 	f.run(14, nil)
 	f.expectFiring()
@@ -91,6 +92,7 @@ func TestRulesWithoutData(t *testing.T) {
 
 // TestRulesWithOneNodeMissing: of three nodes one is named, and the others stay silent.
 func TestRulesWithOneNodeMissing(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "a", "b", "c")
 	f.run(30, func(node string, m int) string {
 		if node == "b" && m >= 10 {
@@ -103,6 +105,7 @@ func TestRulesWithOneNodeMissing(t *testing.T) {
 
 // TestRulesOverAScrapeGap: of 20 minutes without Prometheus nothing is left, and an old XID is not told again.
 func TestRulesOverAScrapeGap(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "a")
 	xid := f.at.Add(2 * time.Minute).Unix()
 	exposition := func(node string, _ int) string {
@@ -122,6 +125,7 @@ func TestRulesOverAScrapeGap(t *testing.T) {
 
 // TestRulesOverCounterResets: counters that start again, as after a restart of the node, are no events.
 func TestRulesOverCounterResets(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "a")
 	f.run(40, func(node string, m int) string {
 		n := 1000
@@ -148,6 +152,7 @@ func TestRulesOverCounterResets(t *testing.T) {
 
 // TestRulesOnAReplacedGPU: another GPU at the same index is none that is missing; the pod that is named with it is its own.
 func TestRulesOnAReplacedGPU(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "a")
 	f.run(60, func(node string, m int) string {
 		switch {
@@ -172,6 +177,7 @@ func TestRulesOnAReplacedGPU(t *testing.T) {
 // TestRulesOnHostilePods: names that no API server admits, should another source have them, are text in the annotations, and neither PromQL nor
 // templates. They are the labels of alerts about pods.
 func TestRulesOnHostilePods(t *testing.T) {
+	t.Parallel()
 	pods := map[string]string{}
 	var nodes, want []string
 	for i, pod := range []string{
@@ -202,6 +208,7 @@ func TestRulesOnHostilePods(t *testing.T) {
 // TestRulesWhileAnExporterIsReplaced: for a while two targets serve one GPU, and name two pods as its holder. No rule fails, and the pod that is named
 // as idle is never the exporter's own, whose labels the scrape adds.
 func TestRulesWhileAnExporterIsReplaced(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, "old", "new")
 	f.run(150, func(node string, m int) string {
 		if node == "old" && m > 80 || node == "new" && m < 70 {

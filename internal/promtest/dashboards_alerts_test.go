@@ -83,6 +83,7 @@ func (p grafanaPanel) colors(t *testing.T, title string) map[string]string {
 // TestXIDColors: an XID is red where an alert says that the GPU or the node has to be reset, amber otherwise, and has one row: that of the slice
 // that the driver blames, else that of the GPU.
 func TestXIDColors(t *testing.T) {
+	t.Parallel()
 	f := &fleet{Engine: Open(t)}
 	const xids = 200
 	v := loadBad(t, f, "xids", func(since time.Duration) string {
@@ -142,6 +143,7 @@ func TestXIDColors(t *testing.T) {
 // TestRolledOutNodeIsNotGone: where instance is an address, a new pod of the exporter is a new instance. It has the GPUs of the old one, which is not
 // without data; a node whose GPUs are seen nowhere is.
 func TestRolledOutNodeIsNotGone(t *testing.T) {
+	t.Parallel()
 	f, to := &fleet{Engine: Open(t)}, scraped().Add(badRuns)
 	old, replaced, dead := fleetNode{name: "10.0.0.1:9400"}, fleetNode{name: "10.0.0.2:9400"}, fleetNode{name: "10.0.0.3:9400"}
 	serve := func(node fleetNode, uuid string, at time.Time) {
@@ -240,6 +242,7 @@ func (d idleDevice) serve(i int) string {
 
 // TestIdlePanelsAgreeWithTheAlerts: what the fleet and the workloads call idle is what GpuAllocatedIdle and MigSliceAllocatedIdle fire for.
 func TestIdlePanelsAgreeWithTheAlerts(t *testing.T) {
+	t.Parallel()
 	f := &fleet{Engine: Open(t)}
 	v := loadBad(t, f, "idle", func(since time.Duration) string {
 		text := ""

@@ -21,6 +21,7 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 
 // TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no negative rate and no spike.
 func TestCounterResetIsNoDrop(t *testing.T) {
+	t.Parallel()
 	f := &fleet{Engine: Open(t)}
 	const on = `{gpu="0",uuid="GPU-0"`
 	v := loadBad(t, f, "reset", func(since time.Duration) string {
@@ -64,6 +65,7 @@ func TestCounterResetIsNoDrop(t *testing.T) {
 
 // TestReplacedGPUKeepsItsLine: the GPU at an index, and the slice at a place, are one line whatever their identity.
 func TestReplacedGPUKeepsItsLine(t *testing.T) {
+	t.Parallel()
 	f := &fleet{Engine: Open(t)}
 	v := loadBad(t, f, "replaced", func(since time.Duration) string {
 		uuid, gi := "GPU-old", "1"
@@ -97,6 +99,7 @@ nvidia_mig_gpu_instance_sm_activity_ratio%[3]s} 0.75
 // TestReadingsThatStop: neither the time between scrapes nor a node whose clock is wrong looks as if readings had stopped; one that hangs does, and
 // goes on to.
 func TestReadingsThatStop(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		read        func(since time.Duration) time.Duration // when the Snapshot is from, by the node's clock
 		age, behind float64
@@ -127,6 +130,7 @@ func TestReadingsThatStop(t *testing.T) {
 
 // TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not the one that was idle for an hour.
 func TestIdleAcrossLayouts(t *testing.T) {
+	t.Parallel()
 	f := &fleet{Engine: Open(t)}
 	v := loadBad(t, f, "layouts", func(since time.Duration) string {
 		profile, pod := "3g.40gb", "first"

@@ -38,6 +38,7 @@ func hostileNode(time.Duration) string {
 
 // TestHostileNames: names of pods reach legends, cells and links as they are, and are no patterns.
 func TestHostileNames(t *testing.T) {
+	t.Parallel()
 	f, names := &fleet{Engine: Open(t)}, hostileNames()
 	v := loadBad(t, f, "hostile", hostileNode)
 	f.recordAll(t, time.Minute, v.to)

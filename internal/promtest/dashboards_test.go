@@ -34,6 +34,7 @@ func fleetView(node string) view {
 
 // TestDashboards asks every query of every dashboard of a fleet of simulated nodes.
 func TestDashboards(t *testing.T) {
+	t.Parallel()
 	f := runFleet(t, fleetNodes(t))
 	boards := loadDashboards(t)
 	t.Run("every query answers", func(t *testing.T) { f.everyQueryAnswers(t, boards) })

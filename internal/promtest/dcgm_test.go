@@ -36,6 +36,7 @@ func dcgmPart() []string {
 // TestDCGMDashboards runs queries as dashboards for dcgm-exporter have them, and holds their answers to what the
 // exposition says.
 func TestDCGMDashboards(t *testing.T) {
+	t.Parallel()
 	for _, file := range dcgmExpositions(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text, err := os.ReadFile(file)

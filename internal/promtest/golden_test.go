@@ -27,6 +27,7 @@ func required() []string {
 
 // TestGoldens runs the documented joins and sums on what the program serves for each scenario.
 func TestGoldens(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(goldens, "*.prom"))
 	if err != nil {
 		t.Fatal(err)

@@ -143,6 +143,7 @@ func checkPods(e *Engine, x exposition) error {
 
 // TestEnergyOfADay: a pod of two devices that draw 500 W and 100 W for a day has used 14.4 kWh.
 func TestEnergyOfADay(t *testing.T) {
+	t.Parallel()
 	e := Open(t)
 	for m := 0; m <= 24*60; m += 10 {
 		e.Load(t, scraped().Add(time.Duration(m)*time.Minute), Text, fmt.Appendf(nil, `# TYPE nvidia_gpu_container_energy_estimate_joules_total counter

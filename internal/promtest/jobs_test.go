@@ -8,6 +8,7 @@ import (
 
 // TestJobsJoin: the documented join of batch jobs finds those that share their GPU with no other.
 func TestJobsJoin(t *testing.T) {
+	t.Parallel()
 	const join = `nvidia_gpu_sm_activity_ratio
   * on (uuid) group_left (hpc_job) (nvidia_gpu_hpc_job_info unless on (uuid) (count by (uuid) (nvidia_gpu_hpc_job_info) > 1))`
 	page, err := os.ReadFile("../../docs/metrics.md")

@@ -38,6 +38,7 @@ DCGM_FI_DEV_FB_USED{UUID="GPU-3"} 5
 )
 
 func TestTeamsAreJoined(t *testing.T) {
+	t.Parallel()
 	e := Open(t)
 	e.Load(t, scraped(), Text, []byte(teamFamilies))
 	of := func(pairs ...string) string {
@@ -60,6 +61,7 @@ func TestTeamsAreJoined(t *testing.T) {
 // TestDistributionsAnswer: buckets are an eighth of a power of two, so the most memory is the upper end of the highest one that
 // grew, and the part above 80 % is exact at a bucket's end.
 func TestDistributionsAnswer(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil || !strings.Contains(string(page), partAbove80) {
 		t.Errorf("docs/metrics.md has no %s (%v)", partAbove80, err)

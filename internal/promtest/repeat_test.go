@@ -18,6 +18,7 @@ const (
 // which one has MIG on, and 14 instances on the others. One of these, a 3g.20gb, has no compute instance, and the driver does not
 // report its memory.
 func TestSlicesAreCounted(t *testing.T) {
+	t.Parallel()
 	for _, query := range []string{slicesByCopies, slicesByMemory, powerOfBoards} {
 		for _, page := range []string{"../../docs/migration.md", "../../docs/dcgm-names.md"} {
 			if !slices.Contains(documentedIn(t, page), query) && (page == "../../docs/migration.md" || query == slicesByCopies) {
