@@ -296,9 +296,9 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 	}
 }
 
-// TestRecutByAnyone: a layout change by another client shows in the next poll, without a restart, and what was there is gone.
-func TestRecutByAnyone(t *testing.T) {
-	scenario := write(t, "recut.yaml", `version: 1
+// TestLayoutChangeByAnyone: a layout change by another client shows in the next poll, without a restart, and what was there is gone.
+func TestLayoutChangeByAnyone(t *testing.T) {
+	scenario := write(t, "repartition.yaml", `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
 gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "3g.20gb@4"]}]

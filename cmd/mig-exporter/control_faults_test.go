@@ -12,7 +12,7 @@ import (
 
 // What operators see when partition control meets a fault, from outside.
 
-const faultyRecut = `version: 1
+const faultyRepartition = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
 gpus:
@@ -21,7 +21,7 @@ gpus:
 `
 
 func TestAStepFails(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", faultyRecut+
+	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{gpu: 0, kind: change-fails, on: create-ci, after: 1, times: 1, error: unknown}]\n"))
 	out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	if !strings.Contains(out, "rolled back") && !strings.Contains(out, "rolled-back") {
@@ -40,7 +40,7 @@ func TestAStepFails(t *testing.T) {
 
 // A rollback that fails leaves the node degraded, until it succeeds.
 func TestTheRollbackFails(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", faultyRecut+
+	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))
 	out := c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	ids, states := c.operations()
@@ -59,7 +59,7 @@ func TestTheRollbackFails(t *testing.T) {
 
 // A GPU whose operation cannot be rolled back can be changed again once its layout is accepted as it stands.
 func TestAccept(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", faultyRecut+
+	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))
 	c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	ids, _ := c.operations()
@@ -77,7 +77,7 @@ func TestAccept(t *testing.T) {
 
 // While a change hangs in the driver, metrics of the other GPUs go on, and nothing else is begun.
 func TestAChangeHangs(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", faultyRecut+
+	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 60s, gpu: 0, kind: hang, on: create-gi, after: 1}]\n"),
 		"--control.call-timeout=1s", "--poll.interval=100ms")
 	c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
@@ -102,7 +102,7 @@ func TestAChangeHangs(t *testing.T) {
 // TestOneControllerPerNode: a second program on the same state folder serves metrics and is read-only, does no harm to the first,
 // and takes over when the first has ended.
 func TestOneControllerPerNode(t *testing.T) {
-	scenario := write(t, "s.yaml", faultyRecut)
+	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
 	second := &controlled{dir: t.TempDir(), program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
 		"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"), "--control.state-dir="+filepath.Join(c.dir, "state"))}
@@ -137,7 +137,7 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "state"), []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := controlNodeIn(t, dir, write(t, "s.yaml", faultyRecut))
+	c := controlNodeIn(t, dir, write(t, "s.yaml", faultyRepartition))
 	c.waitFor("Partition control is read-only")
 	c.expectNote("partition control is read-only: the state folder cannot be used: not a directory")
 	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
@@ -153,7 +153,7 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 
 // TestAuditLogThatCannotBeWritten: changes are refused, and every place that shows the state says why, until it can be written.
 func TestAuditLogThatCannotBeWritten(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", faultyRecut))
+	c := controlNode(t, write(t, "s.yaml", faultyRepartition))
 	path := filepath.Join(c.dir, "state", "audit.jsonl")
 	c.idle()
 	if err := os.Mkdir(path, 0o700); err != nil {
@@ -175,7 +175,7 @@ func TestAuditLogThatCannotBeWritten(t *testing.T) {
 // TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone; and all of
 // it is moved away. The operations that come are on disk, in the new folder.
 func TestStateFolderReplaced(t *testing.T) {
-	scenario := write(t, "s.yaml", faultyRecut)
+	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=7") // the folder is in use then
 	state := filepath.Join(c.dir, "state")
@@ -204,7 +204,7 @@ func TestSocketThatIsTaken(t *testing.T) {
 	if err := os.WriteFile(socket, []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &controlled{dir: dir, program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRecut),
+	c := &controlled{dir: dir, program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRepartition),
 		"--control.enabled", "--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))}
 	c.waitFor("Partition control is off")
 	c.expectNote("partition control is off: --control.socket")
@@ -220,7 +220,7 @@ func TestSocketThatIsTaken(t *testing.T) {
 // TestDamagedState: with damaged documents nothing is changed until the operator has accepted what stands, and everything that
 // asks is answered.
 func TestDamagedState(t *testing.T) {
-	scenario := write(t, "s.yaml", faultyRecut)
+	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	if code := c.stop(); code != exitOK {
@@ -260,7 +260,7 @@ func TestDamagedState(t *testing.T) {
 // TestRestore: after a reboot the layout of the last operation comes back, where --control.restore asks for it.
 func TestRestore(t *testing.T) {
 	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json"))
-	scenario := write(t, "s.yaml", faultyRecut+"faults: [{at: 30s, kind: reboot}]\n")
+	scenario := write(t, "s.yaml", faultyRepartition+"faults: [{at: 30s, kind: reboot}]\n")
 	c := controlNode(t, scenario)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=2,3g.20gb=1")
 	c.advance(31 * time.Second)

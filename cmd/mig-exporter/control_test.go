@@ -126,8 +126,8 @@ func TestControlIsNotOnTheMetricsListener(t *testing.T) {
 	}
 }
 
-// TestRecut: series, pods and activity follow an operation in the next poll.
-func TestRecut(t *testing.T) {
+// TestLayoutChange: series, pods and activity follow an operation in the next poll.
+func TestLayoutChange(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.mode=embedded")
 	for range 6 {
 		c.advance(time.Second)

@@ -271,8 +271,8 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost, during: energy}]
 	}
 }
 
-// TestRecutBetweenEnumerationAndReading: the poll in which it happens shows the new layout, and nothing of the old.
-func TestRecutBetweenEnumerationAndReading(t *testing.T) {
+// TestLayoutChangeBetweenEnumerationAndReading: the poll in which it happens shows the new layout, and nothing of the old.
+func TestLayoutChangeBetweenEnumerationAndReading(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "3g.20gb@4"]}]
 faults: [{at: 10s, gpu: 0, kind: external-reconfigure, during: power, layout: ["4g.20gb@0", "3g.20gb@4"]}]

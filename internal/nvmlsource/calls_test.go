@@ -35,8 +35,8 @@ type bench struct {
 	source *nvmlsource.Source
 }
 
-// recutAt is when another client repartitions the bench's GPU 0; no slow tier is due then.
-const recutAt = 100 * time.Second
+// repartitionAt is when another client repartitions the bench's GPU 0; no slow tier is due then.
+const repartitionAt = 100 * time.Second
 
 // newBench changes the scenario where edit is not nil.
 func newBench(t *testing.T, edit func(scenario string) string) *bench {
@@ -45,7 +45,7 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layoutChanged := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", \"1g.10gb@0\", \"1g.10gb@1\"]}\n", recutAt)
+	layoutChanged := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", \"1g.10gb@0\", \"1g.10gb@1\"]}\n", repartitionAt)
 	head, pods, found := strings.Cut(string(text), "pods:\n")
 	if !found {
 		t.Fatal("no pods in the scenario")
@@ -158,7 +158,7 @@ func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 			}
 		}
 	}
-	b.poll(recutAt - 2*time.Second)
+	b.poll(repartitionAt - 2*time.Second)
 	before := b.poll(time.Second)
 	made := b.poll(time.Second)
 	for c := range made {

@@ -35,9 +35,9 @@ func TestNotSupportedForAWhile(t *testing.T) {
 	}
 }
 
-// TestRecutAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again here is as
+// TestLayoutChangeAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again here is as
 // before, so that only the event tells.
-func TestRecutAsksAgainWhatWasNotSupported(t *testing.T) {
+func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
 		id := n.discover()[0]

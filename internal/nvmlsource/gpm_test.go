@@ -100,8 +100,8 @@ func TestShortWindowsAreWaitedOut(t *testing.T) {
 	}
 }
 
-// TestRecutBeginsNewWindows: nothing of the instances before is laid to those after, whatever their ids.
-func TestRecutBeginsNewWindows(t *testing.T) {
+// TestLayoutChangeBeginsNewWindows: nothing of the instances before is laid to those after, whatever their ids.
+func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
 	n.read(ids[1])

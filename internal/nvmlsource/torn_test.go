@@ -10,7 +10,7 @@ import (
 
 // A GPU whose layout changes between any two calls of a scan shows no mixture of both layouts: every instance has its place,
 // and no two have the same.
-func TestRecutInTheMiddleOfAScan(t *testing.T) {
+func TestLayoutChangeInTheMiddleOfAScan(t *testing.T) {
 	type moment struct {
 		call string
 		nth  int // from 0
@@ -28,7 +28,7 @@ func TestRecutInTheMiddleOfAScan(t *testing.T) {
 				var in func(calls int) func()
 				in = func(calls int) func() {
 					if calls == 0 {
-						return func() { recutTo(t, n, old.ID, layout[1]) }
+						return func() { repartitionTo(t, n, old.ID, layout[1]) }
 					}
 					return func() { n.spy.do(m.call, in(calls-1)) }
 				}
@@ -55,8 +55,8 @@ func TestRecutInTheMiddleOfAScan(t *testing.T) {
 	}
 }
 
-// recutTo destroys an instance and makes the one of a layout.
-func recutTo(t *testing.T, n *node, old gpu.InstanceID, layout string) {
+// repartitionTo destroys an instance and makes the one of a layout.
+func repartitionTo(t *testing.T, n *node, old gpu.InstanceID, layout string) {
 	t.Helper()
 	if err := errors.Join(n.DestroyComputeInstance(0, old, 0), n.DestroyGPUInstance(0, old)); err != nil {
 		t.Error(err)

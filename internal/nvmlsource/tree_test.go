@@ -171,7 +171,7 @@ func TestMIGDevicesThatAreDenied(t *testing.T) {
 	}
 }
 
-func TestRecutShowsInTheNextRead(t *testing.T) {
+func TestLayoutChangeShowsInTheNextRead(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
 	before := n.read(id)
@@ -202,7 +202,7 @@ func TestRecutShowsInTheNextRead(t *testing.T) {
 
 // A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take two
 // slices of memory each. Without the right to list GPU instances only the names of the MIG devices tell.
-func TestRecutIntoAnotherProfileAtTheSamePlace(t *testing.T) {
+func TestLayoutChangeIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 	for _, listed := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_NO_PERMISSION} {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["1g.10gb@0"]}`)
 		n.spy.set("GetGpuInstances", listed)
@@ -260,7 +260,7 @@ func TestMIGModeThatIsNotSupportedForAWhile(t *testing.T) {
 }
 
 // A compute instance is replaced by a larger one with the same ids, in the old form of UUIDs, which has only ids.
-func TestRecutUnderLegacyUUIDs(t *testing.T) {
+func TestLayoutChangeUnderLegacyUUIDs(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]
 	gi := n.read(id).Instances[0]
@@ -279,7 +279,7 @@ func TestRecutUnderLegacyUUIDs(t *testing.T) {
 }
 
 // The layout changes between the scan of its tree and the reading of an instance: the result is of the new layout.
-func TestRecutInTheMiddleOfARead(t *testing.T) {
+func TestLayoutChangeInTheMiddleOfARead(t *testing.T) {
 	n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
 	id := n.discover()[0]
 	old := n.read(id).Instances[0]

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// recutting is a node with two GPUs that can be cut, in the mode and the layout that most tests begin with.
-func recutting(t *testing.T, faults string) *Node {
+// repartitioning is a node with two GPUs that can be cut, in the mode and the layout that most tests begin with.
+func repartitioning(t *testing.T, faults string) *Node {
 	t.Helper()
 	return start(t, "version: 1\ngpus: [{model: A100-40GB, count: 2, mig: true, layout: [\"3g.20gb@0\"]}]\nfaults:\n"+faults)
 }
@@ -34,7 +34,7 @@ func wantErrors(t *testing.T, got []error, want ...error) {
 }
 
 func TestChangesThatFail(t *testing.T) {
-	n := recutting(t, "  - {gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 2, error: insufficient-resources}\n")
+	n := repartitioning(t, "  - {gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 2, error: insufficient-resources}\n")
 	id := func(index int, start int) func() error {
 		return func() error {
 			id, err := n.CreateGPUInstance(index, 19, gpu.Some(start))
@@ -53,7 +53,7 @@ func TestChangesThatFail(t *testing.T) {
 }
 
 func TestInstanceThatStaysInUse(t *testing.T) {
-	n := recutting(t, "  - {kind: change-fails, on: destroy-gi, times: 2, error: in-use}\n")
+	n := repartitioning(t, "  - {kind: change-fails, on: destroy-gi, times: 2, error: in-use}\n")
 	i := state(t, n, 0).Instances[0]
 	if err := n.DestroyComputeInstance(0, i.ID, 0); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestInstanceThatStaysInUse(t *testing.T) {
 }
 
 func TestCreationElsewhere(t *testing.T) {
-	n := recutting(t, "  - {kind: create-elsewhere, on: create-gi}\n  - {kind: create-elsewhere, on: create-ci}\n")
+	n := repartitioning(t, "  - {kind: create-elsewhere, on: create-gi}\n  - {kind: create-elsewhere, on: create-ci}\n")
 	old := state(t, n, 0).Instances[0].ID
 	id, err := n.CreateGPUInstance(0, 19, gpu.Some(6))
 	if err == nil {
@@ -83,7 +83,7 @@ func TestCreationElsewhere(t *testing.T) {
 }
 
 func TestProcessThatStartsInTheLastMoment(t *testing.T) {
-	n := recutting(t, "  - {gpu: 0, kind: process-starts}\n")
+	n := repartitioning(t, "  - {gpu: 0, kind: process-starts}\n")
 	i := state(t, n, 0).Instances[0]
 	wantErrors(t, attempts(2, func() error { return n.DestroyComputeInstance(0, i.ID, 0) }), gpu.ErrInUse, gpu.ErrInUse)
 	s := state(t, n, 0)
@@ -103,7 +103,7 @@ func TestFaultsInTheMiddleOfChanges(t *testing.T) {
 		{"{gpu: 0, kind: no-permission, on: change, after: 2}", gpu.ErrNoPermission},
 		{"{gpu: 0, kind: external-reconfigure, on: create-gi, after: 1, layout: [\"7g.40gb@0\"]}", gpu.ErrInsufficientResources},
 	} {
-		n := recutting(t, "  - "+tc.fault+"\n")
+		n := repartitioning(t, "  - "+tc.fault+"\n")
 		id, err := n.CreateGPUInstance(0, 19, gpu.Some(5))
 		if err == nil {
 			_, err = n.CreateComputeInstance(0, id, 1)
@@ -123,7 +123,7 @@ func TestFaultsInTheMiddleOfChanges(t *testing.T) {
 }
 
 func TestXIDInTheMiddleOfAChange(t *testing.T) {
-	n := recutting(t, "  - {gpu: 0, kind: xid, xid: 48, on: create-gi}\n")
+	n := repartitioning(t, "  - {gpu: 0, kind: xid, xid: 48, on: create-gi}\n")
 	if _, err := n.CreateGPUInstance(0, 19, gpu.Some(6)); err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestXIDInTheMiddleOfAChange(t *testing.T) {
 
 func TestChangeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := recutting(t, "  - {gpu: 0, kind: hang, on: create-gi, for: 10s}\n")
+		n := repartitioning(t, "  - {gpu: 0, kind: hang, on: create-gi, for: 10s}\n")
 		done := make(chan error, 1)
 		go func() {
 			_, err := n.CreateGPUInstance(0, 19, gpu.Some(6))

@@ -305,7 +305,7 @@ func TestComputeInstancesShareTheirGPUInstance(t *testing.T) {
 	}
 }
 
-func TestRecutDeviceHasTheSameUUID(t *testing.T) {
+func TestLayoutChangeDeviceHasTheSameUUID(t *testing.T) {
 	n := start(t, a100)
 	var uuids []gpu.MIGUUID
 	for range 2 {

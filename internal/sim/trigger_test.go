@@ -30,7 +30,7 @@ func TestFaultsThatBeginWithACall(t *testing.T) {
 	ask(gpu.ReadingEnergy, nil)
 }
 
-func TestRecutInTheMiddleOfAReading(t *testing.T) {
+func TestLayoutChangeInTheMiddleOfAReading(t *testing.T) {
 	n := start(t, `
 version: 1
 gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@0", "3g.20gb@4"]}]

@@ -267,7 +267,7 @@ func TestTheSameThroughTheLibrary(t *testing.T) {
 			compared := 0
 			for round := range 14 {
 				if round == 7 {
-					recut(t, p.node)
+					repartition(t, p.node)
 				}
 				own, other, ownErr, otherErr := p.look()
 				if ownErr != nil || otherErr != nil {
@@ -282,8 +282,8 @@ func TestTheSameThroughTheLibrary(t *testing.T) {
 	}
 }
 
-// recut makes the first free GPU instance that fits somewhere, with a compute instance.
-func recut(t *testing.T, n *sim.Node) {
+// repartition makes the first free GPU instance that fits somewhere, with a compute instance.
+func repartition(t *testing.T, n *sim.Node) {
 	t.Helper()
 	for i := range n.Count() {
 		s, err := n.Read(i, gpu.ReadingMIG)

@@ -224,13 +224,13 @@ func TestSameAsInProcess(t *testing.T) {
 				}
 				p.compare(t, all, devices, 0)
 			}
-			p.recut(t)
+			p.repartition(t)
 		})
 	}
 }
 
-// recut destroys an instance: at first neither hierarchy shows it, then both do, with other ids.
-func (p *pair) recut(t *testing.T) {
+// repartition destroys an instance: at first neither hierarchy shows it, then both do, with other ids.
+func (p *pair) repartition(t *testing.T) {
 	t.Helper()
 	before := p.entities(t)
 	for i := range p.node.Count() {

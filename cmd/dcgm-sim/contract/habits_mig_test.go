@@ -43,7 +43,7 @@ func step(t *testing.T, n *sim.Node, by time.Duration) {
 
 // DCGM's ids of instances are its own and not NVML's, they are assigned again after a layout change, and the hierarchy shows one
 // within 1 s. (DCGM 4.5.3, embedded and remote)
-func TestEntityIDsAfterARecut(t *testing.T) {
+func TestEntityIDsAfterALayoutChange(t *testing.T) {
 	path := scenario(t, "gpus: [{model: A100-40GB, mig: true, layout: [\"3g.20gb@4\", \"1g.5gb@0\"]}]\n")
 	for name, start := range map[string]func(t *testing.T) func(){"embedded": embedded, "remote": remote} {
 		t.Run(name, func(t *testing.T) {

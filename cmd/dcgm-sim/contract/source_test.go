@@ -126,7 +126,7 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 			if err := p.node.SetMIGMode(0, true); err != nil {
 				t.Fatal(err)
 			}
-			recut(t, p.node)
+			repartition(t, p.node)
 			if err := p.lookFor(19); err != nil {
 				t.Fatal(err)
 			}

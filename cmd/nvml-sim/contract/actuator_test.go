@@ -20,7 +20,7 @@ import (
 
 // What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is repartitioned, GPU 1 hangs and
 // GPU 2 is lost in the middle of that, and GPU 3 changes its MIG mode.
-const recutNode = `
+const repartitionNode = `
 version: 1
 node: {kubernetes: false}
 gpus:
@@ -35,7 +35,7 @@ faults:
 
 func TestActuatorThroughTheLibrary(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
-	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, recutNode), "MIG_SIM_CLOCK=step", "MIG_SIM_STATE="+path) {
+	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, repartitionNode), "MIG_SIM_CLOCK=step", "MIG_SIM_STATE="+path) {
 		return
 	}
 	node := joinState(t, os.Getenv("MIG_SIM_SCENARIO"), os.Getenv("MIG_SIM_STATE"))
@@ -43,14 +43,14 @@ func TestActuatorThroughTheLibrary(t *testing.T) {
 }
 
 func TestActuatorInProcess(t *testing.T) {
-	node := joinState(t, scenarioFile(t, recutNode), filepath.Join(t.TempDir(), "state"))
+	node := joinState(t, scenarioFile(t, repartitionNode), filepath.Join(t.TempDir(), "state"))
 	checkActuator(t, node, simnvml.New(node))
 }
 
 func checkActuator(t *testing.T, node *sim.Node, lib nvmlsource.Library) {
 	source := nvmlsource.New(lib, nvmlsource.Options{Now: node.Now, Logger: log.NewNopLogger()})
 	c := &control{source: source, Actuator: source.Actuator()}
-	t.Run("recut", c.recut)
+	t.Run("repartition", c.repartition)
 	t.Run("mode", c.mode)
 	t.Run("lost", c.lost)
 	t.Run("hang", func(t *testing.T) { c.hang(t, node) })
@@ -111,9 +111,9 @@ func (c *control) instances(t *testing.T, id gpu.UUID) []mig.NodeInstance {
 	return list[0].Instances
 }
 
-// recut: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each step is as
+// repartition: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each step is as
 // it was asked for; the Source reads it at once.
-func (c *control) recut(t *testing.T) {
+func (c *control) repartition(t *testing.T) {
 	before := c.layout(t, 0)
 	instance := &before.Instances[0]
 	if len(before.Instances) != 1 || instance.Placement != (gpu.Placement{Start: 4, Size: 4}) || len(instance.ComputeInstances) != 2 ||

@@ -19,12 +19,12 @@ const (
 
 func TestActor(t *testing.T) {
 	s := newAPIServer()
-	s.tokens["sa"] = fakeUser{"system:serviceaccount:ops:recutter", []string{"system:authenticated"}, []string{"mig-exporter", "api"}}
+	s.tokens["sa"] = fakeUser{"system:serviceaccount:ops:partitioner", []string{"system:authenticated"}, []string{"mig-exporter", "api"}}
 	s.tokens["human"] = fakeUser{"alice", []string{"admins"}, []string{"mig-exporter"}}
-	s.grants["system:serviceaccount:ops:recutter"] = []string{"get", "plan", "apply"}
+	s.grants["system:serviceaccount:ops:partitioner"] = []string{"get", "plan", "apply"}
 	c, _ := testCluster(t, s, "mig-exporter")
 	got, err := c.Actor(t.Context(), "sa")
-	want := control.Actor{Name: "serviceaccount:ops/recutter", Rights: control.Rights{Read: true, Plan: true, Apply: true}}
+	want := control.Actor{Name: "serviceaccount:ops/partitioner", Rights: control.Rights{Read: true, Plan: true, Apply: true}}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}

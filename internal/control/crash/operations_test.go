@@ -23,7 +23,7 @@ workloads:
   - {name: serving, memory: 2GiB, sm: 10}
 `
 
-const recutNode = header + `
+const repartitionNode = header + `
 gpus:
   - {model: A100-40GB, mig: true, layout: ["3g.20gb@4", "2g.10gb@0", "1g.5gb@2"]}
   - {model: A100-40GB, mig: true, layout: []}
@@ -39,15 +39,15 @@ gpus:
 func operations() []operation {
 	return []operation{
 		{
-			name: "create on an empty GPU", scenario: recutNode, end: api.Succeeded, points: 12,
+			name: "create on an empty GPU", scenario: repartitionNode, end: api.Succeeded, points: 12,
 			todo: counts([]api.Selector{"1"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "2g.10gb": {Count: 1}}),
 		},
 		{
-			name: "repartition beside a busy instance", scenario: recutNode, end: api.Succeeded, points: 20,
+			name: "repartition beside a busy instance", scenario: repartitionNode, end: api.Succeeded, points: 20,
 			todo: counts([]api.Selector{"0"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 3}}),
 		},
 		{
-			name: "compute instances of an instance that stays", scenario: recutNode, end: api.Succeeded, points: 8,
+			name: "compute instances of an instance that stays", scenario: repartitionNode, end: api.Succeeded, points: 8,
 			todo: counts([]api.Selector{"0"}, map[string]api.DeviceRequest{
 				"3g.20gb": {Count: 1}, "2g.10gb": {Count: 1, Compute: []string{"1c", "1c"}}, "1g.5gb": {Count: 1},
 			}),
@@ -58,7 +58,7 @@ func operations() []operation {
 		},
 		{
 			name: "a creation fails and all is rolled back", end: api.RolledBack, points: 30,
-			scenario: recutNode + "faults: [{kind: change-fails, gpu: 0, on: create-gi, after: 1, times: 1, error: unknown}]\n",
+			scenario: repartitionNode + "faults: [{kind: change-fails, gpu: 0, on: create-gi, after: 1, times: 1, error: unknown}]\n",
 			todo:     counts([]api.Selector{"0"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 3}}),
 		},
 		{
@@ -66,7 +66,7 @@ func operations() []operation {
 			todo: task{Mode: &modeTask{GPU: 0, Enabled: true}},
 		},
 		{
-			name: "two GPUs", scenario: recutNode, end: api.Succeeded, points: 20,
+			name: "two GPUs", scenario: repartitionNode, end: api.Succeeded, points: 20,
 			todo: counts([]api.Selector{"all"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 2}}),
 		},
 	}

@@ -24,8 +24,8 @@ func simulated(t *testing.T, text string) *sim.Node {
 	return n
 }
 
-// TestAllocatableFollowsARecut: what was destroyed is gone from the answer, what was created is in it, held or not.
-func TestAllocatableFollowsARecut(t *testing.T) {
+// TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created is in it, held or not.
+func TestAllocatableFollowsALayoutChange(t *testing.T) {
 	n := simulated(t, `
 version: 1
 gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4", "1g.5gb@0"]}, {model: A100-40GB}]

@@ -11,9 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// recutter cuts GPU 0 anew again and again, and knows who is there: every instance that was ever made has a number, by
+// partitioner cuts GPU 0 anew again and again, and knows who is there: every instance that was ever made has a number, by
 // which its activity is known.
-type recutter struct {
+type partitioner struct {
 	*node
 	layouts [][]part
 	layout  int
@@ -33,7 +33,7 @@ type part struct {
 }
 
 // layoutChanged destroys all instances and makes those of another layout.
-func (c *recutter) layoutChanged(layout int) {
+func (c *partitioner) layoutChanged(layout int) {
 	c.t.Helper()
 	for _, p := range c.parts {
 		must(c.t, c.DestroyComputeInstance(0, p.id, p.compute))
@@ -64,9 +64,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func newRecutter(t *testing.T) *recutter {
+func newPartitioner(t *testing.T) *partitioner {
 	n := profiledNode(t, "version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true}\n")
-	c := &recutter{node: n, known: make([]part, 1), layouts: [][]part{
+	c := &partitioner{node: n, known: make([]part, 1), layouts: [][]part{
 		{{profile: 9, start: 4, slices: 3}, {profile: 5, start: 0, slices: 4}},
 		{{profile: 9, start: 0, slices: 3}, {profile: 9, start: 4, slices: 3}},
 		{{profile: 14, start: 4, slices: 2}, {profile: 19, start: 0, slices: 1}, {profile: 14, start: 2, slices: 2}},
@@ -77,7 +77,7 @@ func newRecutter(t *testing.T) *recutter {
 }
 
 // check holds that every value is of the instance that it stands at, and returns how many there are.
-func (c *recutter) check(g gpu.GPU) (values int) {
+func (c *partitioner) check(g gpu.GPU) (values int) {
 	c.t.Helper()
 	of := func(a gpu.Activity, i gpu.GPUInstance) {
 		sm, ok := a.SM.Get()
@@ -104,7 +104,7 @@ func (c *recutter) check(g gpu.GPU) (values int) {
 }
 
 // run polls while another client repartitions the GPU between any two driver calls, and returns how many values were served.
-func (c *recutter) run(recuts int, next func() int) (values int) {
+func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	id := c.discover()[0]
 	calls, at := 0, -1
 	done := 0
@@ -115,7 +115,7 @@ func (c *recutter) run(recuts int, next func() int) (values int) {
 		}
 	})
 	random := rand.New(rand.NewPCG(4, 2))
-	for round := 0; done < recuts; round++ {
+	for round := 0; done < layoutChanges; round++ {
 		calls, at = 0, -1
 		if round%4 < 2 { // two in a row, then time for a window
 			at = 1 + random.IntN(60)
@@ -131,18 +131,18 @@ func (c *recutter) run(recuts int, next func() int) (values int) {
 	return values
 }
 
-// TestRecutsNeverMixInstances: nothing that was measured at one instance is served at another, nor is what comes out of
+// TestLayoutChangesNeverMixInstances: nothing that was measured at one instance is served at another, nor is what comes out of
 // samples of two, wherever between two driver calls the layout changes; also where the driver has no events.
-func TestRecutsNeverMixInstances(t *testing.T) {
+func TestLayoutChangesNeverMixInstances(t *testing.T) {
 	t.Run("without events", func(t *testing.T) { // what came back in between looks as if nothing had happened: three layouts in turn
-		c := newRecutter(t)
+		c := newPartitioner(t)
 		c.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)
 		if values := c.run(2000, func() int { return (c.layout + 1) % len(c.layouts) }); values < 1000 {
 			t.Errorf("only %d values were served", values)
 		}
 	})
 	t.Run("with events", func(t *testing.T) { // the same layout may come back at once, with the same ids and UUIDs
-		c := newRecutter(t)
+		c := newPartitioner(t)
 		random := rand.New(rand.NewPCG(1, 2))
 		next := func() int { return random.IntN(len(c.layouts)) }
 		c.discover()
@@ -153,10 +153,10 @@ func TestRecutsNeverMixInstances(t *testing.T) {
 	})
 }
 
-// TestRecutsLeakNothing: however often the layout changes, the samples are those that its instances need, and all are
+// TestLayoutChangesLeakNothing: however often the layout changes, the samples are those that its instances need, and all are
 // freed at the end.
-func TestRecutsLeakNothing(t *testing.T) {
-	c := newRecutter(t)
+func TestLayoutChangesLeakNothing(t *testing.T) {
+	c := newPartitioner(t)
 	c.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)
 	next := func() int { return (c.layout + 1) % len(c.layouts) }
 	c.run(100, next)

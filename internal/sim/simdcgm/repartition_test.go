@@ -43,23 +43,23 @@ func loads(gpus, seconds int) string {
 // rig is a node, its engine and a Source, driven as the poll loop does.
 type rig struct {
 	*testing.T
-	random   *rand.Rand
-	node     *sim.Node
-	engine   *Engine
-	source   *dcgmsource.Source
-	snapshot *gpu.Snapshot
-	prints   []string // of the layouts, by GPU
-	number   map[string]int
-	made     int
-	recuts   int
-	gone     map[string]bool // what was destroyed since the last Snapshot
-	history  map[string]sim.Activity
-	before   map[string]sim.Activity
-	checked  int
+	random        *rand.Rand
+	node          *sim.Node
+	engine        *Engine
+	source        *dcgmsource.Source
+	snapshot      *gpu.Snapshot
+	prints        []string // of the layouts, by GPU
+	number        map[string]int
+	made          int
+	layoutChanges int
+	gone          map[string]bool // what was destroyed since the last Snapshot
+	history       map[string]sim.Activity
+	before        map[string]sim.Activity
+	checked       int
 }
 
 func newRig(t *testing.T, scenario string, inject bool) *rig {
-	s, err := sim.Parse("recut.yaml", []byte(scenario))
+	s, err := sim.Parse("repartition.yaml", []byte(scenario))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,13 +111,13 @@ func (m meddledSession) Watch(g dcgmsource.Group, f dcgmsource.FieldGroup, every
 
 func (r *rig) meddle() {
 	if r.random.IntN(40) == 0 {
-		r.recut(r.random.IntN(r.node.Count()))
+		r.repartition(r.random.IntN(r.node.Count()))
 	}
 }
 
-// recut destroys an instance that is idle, or makes one. What has just been destroyed is not made again before a Snapshot
+// repartition destroys an instance that is idle, or makes one. What has just been destroyed is not made again before a Snapshot
 // shows that it is gone: not even NVML could tell the one from the other.
-func (r *rig) recut(index int) {
+func (r *rig) repartition(index int) {
 	state, err := r.node.Read(index, gpu.ReadingMIG)
 	if err != nil {
 		r.Fatal(err)
@@ -133,7 +133,7 @@ func (r *rig) recut(index int) {
 			r.Fatal(err)
 		}
 		r.gone[fmt.Sprint(index, " ", gi.Profile.ID, " ", gi.Placement.Start)] = true
-		r.recuts++
+		r.layoutChanges++
 		return
 	}
 	slot := slots()[r.random.IntN(len(slots()))]
@@ -151,7 +151,7 @@ func (r *rig) recut(index int) {
 	}
 	r.made++
 	r.number[fmt.Sprint(index, " ", id)] = r.made
-	r.recuts++
+	r.layoutChanges++
 }
 
 // look makes a Snapshot, with the generations of layouts that the poll loop would give.
@@ -243,9 +243,9 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 	}
 }
 
-// TestRecutUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of the instance that it
+// TestLayoutChangeUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of the instance that it
 // is shown for.
-func TestRecutUnderLoad(t *testing.T) {
+func TestLayoutChangeUnderLoad(t *testing.T) {
 	seconds := 4000
 	if raceEnabled {
 		seconds = 200
@@ -254,7 +254,7 @@ func TestRecutUnderLoad(t *testing.T) {
 	for range seconds {
 		for range r.random.IntN(3) {
 			if r.random.IntN(3) == 0 {
-				r.recut(r.random.IntN(2))
+				r.repartition(r.random.IntN(2))
 			}
 		}
 		r.cycle()
@@ -265,10 +265,10 @@ func TestRecutUnderLoad(t *testing.T) {
 			return
 		}
 	}
-	if r.recuts < seconds/20 || r.checked < seconds/2 {
-		t.Errorf("%d layout changes, %d values of loads: the test shows little", r.recuts, r.checked)
+	if r.layoutChanges < seconds/20 || r.checked < seconds/2 {
+		t.Errorf("%d layout changes, %d values of loads: the test shows little", r.layoutChanges, r.checked)
 	}
-	t.Logf("%d layout changes, %d values of loads", r.recuts, r.checked)
+	t.Logf("%d layout changes, %d values of loads", r.layoutChanges, r.checked)
 }
 
 // cut makes the one instance of GPU 0 another one: a 3g.20gb and a 2g.10gb by turns.
@@ -300,16 +300,16 @@ func (r *rig) cut(n int) {
 	}
 }
 
-// TestRecutsLeakNothing: groups, watches, goroutines and memory stay as they were.
-func TestRecutsLeakNothing(t *testing.T) {
-	recuts := 10000
+// TestLayoutChangesLeakNothing: groups, watches, goroutines and memory stay as they were.
+func TestLayoutChangesLeakNothing(t *testing.T) {
+	layoutChanges := 10000
 	if raceEnabled {
-		recuts = 300
+		layoutChanges = 300
 	}
 	r := newRig(t, loads(1, 2), false)
 	var first uint64
 	goroutines := runtime.NumGoroutine()
-	for n := range recuts {
+	for n := range layoutChanges {
 		r.cut(n)
 		r.look()
 		for range 5 { // until it has settled and is watched again
@@ -323,14 +323,14 @@ func TestRecutsLeakNothing(t *testing.T) {
 		if got := r.engine.Counts(); got != "3 groups, 3 field groups, 3 watches" {
 			t.Fatalf("after %d layout changes: %s", n+1, got)
 		}
-		if n == recuts/10 {
+		if n == layoutChanges/10 {
 			first = heap()
 		}
 	}
 	if grown := int64(heap()) - int64(first); grown > 4<<20 || runtime.NumGoroutine() > goroutines {
 		t.Errorf("%d bytes more, %d goroutines of %d", grown, runtime.NumGoroutine(), goroutines)
 	} else {
-		t.Logf("%d layout changes: %d bytes more", recuts, grown)
+		t.Logf("%d layout changes: %d bytes more", layoutChanges, grown)
 	}
 	if err := r.source.Close(t.Context()); err != nil {
 		t.Error(err)

@@ -17,13 +17,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// recuts is how often a GPU is repartitioned, under the readings of two programs.
-const recuts = 6
+// layoutChanges is how often a GPU is repartitioned, under the readings of two programs.
+const layoutChanges = 6
 
 // A third process cuts a GPU again and again while both programs read it, slowly enough to be in the middle each time. What
 // is served are at every moment instances that the GPU has had, with their places, of which no two are the same; after each
 // cut they are those of it; and no reading is an error.
-func TestRecutByAnotherProcess(t *testing.T) {
+func TestLayoutChangeByAnotherProcess(t *testing.T) {
 	path := scenarioFile(t, `
 version: 1
 node: {kubernetes: false}
@@ -39,7 +39,7 @@ faults: [{kind: slow, at: 0s, delay: 2ms}]
 	node := joinState(t, path, state)
 	c := cutter{t: t, node: node, had: map[string]bool{}}
 	served := watchLayouts(t, urls)
-	for round := range recuts {
+	for round := range layoutChanges {
 		c.destroy()
 		if round%2 == 0 {
 			c.cut(19, 0, 1)
