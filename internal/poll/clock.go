@@ -15,7 +15,7 @@ func (p *Poller) turnBack(now time.Time) {
 	back(by, &p.discover.started, &p.driverSeen, &p.pods.list.started, &p.pods.success,
 		&p.profiling.ask.started, &p.profiling.success, &p.jobs.list.started, &p.jobs.success)
 	for _, t := range p.gpus {
-		back(by, &t.since, &t.taken, &t.read.started, &t.last.LastRead, &t.profiled.asked, &t.reported, &t.reportedAll, &t.displaced, &t.boardAt)
+		back(by, &t.since, &t.taken, &t.read.started, &t.last.LastRead, &t.profiled.asked, &t.reported, &t.reportedAll, &t.completeSince, &t.displaced, &t.boardAt)
 		for _, h := range t.holdings.open {
 			back(by, &h.since, &h.counted)
 		}

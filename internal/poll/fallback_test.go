@@ -134,12 +134,17 @@ func TestFallBackToTheDriver(t *testing.T) {
 				t.Errorf("back without its instances: by %q", a)
 			}
 			n.profiler.withoutInstances = false
+			for second := 1; second <= 5; second++ {
+				if a, _ := n.second(); a != gpu.ActivityGPM {
+					t.Errorf("complete for %d s: by %q", second, a)
+				}
+			}
 			a, b := n.second()
 			g := find(t, n.Current(), uuidA)
 			if a != gpu.ActivityDCGM || b != gpu.ActivityDCGM || g.Instances[0].Activity.SM != gpu.Some(0.25) {
 				t.Errorf("back: by %q and %q, SM activity %v", a, b, g.Instances[0].Activity.SM)
 			}
-			if spent := n.energy() - before; math.Abs(spent-3200) > 1e-6 {
+			if spent := n.energy() - before; math.Abs(spent-3700) > 1e-6 {
 				t.Errorf("after it: %v J", spent)
 			}
 		})
@@ -157,17 +162,43 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 			n.second()
 		}
 		for second, p := range []reportingProfiler{
-			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true}, {}, {},
+			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true}, {}, {}, {}, {}, {}, {}, {},
 		} {
 			p.now = n.clock.Now
 			*n.profiler = p
 			want, sm := gpu.ActivityGPM, 0.5
-			if second >= 6 {
+			if second >= 11 {
 				want, sm = gpu.ActivityDCGM, 0.25
 			}
 			a, _ := n.second()
 			if got := find(t, n.Current(), uuidA).Instances[0].Activity.SM; a != want || got != gpu.Some(sm) {
 				t.Errorf("outage of %d s, second %d after it: by %q, SM activity %v", outage, second+1, a, got)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestProfilerThatAnswersInPart: one that reports everything now and then, and leaves instances out or has no values in between, is not
+// used again. No second is without activity.
+func TestProfilerThatAnswersInPart(t *testing.T) {
+	for _, part := range []reportingProfiler{{withoutInstances: true}, {blank: true}, {behind: 1}} {
+		n, stop := startFallback(t)
+		n.second()
+		n.profiler.err = errors.New("connection lost")
+		for range 5 {
+			n.second()
+		}
+		for second := range 60 {
+			*n.profiler = reportingProfiler{}
+			if second%4 == 3 {
+				*n.profiler = part
+			}
+			n.profiler.now = n.clock.Now
+			if a, _ := n.second(); a != gpu.ActivityGPM {
+				t.Errorf("%+v, second %d: by %q", part, second, a)
 			}
 		}
 		if err := stop(); err != nil {

@@ -55,12 +55,18 @@ func (p *Poller) takeProfile(expired <-chan struct{}) {
 			continue
 		}
 		t.profiled = profiled{Profiling: answer, asked: r.started}
-		if !answer.Paused && answer.Time.IsZero() {
-			continue
+		all := answer.Paused || reportsAll(&answer, &t.last)
+		switch {
+		case !all:
+			t.completeSince = time.Time{}
+		case t.completeSince.IsZero():
+			t.completeSince = r.started
 		}
-		t.reported = r.started
-		if answer.Paused || reportsAll(&answer, &t.last) {
+		if all {
 			t.reportedAll = r.started
+		}
+		if all || !answer.Time.IsZero() {
+			t.reported = r.started
 		}
 	}
 }
@@ -68,6 +74,10 @@ func (p *Poller) takeProfile(expired <-chan struct{}) {
 // incompleteLimit is for how long a profiler may leave out instances of a GPU that it reports otherwise. After a layout change one
 // needs some 5 s.
 const incompleteLimit = 10 * time.Second
+
+// completeFor is for how long a profiler that has failed must report everything of a GPU before it is used again: one that answers in
+// part every few seconds would make the activity come and go.
+const completeFor = 5 * time.Second
 
 // reportsAll reports whether an answer has the activity of everything of a GPU that can work.
 func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
@@ -87,8 +97,8 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 }
 
 // chooseSources decides, before the GPUs are read, of which the driver is to be asked for activity because the profiler does not
-// report it: from when its last values no longer count until it reports all of the GPU again. A profiler that is paused is left alone:
-// the driver's own profiling would disturb the program that it is paused for.
+// report it: from when its last values no longer count until it has reported all of the GPU for a while. A profiler that is paused is
+// left alone: the driver's own profiling would disturb the program that it is paused for.
 func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
@@ -97,8 +107,8 @@ func (p *Poller) chooseSources(now time.Time) {
 	for id, t := range p.gpus {
 		switch {
 		case now.Sub(later(t.reported, t.since)) >= t.maxGap || now.Sub(later(t.reportedAll, t.since)) >= incompleteLimit:
-			t.byDriver = true
-		case t.reportedAll.Equal(t.reported):
+			t.byDriver, t.completeSince = true, time.Time{}
+		case t.profiled.Paused || !t.completeSince.IsZero() && now.Sub(t.completeSince) >= completeFor:
 			t.byDriver = false
 		}
 		if t.byDriver {

@@ -40,6 +40,7 @@ type tracked struct {
 	profiled  profiled
 	// When the profiler reported something of the GPU last, and when everything.
 	reported, reportedAll time.Time
+	completeSince         time.Time // since when each answer has reported everything; zero if the last one has not
 
 	byDriver bool // the driver is asked for the activity instead
 	idle     idlePower
