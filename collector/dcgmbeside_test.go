@@ -1,8 +1,10 @@
 package collector
 
 import (
+	"encoding/csv"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -21,21 +23,31 @@ const (
 // defaults here, and where it has series on a GPU with instances by default (-d f: no entity but the instances is watched).
 type theirRow struct{ kind, place string }
 
-func theirDefaults() map[string]theirRow {
-	return map[string]theirRow{
-		"DCGM_FI_DEV_SM_CLOCK": {"gauge", onInstances}, "DCGM_FI_DEV_MEM_CLOCK": {"gauge", onInstances},
-		"DCGM_FI_DEV_MEMORY_TEMP": {"gauge", onInstances}, "DCGM_FI_DEV_GPU_TEMP": {"gauge", onInstances},
-		"DCGM_FI_DEV_POWER_USAGE": {"gauge", onInstances}, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": {"counter", onInstances},
-		"DCGM_FI_DEV_PCIE_REPLAY_COUNTER": {"counter", onInstances}, "DCGM_FI_DEV_GPU_UTIL": {"gauge", onNothing},
-		"DCGM_FI_DEV_MEM_COPY_UTIL": {"gauge", onNothing}, "DCGM_FI_DEV_ENC_UTIL": {"gauge", onNothing}, "DCGM_FI_DEV_DEC_UTIL": {"gauge", onNothing},
-		"DCGM_FI_DEV_XID_ERRORS": {"gauge", onInstances}, "DCGM_FI_DEV_FB_FREE": {"gauge", onInstances}, "DCGM_FI_DEV_FB_USED": {"gauge", onInstances},
-		"DCGM_FI_DEV_FB_RESERVED": {"gauge", onInstances}, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": {"counter", onInstances},
-		"DCGM_FI_DEV_VGPU_LICENSE_STATUS":         {"gauge", onInstances},
-		"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": {"counter", onNothing}, "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": {"counter", onNothing},
-		"DCGM_FI_DEV_ROW_REMAP_FAILURE": {"gauge", onNothing}, "DCGM_FI_DRIVER_VERSION": {"label", "all series"},
-		"DCGM_FI_PROF_GR_ENGINE_ACTIVE": {"gauge", onInstances}, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": {"gauge", onInstances},
-		"DCGM_FI_PROF_DRAM_ACTIVE": {"gauge", onInstances}, "DCGM_FI_PROF_PCIE_TX_BYTES": {"gauge", onNothing}, "DCGM_FI_PROF_PCIE_RX_BYTES": {"gauge", onNothing},
+func theirDefaults(t *testing.T) map[string]theirRow {
+	t.Helper()
+	file, err := os.Open("../testdata/dcgm-exporter-default.csv")
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer file.Close() //nolint:errcheck // only read
+	r := csv.NewReader(file)
+	r.Comment, r.FieldsPerRecord = '#', 3
+	list, err := r.ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]theirRow{}
+	for _, row := range list {
+		place := onNothing
+		switch {
+		case row[1] == "label":
+			place = "all series"
+		case strings.Contains(row[2], "i"):
+			place = onInstances
+		}
+		rows[row[0]] = theirRow{row[1], place}
+	}
+	return rows
 }
 
 // besideNotes are differences in values.
@@ -65,8 +77,7 @@ func besideReasons() map[[2]string]string {
 }
 
 // besideDCGM is a family's difference to dcgm-exporter, "same" if there is none.
-func besideDCGM(name, kind, place string) string {
-	theirs := theirDefaults()[name]
+func besideDCGM(theirs theirRow, name, kind, place string) string {
 	var parts []string
 	if place != theirs.place {
 		parts = append(parts, besideReasons()[[2]string{place, theirs.place}])
@@ -134,10 +145,10 @@ type besideDoc struct{ Name, Type, Place, Difference string }
 
 func besideDocs(t *testing.T) []besideDoc {
 	t.Helper()
-	places := placesUnderMIG(t)
+	places, theirs := placesUnderMIG(t), theirDefaults(t)
 	var list []besideDoc
 	for _, c := range DefaultCounters() {
-		list = append(list, besideDoc{c.Field, string(c.Type), places[c.Field], besideDCGM(c.Field, string(c.Type), places[c.Field])})
+		list = append(list, besideDoc{c.Field, string(c.Type), places[c.Field], besideDCGM(theirs[c.Field], c.Field, string(c.Type), places[c.Field])})
 	}
 	return list
 }
@@ -145,10 +156,10 @@ func besideDocs(t *testing.T) []besideDoc {
 // TestBesideDCGM holds the comparison complete: every default row of either side is in it, every difference has a reason, and no note
 // is of a family that is not there.
 func TestBesideDCGM(t *testing.T) {
-	rows := map[string]bool{}
+	rows, list := map[string]bool{}, theirDefaults(t)
 	for _, d := range besideDocs(t) {
 		rows[d.Name] = true
-		theirs, ok := theirDefaults()[d.Name]
+		theirs, ok := list[d.Name]
 		if !ok {
 			t.Errorf("%s is no row of dcgm-exporter's list", d.Name)
 		}
@@ -159,7 +170,7 @@ func TestBesideDCGM(t *testing.T) {
 			t.Errorf("%s is a %s, there a %s", d.Name, d.Type, theirs.kind)
 		}
 	}
-	for name := range theirDefaults() {
+	for name := range list {
 		if !rows[name] {
 			t.Errorf("%s of dcgm-exporter's list is missing", name)
 		}

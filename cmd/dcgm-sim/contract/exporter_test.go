@@ -1,9 +1,12 @@
 package contract
 
 import (
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
+	"testing"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 )
@@ -11,17 +14,31 @@ import (
 // An exporter on go-dcgm as NVIDIA's dcgm-exporter is one: which calls it makes of which functions, in which order, and which
 // values it leaves out. What it serves on the library is what dcgm-exporter serves.
 
-// defaultList are the counters that dcgm-exporter's default file has switched on, as has the one that adds profiling.
-func defaultList() []string {
-	return []string{
-		"DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_MEMORY_TEMP", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE",
-		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_MEM_COPY_UTIL",
-		"DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL", "DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED",
-		"DCGM_FI_DEV_FB_RESERVED", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
-		"DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "DCGM_FI_DEV_ROW_REMAP_FAILURE",
-		driverVersion, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE",
-		"DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_PCIE_RX_BYTES",
+// defaultList are the counters that dcgm-exporter's two files have switched on.
+func defaultList(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, row := range defaultRows(t) {
+		names = append(names, row[0])
 	}
+	return names
+}
+
+// defaultRows are name, type and places of the counters of the default list.
+func defaultRows(t *testing.T) [][]string {
+	t.Helper()
+	file, err := os.Open("../../../testdata/dcgm-exporter-default.csv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close() //nolint:errcheck // only read
+	r := csv.NewReader(file)
+	r.Comment, r.FieldsPerRecord = '#', 3
+	rows, err := r.ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
 }
 
 // driverVersion is no counter but a label of all series.
