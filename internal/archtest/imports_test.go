@@ -49,6 +49,7 @@ func baseRooms() []room {
 		{dir: "dashboards"},                  // makes files; part of no program
 		{dir: "internal/nvmlsource/seamgen"}, // likewise
 		{dir: "internal/strictyaml", libraries: []string{yaml}},
+		{dir: "internal/cmptest", libraries: []string{"github.com/google/go-cmp"}},
 		{
 			dir:       "internal/capture",
 			internals: []string{"internal/gpu", "internal/nvmlsource", "internal/strictyaml"},

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -76,9 +77,13 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	_, same := d.items(1, d.groups(1), d.kinds[0].base*2+d.kinds[1].base+d.kinds[2].base)
 	_, fewer := d.items(1, d.groups(1), d.kinds[0].base*2)
 	_, asMany := d.items(1, d.groups(1), d.kinds[0].base+d.kinds[1].base)
-	if len(items) != 4 || items[2].group != 0 || items[2].kind != 1 || counts != same || fewer != asMany {
-		t.Errorf("items %+v, %q %q %q %q", items, counts, same, fewer, asMany)
+	if len(items) != 4 {
+		t.Fatalf("items %+v, want 4", items)
 	}
+	cmptest.Equal(t, "group of the third item", items[2].group, 0)
+	cmptest.Equal(t, "kind of the third item", items[2].kind, 1)
+	cmptest.Equal(t, "counts of instances that are alike", counts, same)
+	cmptest.Equal(t, "counts of fewer instances", fewer, asMany)
 }
 
 // What stands can stand, also where the profiles that the driver tells let conclude that there is no room for it: such a

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -127,12 +128,10 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 		if c.Available != row.total || c.Max != row.total {
 			t.Errorf("%s: free/total %d/%d, want %d/%d", row.name, c.Available, c.Max, row.total, row.total)
 		}
-		if p.ID != row.id || p.SMs != row.sms || p.MemoryBytes*100>>30 != row.hundredthsGiB {
-			t.Errorf("%s: %+v, want %+v", row.name, p, row)
-		}
-		if engines, ok := p.Engines.Get(); !ok || engines != row.engines {
-			t.Errorf("%s: engines %+v, %v, want %+v", row.name, engines, ok, row.engines)
-		}
+		want := p
+		want.ID, want.SMs, want.Engines = row.id, row.sms, gpu.Some(row.engines)
+		cmptest.Equal(t, row.name, p, want)
+		cmptest.Equal(t, row.name+", hundredths of a GiB", p.MemoryBytes*100>>30, row.hundredthsGiB)
 	}
 }
 
