@@ -41,7 +41,7 @@ type gpuState struct {
 	gpm     gpmState
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
 	processesSeen uint64
-	metrics       [boardMetrics]GPMMetric // reused by every Read
+	metrics       [gpuMetrics]GPMMetric // reused by every Read
 	mediaMetrics  []GPMMetric             // likewise
 	freshAt       time.Time               // when answers were last empty
 }

@@ -94,7 +94,7 @@ func (r *gpuRead) profileMemory(id gpu.Opt[uint32]) gpu.Opt[uint64] {
 // readInstanceMemory reads a GPU instance's memory, which any of its MIG devices reports.
 func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vanished bool) {
 	a := r.entityQuerier(n.answers)
-	h := r.state.tree.scan.devices[n.computes[0].device].handle
+	h := r.state.tree.handleOf(&n.computes[0])
 	if m, ok := query(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
 		gi.Memory = memoryOf(m)
 	}
@@ -106,7 +106,7 @@ func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vani
 // readComputeProcesses reads a MIG device's own list.
 func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance, own *processes) (vanished bool) {
 	a := r.entityQuerier(c.answers)
-	h := r.state.tree.scan.devices[c.device].handle
+	h := r.state.tree.handleOf(c)
 	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
 	if !ok {
 		own.ok = false

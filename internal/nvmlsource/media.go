@@ -60,9 +60,10 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 	}
 }
 
-// measureMedia asks for the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it asks
-// for each kind in a call of its own, until it is known which kinds are refused; the others are in one call again then.
-func (r *gpuRead) measureMedia(w *window, n *instanceNode) {
+// readInstanceMedia reads the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it reads
+// each kind by a call of its own, until it is known which kinds are refused; the others are read by one call again then.
+func (r *gpuRead) readInstanceMedia(n *instanceNode) {
+	w := &n.window
 	w.media = gpu.Media{}
 	if !r.media || w.count < 2 || len(w.errs) > 0 {
 		return

@@ -103,7 +103,7 @@ func (r *gpuRead) readMode() {
 		r.state.gpm.asked, r.state.gpm.layoutChanged = false, true
 		r.state.static = static{answered: map[string]bool{}}
 		r.state.facts = gpu.Facts{}
-		r.state.tree = tree{}
+		r.dropTree()
 	}
 	r.state.known, r.state.mode = true, mode
 	r.out.MIG.Enabled, r.out.MIG.Pending = mode.enabled, mode.pending
