@@ -62,7 +62,7 @@ func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInst
 	}
 	done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
-		done.UUID, err = c.uuidOf(t, unit{at.ID, gpu.ComputeID(info.ID)})
+		done.UUID, err = c.uuidOf(t, computeKey{at.ID, gpu.ComputeID(info.ID)})
 	}
 	if err != nil {
 		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
@@ -71,8 +71,8 @@ func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInst
 }
 
 // uuidOf returns the UUID of the MIG device of a compute instance.
-func (c *stepCall) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
-	found, err := c.devices(c.gpu, t.mostMIG, gpu.Some(of))
+func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
+	found, err := c.readDevices(c.gpu, t.mostMIG, gpu.Some(of))
 	if err != nil {
 		return "", err
 	}

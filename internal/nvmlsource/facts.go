@@ -87,32 +87,19 @@ func coresPerSM(major, minor int) int {
 
 // architecture returns the name of an answer of nvmlDeviceGetArchitecture; "" if it is unknown.
 func architecture(a nvml.DeviceArchitecture) string {
-	switch a {
-	case nvml.DEVICE_ARCH_KEPLER:
-		return "Kepler"
-	case nvml.DEVICE_ARCH_MAXWELL:
-		return "Maxwell"
-	case nvml.DEVICE_ARCH_PASCAL:
-		return "Pascal"
-	case nvml.DEVICE_ARCH_VOLTA:
-		return "Volta"
-	case nvml.DEVICE_ARCH_TURING:
-		return "Turing"
-	case nvml.DEVICE_ARCH_AMPERE:
-		return "Ampere"
-	case nvml.DEVICE_ARCH_ADA:
-		return "Ada"
-	case nvml.DEVICE_ARCH_HOPPER:
-		return "Hopper"
-	case nvml.DEVICE_ARCH_BLACKWELL:
-		return "Blackwell"
-	case nvml.DEVICE_ARCH_RUBIN:
-		return "Rubin"
+	names := [...]string{
+		nvml.DEVICE_ARCH_KEPLER: "Kepler", nvml.DEVICE_ARCH_MAXWELL: "Maxwell", nvml.DEVICE_ARCH_PASCAL: "Pascal",
+		nvml.DEVICE_ARCH_VOLTA: "Volta", nvml.DEVICE_ARCH_TURING: "Turing", nvml.DEVICE_ARCH_AMPERE: "Ampere", nvml.DEVICE_ARCH_ADA: "Ada",
+		nvml.DEVICE_ARCH_HOPPER: "Hopper", nvml.DEVICE_ARCH_BLACKWELL: "Blackwell", nvml.DEVICE_ARCH_RUBIN: "Rubin",
 	}
-	return ""
+	if uint64(a) >= uint64(len(names)) {
+		return ""
+	}
+	return names[a]
 }
 
-// pciBusID is the long form, 00000000:07:00.0, in lower case. Old structs have only numbers and a short form.
+// pciBusID returns the PCI bus id in its long form and in lower case, 00000000:07:00.0. Old structs have only numbers and a short
+// form.
 func pciBusID(pci nvml.PciInfo) string {
 	if id := cString(pci.BusId[:]); id != "" {
 		return strings.ToLower(id)

@@ -145,23 +145,14 @@ func takeLinkErrors(kind string) func(*gpu.Readings, *nvml.FieldValue) {
 }
 
 func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
-	action, ok := uintValue(v).Get()
-	if !ok || action > math.MaxInt32 {
-		return
+	actions := [...]gpu.RecoveryAction{
+		nvml.GPU_RECOVERY_ACTION_NONE: gpu.RecoveryNone, nvml.GPU_RECOVERY_ACTION_GPU_RESET: gpu.RecoveryReset,
+		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: gpu.RecoveryReboot, nvml.GPU_RECOVERY_ACTION_DRAIN_P2P: gpu.RecoveryDrain,
+		nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:     gpu.RecoveryDrainAndReset,
+		nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: gpu.RecoveryIMEXDomain,
 	}
-	switch nvml.DeviceGpuRecoveryAction(action) {
-	case nvml.GPU_RECOVERY_ACTION_NONE:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryNone)
-	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryReset)
-	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryReboot)
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryDrain)
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryDrainAndReset)
-	case nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryIMEXDomain)
+	if action, ok := uintValue(v).Get(); ok && action < uint64(len(actions)) {
+		r.RecoveryAction = gpu.Some(actions[action])
 	}
 }
 

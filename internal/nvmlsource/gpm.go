@@ -52,8 +52,8 @@ type samplePool struct {
 	all   []GPMSample
 }
 
-// takeSample returns a spare sample, or a new one.
-func (s *Source) takeSample() (GPMSample, error) {
+// spareSample removes a sample from the pool, or allocates one.
+func (s *Source) spareSample() (GPMSample, error) {
 	p := &s.samples
 	p.mu.Lock()
 	if n := len(p.spare); n > 0 {
@@ -188,7 +188,7 @@ func (r *gpuRead) sampleInto(w *window, known answers, question string, take fun
 		return
 	}
 	if w.samples[0] == nil {
-		sample, err := r.source.takeSample()
+		sample, err := r.source.spareSample()
 		if err != nil {
 			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
 			return

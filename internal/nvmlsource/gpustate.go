@@ -42,8 +42,8 @@ type gpuState struct {
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
 	processesSeen uint64
 	metrics       [gpuMetrics]GPMMetric // reused by every Read
-	mediaMetrics  []GPMMetric             // likewise
-	freshAt       time.Time               // when answers were last empty
+	mediaMetrics  []GPMMetric           // likewise
+	freshAt       time.Time             // when answers were last empty
 }
 
 // modeState is the answer of nvmlDeviceGetMigMode; both are absent if the GPU has no MIG.

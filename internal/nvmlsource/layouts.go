@@ -100,7 +100,7 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
-	devices, err := a.devices(b, t.mostMIG, gpu.None[unit]())
+	devices, err := a.readDevices(b, t.mostMIG, gpu.None[computeKey]())
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
@@ -117,12 +117,12 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 
 // identify fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG device is of
 // one of them, and no two GPU instances overlap.
-func (p partition) identify(devices map[unit]gpu.MIGUUID) bool {
+func (p partition) identify(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
 	for i := range p {
 		for k := range p[i].ComputeInstances {
 			c := &p[i].ComputeInstances[k]
-			uuid, ok := devices[unit{p[i].ID, c.ID}]
+			uuid, ok := devices[computeKey{p[i].ID, c.ID}]
 			if !ok {
 				return false
 			}
@@ -136,28 +136,14 @@ func (p partition) identify(devices map[unit]gpu.MIGUUID) bool {
 	return found == len(devices)
 }
 
-// unit names a compute instance of a GPU by the driver's ids.
-type unit struct {
-	instance gpu.InstanceID
-	compute  gpu.ComputeID
-}
-
-// devices finds the MIG devices of a GPU, or only that of one compute instance. Their indexes are sparse.
-func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]gpu.MIGUUID, error) {
-	found := map[unit]gpu.MIGUUID{}
-	for i := range most {
-		h, ret := b.handle.GetMigDeviceHandleByIndex(i)
-		err := a.source.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
-		if errors.Is(err, gpu.ErrNotFound) {
-			continue
-		}
-		if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
-			break // no index from here on
-		}
+// readDevices reads the UUIDs of the MIG devices of a GPU, or only that of one compute instance.
+func (a *Actuator) readDevices(b *gpuState, most int, only gpu.Opt[computeKey]) (map[computeKey]gpu.MIGUUID, error) {
+	found := map[computeKey]gpu.MIGUUID{}
+	for h, err := range a.source.migDevices(b.handle, most) {
 		if err != nil {
 			return nil, err
 		}
-		at, uuid, err := a.identifyDevice(h, only)
+		at, uuid, err := a.source.readIdentity(h, only)
 		switch {
 		case losesEntity(err) && only.Present():
 		case losesEntity(err):
@@ -165,7 +151,7 @@ func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]
 		case err != nil:
 			return nil, err
 		case only == gpu.Some(at) && uuid != "":
-			return map[unit]gpu.MIGUUID{at: uuid}, nil
+			return map[computeKey]gpu.MIGUUID{at: uuid}, nil
 		case found[at] != "":
 			return nil, errTorn
 		case !only.Present():
@@ -173,22 +159,4 @@ func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]
 		}
 	}
 	return found, nil
-}
-
-// identifyDevice asks a MIG device for its compute instance and its UUID. It stops once it is another one than the only one
-// looked for.
-func (a *Actuator) identifyDevice(h MIGDevice, only gpu.Opt[unit]) (unit, gpu.MIGUUID, error) {
-	wanted, one := only.Get()
-	instance, ret := h.GetGpuInstanceId()
-	at := unit{instance: gpu.InstanceID(instance)}
-	if err := a.source.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && at.instance != wanted.instance {
-		return unit{}, "", err
-	}
-	compute, ret := h.GetComputeInstanceId()
-	at.compute = gpu.ComputeID(compute)
-	if err := a.source.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && at != wanted {
-		return unit{}, "", err
-	}
-	uuid, ret := h.GetUUID()
-	return at, gpu.MIGUUID(validUTF8(uuid)), a.source.checkReturn("nvmlDeviceGetUUID", ret)
 }

@@ -23,7 +23,17 @@ const maxProfiles = 64
 type profileEntry struct {
 	gpu.Profile
 	instanceCount int
-	list          string // the call that lists its instances
+	call          string // that lists its instances
+}
+
+// profileOf returns the profile with an id, and whether the GPU has it.
+func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
+	for i := range r.state.static.profiles {
+		if p := &r.state.static.profiles[i].Profile; gpu.Some(p.ID) == id {
+			return *p, true
+		}
+	}
+	return gpu.Profile{}, false
 }
 
 // readProfiles reads the kinds of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
@@ -135,7 +145,7 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 	return profileEntry{
 		Profile:       p,
 		instanceCount: int(info.InstanceCount),
-		list:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
+		call:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
 	}
 }
 

@@ -42,6 +42,24 @@ func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvm
 	return answer, q.accept(call, reading, ret)
 }
 
+// queryOpt is query for an answer that is a reading.
+func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) gpu.Opt[T] {
+	answer, ok := query(q, call, reading, f)
+	if !ok {
+		return gpu.None[T]()
+	}
+	return gpu.Some(answer)
+}
+
+// queryScaled is query for a number in a fraction of the reading's unit.
+func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return), fraction float64) gpu.Opt[float64] {
+	answer, ok := query(q, call, reading, f)
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(answer) / fraction)
+}
+
 // queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one with an
 // invalid argument, and it is cached like one that is not supported.
 func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, bool) {

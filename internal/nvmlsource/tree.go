@@ -211,10 +211,8 @@ func (r *gpuRead) listedNode(info GPUInstanceInfo) instanceNode {
 	n.ProfileID = gpu.Some(info.ProfileID)
 	n.Placement = gpu.Some(instanceEntry{info: info}.placement())
 	n.MemorySlices = gpu.Some(int(info.Placement.Size))
-	for _, p := range r.state.static.profiles {
-		if p.ID == info.ProfileID {
-			n.setProfile(p.Profile)
-		}
+	if p, ok := r.profileOf(n.ProfileID); ok {
+		n.setProfile(p)
 	}
 	return n
 }

@@ -52,6 +52,8 @@ func outputs(constants []constant) []output {
 				{name: "e", typ: "entity", iface: "Entity", driver: "e.dev", note: "e.lib"},
 				{name: "d", typ: "device", iface: "Device", driver: "d.dev", note: "d.lib", embeds: "entity"},
 				{name: "m", typ: "migDevice", iface: "MIGDevice", driver: "m.dev", note: "m.lib", embeds: "entity"},
+				{name: "s", typ: "eventSet", iface: "EventSet", driver: "s.set", note: "s.lib"},
+				{name: "s", typ: "gpmSample", iface: "GPMSample", driver: "s.sample", note: "s.lib"},
 			},
 			method: writeBound,
 		},
@@ -152,10 +154,15 @@ func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 	return format.Source(text)
 }
 
-// writeBound: go-nvml has a method of the same name for a function that is not there in versions.
+// writeBound: go-nvml has a method of the same name, which calls the newest version that the library has.
 func writeBound(w *bytes.Buffer, r receiver, m method) {
 	missing := names(slices.Concat(m.results, []variable{{name: "nvml.ERROR_FUNCTION_NOT_FOUND"}}))
-	fmt.Fprintf(w, "\tif !%s.has(%q) {\n\t\treturn %s\n\t}\n", r.note, nvmlName(r.iface, m.name), missing)
+	function := nvmlName(r.iface, m.name)
+	symbols := fmt.Sprintf("%q", function)
+	for version := 2; version <= newestVersion(function); version++ {
+		symbols += fmt.Sprintf(", %q", fmt.Sprintf("%s_v%d", function, version))
+	}
+	fmt.Fprintf(w, "\tif !%s.has(%s) {\n\t\treturn %s\n\t}\n", r.note, symbols, missing)
 	fmt.Fprintf(w, "\treturn %s.%s(%s)\n", r.driver, m.name, names(m.params))
 }
 

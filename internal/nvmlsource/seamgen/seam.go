@@ -135,10 +135,25 @@ func nvmlName(iface, method string) string {
 		return "nvml" + method
 	case iface == "GPUInstance" || iface == "MutableInstance":
 		return "nvmlGpuInstance" + method
+	case iface == "EventSet":
+		return "nvmlEventSet" + method
+	case iface == "GPMSample":
+		return "nvmlGpmSample" + method
 	case iface == "ComputeInstance":
 		return "nvmlComputeInstance" + method
 	}
 	return "nvmlDevice" + method
+}
+
+// newestVersion is the version of a function up to which go-nvml chooses by what the library has (updateVersionedSymbols).
+func newestVersion(function string) int {
+	switch function {
+	case "nvmlDeviceGetCount", "nvmlDeviceGetAttributes":
+		return 2
+	case "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses":
+		return 3
+	}
+	return 1
 }
 
 // handwritten lists the methods that a folder declares outside of generated files, as Type.Method. Tests count for tests.
