@@ -98,7 +98,7 @@ func (s *Source) enumerate() error {
 		return nil
 	}
 	if !same {
-		s.lookups = map[int]*lookup{} // an index may be that of another GPU now
+		s.lookups = map[int]lookup{} // an index may be that of another GPU now
 	}
 	next := make([]slot, count)
 	var unknown []int

@@ -109,15 +109,12 @@ func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []med
 		of := metrics[:kind.last-kind.first+1]
 		metrics = metrics[len(of):]
 		*kind.field(&w.media) = r.meanUtilization(of, kind.most(engines))
-		if !slices.ContainsFunc(of, func(m GPMMetric) bool { return !refusesMetric(m.Return) }) {
+		if !slices.ContainsFunc(of, func(m GPMMetric) bool {
+			return m.Return != nvml.ERROR_NOT_SUPPORTED && m.Return != nvml.ERROR_INVALID_ARGUMENT
+		}) {
 			a.unsupported[kind.question] = true
 		}
 	}
-}
-
-// refusesMetric reports whether a metric's return code says that the driver does not have it.
-func refusesMetric(ret nvml.Return) bool {
-	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
 
 // most returns how many engines of the kind a device has, or their maximum if that is not known.

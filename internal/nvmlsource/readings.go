@@ -187,18 +187,16 @@ func eccCounters() []eccCounter {
 func (r *gpuRead) readECC(to *gpu.Readings) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]
-		count, ok := queryKnown(&r.querier, c.question, gpu.ReadingECC, func() (uint64, nvml.Return) { return r.readECCCounter(c) })
+		count, ok := queryKnown(&r.querier, c.question, gpu.ReadingECC, func() (uint64, nvml.Return) {
+			if c.location == eccTotal {
+				return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
+			}
+			return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
+		})
 		if ok {
 			counted := c.ECCCount
 			counted.Count = count
 			to.ECC = append(to.ECC, counted)
 		}
 	}
-}
-
-func (r *gpuRead) readECCCounter(c *eccCounter) (uint64, nvml.Return) {
-	if c.location == eccTotal {
-		return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
-	}
-	return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
 }

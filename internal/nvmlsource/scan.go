@@ -85,9 +85,7 @@ func (e instanceEntry) placement() gpu.Placement {
 // something vanished meanwhile.
 func (r *gpuRead) scanTree(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
-	var ok bool
-	to.listed, ok = r.scanInstances(to)
-	return ok && r.scanDevices(to, !to.listed)
+	return r.scanInstances(to) && r.scanDevices(to, !to.listed)
 }
 
 // addScanError adds the error of an entity that does not report what it is, also if that is not supported: without it the
@@ -197,9 +195,9 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 }
 
 // scanInstances lists the GPU instances, also those without a compute instance. That needs privilege; without it the tree is
-// inferred from the MIG devices. listed reports whether all are listed; ok is false if that is not known.
-func (r *gpuRead) scanInstances(to *scan) (listed, ok bool) {
-	listed = len(r.state.static.profiles) > 0
+// inferred from the MIG devices. It reports whether the listing did not fail.
+func (r *gpuRead) scanInstances(to *scan) bool {
+	to.listed = len(r.state.static.profiles) > 0
 	for i := range r.state.static.profiles {
 		p := &r.state.static.profiles[i]
 		list, ok := query(&r.querier, p.call, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
@@ -207,12 +205,12 @@ func (r *gpuRead) scanInstances(to *scan) (listed, ok bool) {
 		})
 		switch {
 		case r.denied[p.call] != nil:
-			to.instances = to.instances[:0]
-			return false, true
+			to.instances, to.listed = to.instances[:0], false
+			return true
 		case !ok && !r.unsupported[p.call]:
-			return false, false
+			return false
 		case !ok:
-			listed = false
+			to.listed = false
 		}
 		for _, h := range list {
 			info, ret := h.GetInfo()
@@ -224,12 +222,12 @@ func (r *gpuRead) scanInstances(to *scan) (listed, ok bool) {
 				r.scan.vanished = true
 			case losesDevice(err):
 				r.fatal = err
-				return false, false
+				return false
 			default:
 				r.addScanError(err)
-				return false, false
+				return false
 			}
 		}
 	}
-	return listed, true
+	return true
 }

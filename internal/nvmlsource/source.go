@@ -50,8 +50,8 @@ type Source struct {
 	initialised bool // nvmlInit has succeeded
 	versioned   bool // driver has been read
 	driver      gpu.Driver
-	slots       []slot          // by index
-	lookups     map[int]*lookup // under way, by index
+	slots       []slot         // by index
+	lookups     map[int]lookup // under way, by index
 	inventory   gpu.Inventory
 
 	// mu guards what follows and is never held during a driver call.
@@ -72,7 +72,7 @@ func New(lib Library, opts Options) *Source {
 		lib:       lib,
 		opts:      opts,
 		privilege: privilege{logger: opts.Logger},
-		lookups:   map[int]*lookup{},
+		lookups:   map[int]lookup{},
 		gpus:      map[gpu.UUID]*gpuState{},
 		finished:  make(chan struct{}),
 	}
