@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads, once, what does not change while the handle and the MIG mode do not. What has failed is read again with the
-// slow tier, and what was not supported whenever that is tried again.
+// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again with the slow
+// tier, and what was not supported when unsupported calls are tried again.
 func (r *gpuRead) readFacts() {
 	st := &r.state.static
 	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.retryAll {
@@ -40,7 +40,7 @@ func (r *gpuRead) readMissingFacts() {
 	}
 }
 
-// queryFact queries a fact that is not known yet.
+// queryFact queries a fact unless it is known, and passes the answer to take.
 func queryFact[T any](r *gpuRead, question string, f func() (T, nvml.Return), take func(T)) {
 	st := &r.state.static
 	if st.answered[question] {
@@ -74,7 +74,7 @@ func (r *gpuRead) readSMs() gpu.Opt[int] {
 	return gpu.Some(cores / perSM)
 }
 
-// coresPerSM is from the CUDA C++ Programming Guide, "Compute Capabilities"; 0 if the capability is unknown.
+// coresPerSM returns the CUDA cores of an SM (CUDA C++ Programming Guide, "Compute Capabilities"); 0 if the capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
 	case major == 5, major == 6 && minor != 0, major == 8 && minor != 0, major == 9, major == 10, major == 11, major == 12:

@@ -10,9 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; the metrics are
-// those of the window between two samples. In each reading every entity is sampled once, and its window goes from the reading
-// before to this one.
+// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; metrics are computed of the
+// window between two samples. Each reading samples every entity once, and its window goes from the previous reading to this one.
 //
 // Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless values. So
 // the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and the scan confirms
@@ -38,14 +37,14 @@ type gpmState struct {
 // window has the last two samples of one entity, and the metrics between them.
 type window struct {
 	samples  [2]GPMSample
-	count    int             // how many hold counters: the newest is in samples[1]
+	count    int             // samples that hold counters: the newest is in samples[1]
 	errs     []gpu.ReadError // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates
 	media    gpu.Media // of a GPU instance
 }
 
-// samplePool has the spare samples. They belong to no GPU until they are filled.
+// samplePool has the samples that no window uses, and all, to be freed.
 type samplePool struct {
 	mu    sync.Mutex
 	spare []GPMSample
@@ -103,8 +102,8 @@ func (s *Source) freeSamples() {
 	s.samples.all, s.samples.spare = nil, nil
 }
 
-// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a call for it hangs, the Read does so that the
-// call belongs to, when it returns.
+// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that Read does so when it
+// returns.
 func (s *Source) retireGPU(b *gpuState) {
 	b.retired.Store(true)
 	if !b.reading.TryLock() {
@@ -135,7 +134,7 @@ func (r *gpuRead) takeSamples() {
 	}
 	since := r.source.opts.Now().Sub(g.lastAt)
 	if !g.lastAt.IsZero() && since >= 0 && since < minWindow {
-		return // the metrics of the last window still hold
+		return // the metrics of the last window stay
 	}
 	if !g.layoutChanged {
 		r.sampleEntities()
@@ -228,7 +227,7 @@ func (r *gpuRead) readActivity() {
 	r.fillActivity()
 }
 
-// restartWindows starts all windows again, by the present tree. The next scan finds what changes after this.
+// restartWindows starts all windows again, with samples of the present tree. The next scan finds later changes.
 func (r *gpuRead) restartWindows() {
 	g := &r.state.gpm
 	g.own.reset(nil)
@@ -254,14 +253,14 @@ func (r *gpuRead) computeActivity() {
 	}
 }
 
-// How many of the metrics an entity has: those of the GPU alone and of the memory come last.
+// How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only the GPU has those of links.
 const (
 	computeMetrics  = 7
 	instanceMetrics = 8
 	gpuMetrics      = 12
 )
 
-// gpmMetrics returns the metrics that are computed.
+// gpmMetrics returns the metrics that are computed, in the order of gpu.Activity.All and gpu.LinkRates.
 func gpmMetrics() [gpuMetrics]GPMMetric {
 	var list [gpuMetrics]GPMMetric
 	for i, id := range [gpuMetrics]nvml.GpmMetricId{
@@ -306,7 +305,7 @@ func (r *gpuRead) computeWindow(w *window, count int) {
 	}
 }
 
-// setMetric sets one metric. A value that is no number, or negative, is dropped and counted.
+// setMetric sets one metric, in multiples of a unit. A value that is not a number, or negative, is dropped and counted.
 func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
 	switch {
 	case m.Return != nvml.SUCCESS:

@@ -165,10 +165,10 @@ func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 }
 
 // nameProfiles names the profiles whose name the driver does not report: before R525 or so, and while MIG is off.
-func nameProfiles(entries []profileEntry, boardBytes uint64) {
+func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 	for i := range entries {
 		if e := &entries[i]; e.Name == "" {
-			e.Name = derivedName(e.ComputeSlices, e.MemoryBytes, boardBytes) + enumAttributes(e.Enum)
+			e.Name = derivedName(e.ComputeSlices, e.MemoryBytes, gpuBytes) + enumAttributes(e.Enum)
 		}
 	}
 }
@@ -180,8 +180,8 @@ func derivedName(slices int, memory, total uint64) string {
 		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
 	}
 	share := math.Ceil(float64(memory)/float64(total)*8) / 8
-	boardGB := float64((total + 1<<30 - 1) >> 30)
-	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*boardGB)))
+	gpuGB := float64((total + 1<<30 - 1) >> 30)
+	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*gpuGB)))
 }
 
 // enumAttributes returns the suffix of the name of a profile with this enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).

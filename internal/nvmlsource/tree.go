@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's tree of GPU instances and compute instances in detail. The details are read when a scan differs from the
-// last one, and with the slow tier: a scan may not show every change.
+// tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs from the last
+// one, and with the slow tier: a scan may not show every change.
 type tree struct {
 	known   bool
 	hidden  bool // MIG devices are denied
@@ -130,8 +130,8 @@ const maxTornScans = 4
 // changes, and each can come in between.
 const maxRepeats = 3
 
-// shouldRescan counts and permits reading the tree again. If the last repetition found no change, what cannot be read is there
-// and cannot be read.
+// shouldRescan reports whether the tree is to be read again, and counts that. If the last repetition found no change, what cannot be
+// read exists and will not be readable the next time.
 func (r *gpuRead) shouldRescan() bool {
 	if r.scan.repeats == maxRepeats || r.scan.repeats > 0 && !r.scan.changed {
 		return false
