@@ -57,8 +57,8 @@ type static struct {
 	errs      []gpu.ReadError // of facts that failed: they are read again with the slow tier
 	answered  map[string]bool // questions whose answers are among the facts
 	profiles  []profileEntry
-	counted   bool // the profiles are all there are
-	placed    bool // they have their placements
+	counted   bool // the profiles are complete
+	placed    bool // the profiles have their placements
 	mostMIG   int  // how many MIG devices the GPU can have
 	mostKnown bool
 }

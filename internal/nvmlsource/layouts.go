@@ -14,8 +14,8 @@ import (
 )
 
 // Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or not
-// completely, is left out of the list and its error is in the map, by index if its UUID is not known. Other GPUs than those
-// named are not asked anything, unless one of these has to be looked up.
+// completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is made for other GPUs
+// than those named, unless one of these has to be looked up.
 func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
@@ -52,8 +52,8 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 	return whole, failed, nil
 }
 
-// readLayout reads a GPU with handles of this moment and does not touch its gpuState: a Read that is under way, or hangs,
-// does not matter.
+// readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may be under way, or
+// hang.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 	b, err := a.stateOf(id)
 	if err != nil {
@@ -69,8 +69,7 @@ func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 	return mig.NodeGPU{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
-// readLayoutOnce looks at the instances before and after it reads their MIG devices, and returns errTorn unless all of that
-// agrees.
+// readLayoutOnce reads the instances before and after their MIG devices, and returns errTorn unless all of that agrees.
 func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 	mode, err := a.readModeOf(b)
 	if err != nil {

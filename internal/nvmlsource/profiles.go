@@ -14,9 +14,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// maxProfiles bounds the walk over NVML's profile enums, whose end a driver marks with ERROR_INVALID_ARGUMENT; the
-// newest header has 18. Drivers know enums that headers do not. Of those that headers know the error is not the end:
-// NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
+// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18. Drivers know enums that headers do not,
+// and return ERROR_INVALID_ARGUMENT for the first beyond their last. For an enum of the header that error is not the end: NVIDIA's own
+// tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
 const maxProfiles = 64
 
 // profileEntry is a profile with what every reading needs of it.
@@ -36,22 +36,22 @@ func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
 	return gpu.Profile{}, false
 }
 
-// readProfiles reads the kinds of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
+// readProfiles reads the profiles of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
 func (r *gpuRead) readProfiles() {
 	st := &r.state.static
 	if !r.state.mode.enabled.Present() {
 		return
 	}
 	if !st.counted || len(st.profiles) == 0 {
-		st.profiles, st.placed = r.countProfiles(), false
+		st.profiles, st.placed = r.readProfileInfos(), false
 	}
 	if !st.placed {
 		r.readPlacements()
 	}
 }
 
-// countProfiles reads the profiles that the GPU has.
-func (r *gpuRead) countProfiles() []profileEntry {
+// readProfileInfos reads the profiles without their placements.
+func (r *gpuRead) readProfileInfos() []profileEntry {
 	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
 	unnamed, ended := false, true
@@ -97,9 +97,9 @@ func (r *gpuRead) gpuMemory() uint64 {
 	return m.Total
 }
 
-// readPlacements adds the possible placements, if the process may read them, and what follows from them: those of all
-// profiles or none, for what could still be created follows from all of them. How many instances there can be is concluded
-// from placements: the driver's number is wrong for some profiles of A30.
+// readPlacements adds the possible placements, if the process may read them, and what follows from them. It adds those of all profiles
+// or none, since what could still be created follows from all of them. How many instances there can be is computed from placements:
+// the driver's number is wrong for some profiles of A30.
 func (r *gpuRead) readPlacements() {
 	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static

@@ -10,12 +10,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scan lists the entities of a GPU's tree of GPU instances and compute instances, by few calls. Two scans with the same
-// identities are of the same tree. Handles are those of the moment, and become stale with any change.
+// scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same identities are of the same tree.
+// Handles become stale with any change of the tree.
 type scan struct {
 	devices   []migEntry      // MIG devices, by NVML's index
 	instances []instanceEntry // GPU instances; empty if the process may not list them
-	listed    bool            // the instances are all there are
+	listed    bool            // the list of instances is complete
 }
 
 // migEntry is a MIG device of a scan.
@@ -81,15 +81,15 @@ func (e instanceEntry) placement() gpu.Placement {
 	return gpu.Placement{Start: int(e.info.Placement.Start), Size: int(e.info.Placement.Size)}
 }
 
-// scanTree scans the tree and reports whether that succeeded; if not, it has added an error. It sets r.scan.vanished if
-// something vanished meanwhile.
+// scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets r.scan.vanished if
+// an entity vanished meanwhile.
 func (r *gpuRead) scanTree(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
 	return r.scanInstances(to) && r.scanDevices(to, !to.listed)
 }
 
-// addScanError adds the error of an entity that does not report what it is, also if that is not supported: without it the
-// tree is not known.
+// addScanError adds the error of an entity whose identity cannot be read, also if that is not supported: without it the tree is not
+// known.
 func (r *gpuRead) addScanError(err error) {
 	r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
 }
