@@ -14,8 +14,8 @@ import (
 )
 
 // Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or not
-// completely, is left out of the list and its error is in the map, by index if its UUID is not known. Other GPUs than those
-// named are not asked anything, unless one of these has to be looked up.
+// completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is made for other GPUs
+// than those named, unless one of these has to be looked up.
 func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
@@ -52,8 +52,8 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 	return whole, failed, nil
 }
 
-// readLayout reads a GPU with handles of this moment and does not touch its gpuState: a Read that is under way, or hangs,
-// does not matter.
+// readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may be under way, or
+// hang.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 	b, err := a.stateOf(id)
 	if err != nil {
@@ -69,8 +69,7 @@ func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 	return mig.NodeGPU{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
-// readLayoutOnce looks at the instances before and after it reads their MIG devices, and returns errTorn unless all of that
-// agrees.
+// readLayoutOnce reads the instances before and after their MIG devices, and returns errTorn unless all of that agrees.
 func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 	mode, err := a.readModeOf(b)
 	if err != nil {
@@ -100,7 +99,7 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
-	devices, err := a.devices(b, t.mostMIG, gpu.None[unit]())
+	devices, err := a.readDevices(b, t.mostMIG, gpu.None[computeKey]())
 	if err != nil {
 		return mig.NodeGPU{}, err
 	}
@@ -117,12 +116,12 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 
 // identify fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG device is of
 // one of them, and no two GPU instances overlap.
-func (p partition) identify(devices map[unit]gpu.MIGUUID) bool {
+func (p partition) identify(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
 	for i := range p {
 		for k := range p[i].ComputeInstances {
 			c := &p[i].ComputeInstances[k]
-			uuid, ok := devices[unit{p[i].ID, c.ID}]
+			uuid, ok := devices[computeKey{p[i].ID, c.ID}]
 			if !ok {
 				return false
 			}
@@ -136,28 +135,14 @@ func (p partition) identify(devices map[unit]gpu.MIGUUID) bool {
 	return found == len(devices)
 }
 
-// unit names a compute instance of a GPU by the driver's ids.
-type unit struct {
-	instance gpu.InstanceID
-	compute  gpu.ComputeID
-}
-
-// devices finds the MIG devices of a GPU, or only that of one compute instance. Their indexes are sparse.
-func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]gpu.MIGUUID, error) {
-	found := map[unit]gpu.MIGUUID{}
-	for i := range most {
-		h, ret := b.handle.GetMigDeviceHandleByIndex(i)
-		err := a.source.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
-		if errors.Is(err, gpu.ErrNotFound) {
-			continue
-		}
-		if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
-			break // no index from here on
-		}
+// readDevices reads the UUIDs of the MIG devices of a GPU, or only that of one compute instance.
+func (a *Actuator) readDevices(b *gpuState, most int, only gpu.Opt[computeKey]) (map[computeKey]gpu.MIGUUID, error) {
+	found := map[computeKey]gpu.MIGUUID{}
+	for h, err := range a.source.migDevices(b.handle, most) {
 		if err != nil {
 			return nil, err
 		}
-		at, uuid, err := a.identifyDevice(h, only)
+		at, uuid, err := a.source.readIdentity(h, only)
 		switch {
 		case losesEntity(err) && only.Present():
 		case losesEntity(err):
@@ -165,7 +150,7 @@ func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]
 		case err != nil:
 			return nil, err
 		case only == gpu.Some(at) && uuid != "":
-			return map[unit]gpu.MIGUUID{at: uuid}, nil
+			return map[computeKey]gpu.MIGUUID{at: uuid}, nil
 		case found[at] != "":
 			return nil, errTorn
 		case !only.Present():
@@ -173,22 +158,4 @@ func (a *Actuator) devices(b *gpuState, most int, only gpu.Opt[unit]) (map[unit]
 		}
 	}
 	return found, nil
-}
-
-// identifyDevice asks a MIG device for its compute instance and its UUID. It stops once it is another one than the only one
-// looked for.
-func (a *Actuator) identifyDevice(h MIGDevice, only gpu.Opt[unit]) (unit, gpu.MIGUUID, error) {
-	wanted, one := only.Get()
-	instance, ret := h.GetGpuInstanceId()
-	at := unit{instance: gpu.InstanceID(instance)}
-	if err := a.source.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && at.instance != wanted.instance {
-		return unit{}, "", err
-	}
-	compute, ret := h.GetComputeInstanceId()
-	at.compute = gpu.ComputeID(compute)
-	if err := a.source.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && at != wanted {
-		return unit{}, "", err
-	}
-	uuid, ret := h.GetUUID()
-	return at, gpu.MIGUUID(validUTF8(uuid)), a.source.checkReturn("nvmlDeviceGetUUID", ret)
 }
