@@ -58,20 +58,20 @@ type Options struct {
 
 // Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
 type Collector struct {
-	groups        []enabledGroup
-	groupNames    map[string]string // the group of each native family, "" for those about the groups themselves
-	pods          podLabels
-	distributions *distributions
-	dcgm          *dcgmGroup // nil: nothing under dcgm-exporter's names
-	now           func() time.Time
-	success       *family
-	duration      *family
+	groups     []enabledGroup
+	groupNames map[string]string // the group of each native family, "" for those about the groups themselves
+	podLabels  podLabels
+	histograms *histogramStore
+	dcgm       *dcgmGroup // nil: nothing under dcgm-exporter's names
+	now        func() time.Time
+	success    *family
+	duration   *family
 
-	mu   sync.Mutex
-	root labelSet // the labels of the last Snapshot
-	size int      // number of metrics of the last Snapshot
+	mu          sync.Mutex
+	rootLabels  labelSet // the labels of the last Snapshot
+	metricCount int      // number of metrics of the last Snapshot
 
-	renderedText, renderedProtobuf rendered
+	renderedText, renderedProtobuf renderState
 }
 
 // enabledGroup is a group that is switched on, ready to collect.
@@ -87,24 +87,24 @@ func New(opts Options) (*Collector, error) {
 		return nil, err
 	}
 	pods.jobs = opts.Jobs
-	if err := checkNames(opts.Disabled); err != nil {
+	if err := checkGroupNames(opts.Disabled); err != nil {
 		return nil, err
 	}
-	native, asDCGM, err := opts.Names.serves()
+	native, asDCGM, err := opts.Names.parse()
 	if err != nil {
 		return nil, err
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	c := &Collector{pods: pods, distributions: newDistributions(), now: opts.Now}
+	c := &Collector{podLabels: pods, histograms: newHistogramStore(), now: opts.Now}
 	if opts.Former != nil {
-		c.distributions = opts.Former.distributions
+		c.histograms = opts.Former.histograms
 	}
-	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, distributions: c.distributions, pods: pods}
+	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
-		if !g.off(opts.Disabled) && (native || g.name == groupExporter) {
+		if !g.isDisabled(opts.Disabled) && (native || g.name == groupExporter) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}
@@ -118,7 +118,7 @@ func New(opts Options) (*Collector, error) {
 			return nil, err
 		}
 		if former := opts.Former; former != nil && former.dcgm != nil {
-			c.dcgm.counts.goOn(former.dcgm.counts)
+			c.dcgm.counters.takeOver(former.dcgm.counters)
 		}
 		c.groups = append(c.groups, enabledGroup{name: string(NamesDCGM), collect: c.dcgm.collect})
 	}
@@ -128,9 +128,9 @@ func New(opts Options) (*Collector, error) {
 // Observe takes the readings of a published Snapshot into the distributions and forgets the devices that it does not
 // have. It is called once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
-	c.distributions.observe(s)
+	c.histograms.observe(s)
 	if c.dcgm != nil {
-		c.dcgm.counts.observe(s)
+		c.dcgm.counters.observe(s)
 	}
 }
 
@@ -138,28 +138,28 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 // served even when there is an error: it tells which metrics had to be left out, and is for the log. The families
 // share memory with each other and must not be modified.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
-	k := &sink{}
-	runs := c.collect(k, s)
-	families, err := gather(k.metrics)
+	w := &metricWriter{}
+	runs := c.collect(w, s)
+	families, err := gatherMetrics(w.metrics)
 	if err == nil {
 		return families, joinErrors(runs)
 	}
 	// The registry left metrics out, such as one of two with equal labels: find out whose they are.
 	for i := range runs {
-		if _, err := gather(k.metrics[runs[i].from:runs[i].to]); err != nil {
+		if _, err := gatherMetrics(w.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
 		}
 	}
-	k.metrics = k.metrics[:len(k.metrics)-2*len(runs)] // without the report
+	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)] // without the report
 	c.mu.Lock()
-	c.report(k, runs)
+	c.writeStatus(w, runs)
 	c.mu.Unlock()
-	families, err = gather(k.metrics)
+	families, err = gatherMetrics(w.metrics)
 	return families, errors.Join(err, joinErrors(runs))
 }
 
-// run is what became of one group in one gathering.
-type run struct {
+// groupRun is what became of one group in one gathering.
+type groupRun struct {
 	group    string
 	from, to int // its metrics in the sink
 	took     time.Duration
@@ -167,52 +167,52 @@ type run struct {
 }
 
 // collect writes the metrics of all groups and the report on the groups to k.
-func (c *Collector) collect(k *sink, s *gpu.Snapshot) []run {
+func (c *Collector) collect(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.collectLocked(k, s)
+	return c.collectLocked(w, s)
 }
 
 // collectLocked is collect with c.mu held.
-func (c *Collector) collectLocked(k *sink, s *gpu.Snapshot) []run {
-	v := newView(s, &c.root, c.pods)
-	if k.metrics == nil {
-		k.metrics = make(metrics, 0, c.size)
+func (c *Collector) collectLocked(w *metricWriter, s *gpu.Snapshot) []groupRun {
+	v := newView(s, &c.rootLabels, c.podLabels)
+	if w.metrics == nil {
+		w.metrics = make(metrics, 0, c.metricCount)
 	}
-	runs := make([]run, len(c.groups))
+	runs := make([]groupRun, len(c.groups))
 	for i := range c.groups {
-		runs[i] = c.run(&c.groups[i], k, v)
+		runs[i] = c.runGroup(&c.groups[i], w, v)
 	}
-	c.report(k, runs)
-	c.size = len(k.metrics)
-	c.root.sweep()
+	c.writeStatus(w, runs)
+	c.metricCount = len(w.metrics)
+	c.rootLabels.dropUnused()
 	return runs
 }
 
-// run collects one group. What it had collected when it failed stays.
-func (c *Collector) run(g *enabledGroup, k *sink, v *view) (r run) {
+// runGroup collects one group. What it had collected when it failed stays.
+func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r groupRun) {
 	begin := c.now()
-	r.group, r.from, k.err = g.name, len(k.metrics), nil
+	r.group, r.from, w.err = g.name, len(w.metrics), nil
 	defer func() {
 		if p := recover(); p != nil {
-			k.err = errors.Join(k.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			w.err = errors.Join(w.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
-		r.to, r.err, r.took = len(k.metrics), k.err, c.now().Sub(begin)
+		r.to, r.err, r.took = len(w.metrics), w.err, c.now().Sub(begin)
 	}()
-	g.collect(k, v)
+	g.collect(w, v)
 	return r
 }
 
-// report writes what became of the groups. The caller holds c.mu.
-func (c *Collector) report(k *sink, runs []run) {
+// writeStatus writes what became of the groups. The caller holds c.mu.
+func (c *Collector) writeStatus(w *metricWriter, runs []groupRun) {
 	for i := range runs {
-		l := c.root.extend(statusLabel, runs[i].group)
-		k.flag(c.success, l, runs[i].err == nil)
-		k.add(c.duration, l, runs[i].took.Seconds())
+		l := c.rootLabels.extend(statusLabel, runs[i].group)
+		w.addBool(c.success, l, runs[i].err == nil)
+		w.add(c.duration, l, runs[i].took.Seconds())
 	}
 }
 
-func joinErrors(runs []run) error {
+func joinErrors(runs []groupRun) error {
 	var errs []error
 	for i := range runs {
 		if runs[i].err != nil {
@@ -236,8 +236,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// gather has a registry check, group and sort the metrics.
-func gather(m metrics) ([]*dto.MetricFamily, error) {
+// gatherMetrics has a registry check, group and sort the metrics.
+func gatherMetrics(m metrics) ([]*dto.MetricFamily, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(m); err != nil {
 		return nil, err

@@ -89,7 +89,7 @@ func TestDCGMValues(t *testing.T) {
 	s := dcgmNode()
 	s.GPUs = s.GPUs[:1]
 	s.GPUs[0].MIG.Enabled = gpu.Some(false)
-	for _, n := range dcgmNewNames() { // the others are the old ones under another name
+	for _, n := range dcgmRenamedFields() { // the others are the old ones under another name
 		if v, ok := want[n.old]; ok && n.id == 0 {
 			want[n.name] = v
 		}
@@ -110,7 +110,7 @@ func TestDCGMValues(t *testing.T) {
 			t.Errorf("%s is %v, want %v", f.name, metrics, v)
 		case !wanted && len(metrics) > 0:
 			t.Errorf("%s is %v, want none", f.name, metrics)
-		case !wanted && !f.without() && f.source != fromCounting && !strings.Contains(f.name, "_ECC_"):
+		case !wanted && !f.hasNoValue() && f.source != fromCounting && !strings.Contains(f.name, "_ECC_"):
 			t.Errorf("%s is served and not tested", f.name)
 		}
 	}
@@ -334,12 +334,12 @@ func TestDCGMSharesLabels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &sink{}
-	d.collect(k, newView(bare(dcgmNode().GPUs[0]), &labelSet{}, d.pods))
-	if len(k.metrics) != 2 {
-		t.Fatalf("%d metrics", len(k.metrics))
+	w := &metricWriter{}
+	d.collect(w, newView(bare(dcgmNode().GPUs[0]), &labelSet{}, d.podLabels))
+	if len(w.metrics) != 2 {
+		t.Fatalf("%d metrics", len(w.metrics))
 	}
-	a, b := k.metrics[0], k.metrics[1]
+	a, b := w.metrics[0], w.metrics[1]
 	if a.labels != b.labels {
 		t.Error("two families of a GPU have labels of their own")
 	}

@@ -51,11 +51,11 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 			return p.counters, p.faulty, nil
 		case errors.As(err, &bad):
 			// A quote that is not closed swallows the rest of the file: where it begins is what helps.
-			p.fail(bad.StartLine, bad.Column, "%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
+			p.addFault(bad.StartLine, bad.Column, "%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
 		case err != nil:
 			return nil, nil, fmt.Errorf("read %s: %w", file, err)
 		default:
-			p.row(row)
+			p.parseRow(row)
 		}
 	}
 }
@@ -69,42 +69,42 @@ type counterParser struct {
 	faulty   []error
 }
 
-func (p *counterParser) fail(line, column int, format string, args ...any) {
+func (p *counterParser) addFault(line, column int, format string, args ...any) {
 	p.faulty = append(p.faulty, &CounterError{File: p.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...)})
 }
 
-// row takes one row.
-func (p *counterParser) row(row []string) {
+// parseRow takes one row.
+func (p *counterParser) parseRow(row []string) {
 	if len(row) == 1 && strings.TrimSpace(row[0]) == "" {
 		return
 	}
-	line, column := p.position(row, 0)
+	line, column := p.positionOf(row, 0)
 	if len(row) != 3 {
-		p.fail(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas", len(row))
+		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas", len(row))
 		return
 	}
 	c := Counter{Field: strings.TrimSpace(row[0]), Type: CounterType(strings.TrimSpace(row[1])),
 		Help: strings.ToValidUTF8(strings.TrimSpace(row[2]), "\uFFFD")}
 	field, known := p.fields[c.Field]
 	if !known {
-		p.fail(line, column, "%s", unservedField(c.Field))
+		p.addFault(line, column, "%s", unservedField(c.Field))
 		return
 	}
 	if first, twice := p.lines[c.Field]; twice {
-		p.fail(line, column, "field %s: given in line %d already, expected once", c.Field, first)
+		p.addFault(line, column, "field %s: given in line %d already, expected once", c.Field, first)
 		return
 	}
 	if wrong := field.wrongType(c); wrong != "" {
-		line, column = p.position(row, 1)
-		p.fail(line, column, "%s", wrong)
+		line, column = p.positionOf(row, 1)
+		p.addFault(line, column, "%s", wrong)
 		return
 	}
 	p.lines[c.Field] = line
 	p.counters = append(p.counters, c)
 }
 
-// position is where a column's text begins.
-func (p *counterParser) position(row []string, i int) (line, column int) {
+// positionOf is where a column's text begins.
+func (p *counterParser) positionOf(row []string, i int) (line, column int) {
 	line, column = p.csv.FieldPos(i)
 	return line, column + len(row[i]) - len(strings.TrimLeft(row[i], " \t"))
 }
@@ -148,7 +148,7 @@ func WithoutValue(counters []Counter) []string {
 	fields := dcgmFields()
 	var names []string
 	for _, c := range counters {
-		if f, ok := fields[c.Field]; ok && f.without() {
+		if f, ok := fields[c.Field]; ok && f.hasNoValue() {
 			names = append(names, c.Field)
 		}
 	}

@@ -161,7 +161,7 @@ func TestDCGMFieldIDs(t *testing.T) {
 func TestDCGMNewNames(t *testing.T) {
 	fields := dcgmFields()
 	units := 0
-	for i, n := range dcgmNewNames() {
+	for i, n := range dcgmRenamedFields() {
 		old, newer := fields[n.old], fields[n.name]
 		if (old.id == newer.id) != (old.unit == newer.unit) {
 			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)

@@ -235,12 +235,12 @@ func TestDCGMWindowsDoNotGrow(t *testing.T) {
 		d.xid(31, float64(i), time.Duration(i)*time.Second)
 		d.publish(time.Duration(i) * time.Second)
 	}
-	h := d.c.dcgm.counts.of(d.g.UUID)
+	h := d.c.dcgm.counters.history(d.g.UUID)
 	if n, m := len(h.clocks), len(h.xids); n != 300 || m != 300 || cap(h.clocks) > 2000 {
 		t.Errorf("%d readings (room for %d) and %d XIDs, want 300 of five minutes", n, cap(h.clocks), m)
 	}
 	d.c.Observe(node())
-	if n := len(d.c.dcgm.counts.gpus); n != 0 {
+	if n := len(d.c.dcgm.counters.gpus); n != 0 {
 		t.Errorf("%d GPUs are remembered", n)
 	}
 }

@@ -135,10 +135,10 @@ func TestBucketBounds(t *testing.T) {
 	const perDouble = 1 << eightBuckets
 	for i := -80; i < 400; i++ {
 		bound := math.Exp2(float64(i) / perDouble)
-		if got := bucketOf(bound, eightBuckets); i%perDouble == 0 && got != i {
+		if got := bucketIndex(bound, eightBuckets); i%perDouble == 0 && got != i {
 			t.Errorf("the upper bound of bucket %d falls into bucket %d", i, got)
 		}
-		if got := bucketOf(bound*1.0001, eightBuckets); got != i+1 {
+		if got := bucketIndex(bound*1.0001, eightBuckets); got != i+1 {
 			t.Errorf("just above the upper bound of bucket %d: bucket %d", i, got)
 		}
 	}
@@ -201,7 +201,7 @@ func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	c.Observe(richNode(4, 7))
 	small := watched(1, 5<<30)
 	c.Observe(small)
-	if g, i := len(c.distributions.gpus), len(c.distributions.instances); g != 1 || i != 1 {
+	if g, i := len(c.histograms.gpus), len(c.histograms.instances); g != 1 || i != 1 {
 		t.Errorf("%d GPUs and %d instances are kept, want 1 and 1", g, i)
 	}
 	c.Observe(node())

@@ -44,15 +44,15 @@ type catalog struct {
 
 	profilerCalls func() uint64
 	driverCalls   func() uint64
-	distributions *distributions
+	histograms    *histogramStore
 	pods          podLabels
 }
 
 // splitOnly says of families when a compute instance has them.
 const splitOnly = "Only where the GPU instance is split; elsewhere its own says the same."
 
-// levels maps the beginning of a name to the level and its labels.
-func levels() []struct {
+// listLevels maps the beginning of a name to the level and its labels.
+func listLevels() []struct {
 	prefix string
 	level  Level
 	labels []string
@@ -70,24 +70,24 @@ func levels() []struct {
 	}
 }
 
-// family declares a family. Type, unit and level are in its name: a counter ends in _total.
-func (c *catalog) family(name, help, mig string, labels ...string) *family {
+// newFamily declares a family. Type, unit and level are in its name: a counter ends in _total.
+func (c *catalog) newFamily(name, help, mig string, labels ...string) *family {
 	counter := strings.HasSuffix(name, "_total")
 	kind := "gauge"
 	if counter {
 		kind = "counter"
 	}
-	return &family{desc: c.declare(kind, name, help, mig, labels), counter: counter}
+	return &family{desc: c.newDesc(kind, name, help, mig, labels), counter: counter}
 }
 
-// histogram declares a native histogram.
-func (c *catalog) histogram(name, help, mig string) *family {
-	return &family{desc: c.declare("histogram", name, help, mig, nil)}
+// newHistogram declares a native histogram.
+func (c *catalog) newHistogram(name, help, mig string) *family {
+	return &family{desc: c.newDesc("histogram", name, help, mig, nil)}
 }
 
-func (c *catalog) declare(kind, name, help, mig string, labels []string) *prometheus.Desc {
+func (c *catalog) newDesc(kind, name, help, mig string, labels []string) *prometheus.Desc {
 	info := FamilyInfo{Name: name, Type: kind, Unit: unitOf(name), Help: help, MIG: mig, Group: c.group}
-	for _, l := range levels() {
+	for _, l := range listLevels() {
 		if strings.HasPrefix(name, l.prefix) {
 			info.Level = l.level
 			info.Labels = append(append(info.Labels, l.labels...), labels...)

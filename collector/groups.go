@@ -7,7 +7,7 @@ import (
 )
 
 // collectFunc writes one group's metrics of a Snapshot.
-type collectFunc func(*sink, *view)
+type collectFunc func(*metricWriter, *view)
 
 // group is a set of families that are switched on and off together.
 type group struct {
@@ -49,7 +49,7 @@ func groups() []group {
 		{name: "pods", help: "who holds which device", build: newPods},
 		{name: "containers", help: "what containers and batch jobs use of the devices they hold", build: newContainers},
 		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
-		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistribution},
+		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistributionGroup},
 		{name: groupExporter, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
 	}
 }
@@ -69,8 +69,8 @@ func Groups() []GroupInfo {
 	return list
 }
 
-// groupNames lists the collectors' names.
-func groupNames() []string {
+// listGroupNames lists the collectors' names.
+func listGroupNames() []string {
 	var names []string
 	for _, g := range groups() {
 		names = append(names, g.name)
@@ -78,8 +78,8 @@ func groupNames() []string {
 	return names
 }
 
-// off reports whether a group is switched off: as disabled says, or as it is by default.
-func (g *group) off(disabled map[string]bool) bool {
+// isDisabled reports whether a group is switched off: as disabled says, or as it is by default.
+func (g *group) isDisabled(disabled map[string]bool) bool {
 	if off, said := disabled[g.name]; said {
 		return off
 	}
@@ -97,9 +97,9 @@ func Families() []FamilyInfo {
 	return cat.families
 }
 
-// checkNames reports a name that is no collector's.
-func checkNames(disabled map[string]bool) error {
-	known := groupNames()
+// checkGroupNames reports a name that is no collector's.
+func checkGroupNames(disabled map[string]bool) error {
+	known := listGroupNames()
 	for _, name := range slices.Sorted(maps.Keys(disabled)) {
 		if !slices.Contains(known, name) {
 			return fmt.Errorf("collector %q: unknown, expected one of %v", name, known)

@@ -14,11 +14,11 @@ type labels = *labelSet
 // Snapshots: the series of a device whose name and holder are unchanged have the same set again. Collector.mu guards
 // everything but pairs.
 type labelSet struct {
-	pairs    []*dto.LabelPair // sorted by name
-	added    []string         // what extend was called with
-	children []*labelSet
-	next     int  // index of the child after the one that was asked for last: children are asked for in the same order
-	used     bool // since the last sweep
+	pairs     []*dto.LabelPair // sorted by name
+	extension []string         // what extend was called with
+	children  []*labelSet
+	next      int  // index of the child after the one that was asked for last: children are asked for in the same order
+	used      bool // since the last sweep
 }
 
 // extend returns the labels together with more, given as alternating names and values. An empty value leaves its label
@@ -30,19 +30,19 @@ func (l *labelSet) extend(pairs ...string) labels {
 	}
 	for i := range l.children {
 		at := (l.next + i) % len(l.children)
-		if child := l.children[at]; slices.Equal(child.added, pairs) {
+		if child := l.children[at]; slices.Equal(child.extension, pairs) {
 			l.next, child.used = at+1, true
 			return child
 		}
 	}
-	child := &labelSet{used: true, pairs: slices.Clone(l.pairs), added: make([]string, len(pairs))}
+	child := &labelSet{used: true, pairs: slices.Clone(l.pairs), extension: make([]string, len(pairs))}
 	for i := range pairs {
-		child.added[i] = strings.Clone(pairs[i])
+		child.extension[i] = strings.Clone(pairs[i])
 	}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			value := strings.ToValidUTF8(child.added[i+1], "\uFFFD")
-			child.pairs = append(child.pairs, &dto.LabelPair{Name: &child.added[i], Value: &value})
+			value := strings.ToValidUTF8(child.extension[i+1], "\uFFFD")
+			child.pairs = append(child.pairs, &dto.LabelPair{Name: &child.extension[i], Value: &value})
 		}
 	}
 	slices.SortFunc(child.pairs, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
@@ -50,18 +50,18 @@ func (l *labelSet) extend(pairs ...string) labels {
 	return child
 }
 
-// sweep drops the sets that were not asked for since the last sweep.
-func (l *labelSet) sweep() {
+// dropUnused drops the sets that were not asked for since the last sweep.
+func (l *labelSet) dropUnused() {
 	l.children = slices.DeleteFunc(l.children, func(c *labelSet) bool { return !c.used })
 	for _, child := range l.children {
-		child.sweep()
+		child.dropUnused()
 		child.used = false
 	}
 	l.next = 0
 }
 
-// list returns the pairs, none for nil.
-func (l *labelSet) list() []*dto.LabelPair {
+// pairList returns the pairs, none for nil.
+func (l *labelSet) pairList() []*dto.LabelPair {
 	if l == nil {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (l *labelSet) list() []*dto.LabelPair {
 
 // equal reports whether two sets have the same names and values. Sets of one tree usually are equal only if they are identical.
 func (l *labelSet) equal(other labels) bool {
-	return l == other || slices.EqualFunc(l.list(), other.list(), func(a, b *dto.LabelPair) bool {
+	return l == other || slices.EqualFunc(l.pairList(), other.pairList(), func(a, b *dto.LabelPair) bool {
 		return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()
 	})
 }

@@ -16,10 +16,10 @@ import (
 // Render therefore has the Prometheus library check, sort and encode the series once, keeps what it encoded without the values
 // as a template, and fills in the values of each Snapshot for as long as the series are the same.
 
-// rendered is what Render keeps for text formats, or for protobuf: only the latter has native histograms, so that their metrics
+// renderState is what Render keeps for text formats, or for protobuf: only the latter has native histograms, so that their metrics
 // differ. Collector.mu guards it.
-type rendered struct {
-	snap *gpu.Snapshot // that metrics are of; nil for none
+type renderState struct {
+	snapshot *gpu.Snapshot // that metrics are of; nil for none
 	// metrics are all series of snap in the order in which they were collected. The memory is used again.
 	metrics metrics
 	err     error // what the groups could not write
@@ -39,7 +39,7 @@ type layoutSeries struct {
 type layoutTemplate interface {
 	// fill appends the exposition of the selected groups to dst with the values of the metrics in it. If it fails, a part may
 	// have been appended.
-	fill(dst *bytes.Buffer, m metrics, selected selection) error
+	fill(dst *bytes.Buffer, m metrics, selected groupSelection) error
 }
 
 // libraryFamily is a family as the library gathers and encodes it: what templates are made of.
@@ -63,14 +63,14 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.snap != s {
-		r.snap = nil // if this panics, the metrics are of no Snapshot
-		k := sink{metrics: r.metrics[:0], text: text}
-		r.err = joinErrors(c.collectLocked(&k, s))
-		r.metrics, r.snap = k.metrics, s
+	if r.snapshot != s {
+		r.snapshot = nil // if this panics, the metrics are of no Snapshot
+		w := metricWriter{metrics: r.metrics[:0], text: text}
+		r.err = joinErrors(c.collectLocked(&w, s))
+		r.metrics, r.snapshot = w.metrics, s
 		r.keepLayout()
 	}
-	if !r.fill(dst, format, c.groupOf, c.selection(names)) {
+	if !r.fill(dst, format, c.groupIndex, c.selectGroups(names)) {
 		return false, nil
 	}
 	return true, r.err
@@ -92,7 +92,7 @@ func isOpenMetrics(format expfmt.Format) bool {
 type groupFunc func(family string, m *dto.Metric) int
 
 // fill appends the selected metrics to dst and reports whether they could be rendered.
-func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected selection) bool {
+func (r *renderState) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected groupSelection) bool {
 	t, made := r.templates[format]
 	if !made {
 		t = r.newTemplate(format, groupOf)
@@ -110,7 +110,7 @@ func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFu
 }
 
 // keepLayout drops the templates if the series are others than those that they were made of.
-func (r *rendered) keepLayout() {
+func (r *renderState) keepLayout() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
 		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
 	})
@@ -125,7 +125,7 @@ func (r *rendered) keepLayout() {
 
 // newTemplate has the library gather and encode the metrics and takes the values out of what it encoded. It returns nil if
 // anything is refused, or if what the library encoded is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
+func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
 	families, whole := r.encodeByLibrary(format)
 	if families == nil {
 		return nil
@@ -152,8 +152,8 @@ func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTe
 }
 
 // encodeByLibrary gathers and encodes the metrics, family by family and as a whole. It returns nil if anything is refused.
-func (r *rendered) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
-	gathered, err := gather(r.metrics)
+func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
+	gathered, err := gatherMetrics(r.metrics)
 	if err != nil {
 		return nil, nil
 	}

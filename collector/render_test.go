@@ -119,7 +119,7 @@ func TestRenderWithFailures(t *testing.T) {
 	if err := expectRendered(t, c, invalid); err == nil {
 		t.Error("no error with a value that cannot be served")
 	}
-	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*sink, *view) { panic("bad") }})
+	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*metricWriter, *view) { panic("bad") }})
 	var out bytes.Buffer
 	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
 		t.Errorf("after a panic: rendered %v, %v", ok, err)
@@ -176,7 +176,7 @@ func TestRenderKeepsLittle(t *testing.T) {
 	if allocations := testing.AllocsPerRun(10, render); allocations > 100 {
 		t.Errorf("%v allocations", allocations)
 	}
-	count := func() int { return sets(&c.root) }
+	count := func() int { return sets(&c.rootLabels) }
 	before := count()
 	for i := range 50 {
 		s := richNode(9, 7)

@@ -53,9 +53,9 @@ func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf gr
 func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	for _, m := range f.Metric {
 		if m.Gauge != nil {
-			m.Gauge.Value = inverted(m.Gauge.Value)
+			m.Gauge.Value = invertBits(m.Gauge.Value)
 		} else {
-			m.Counter.Value = inverted(m.Counter.Value)
+			m.Counter.Value = invertBits(m.Counter.Value)
 		}
 	}
 	var other bytes.Buffer
@@ -77,18 +77,18 @@ func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	return true
 }
 
-func inverted(value *float64) *float64 {
+func invertBits(value *float64) *float64 {
 	v := math.Float64frombits(^math.Float64bits(*value))
 	return &v
 }
 
 // fill implements layoutTemplate.
-func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
+func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	encoder := expfmt.NewEncoder(dst, t.format)
 	for i := range t.families {
 		f := &t.families[i]
 		if f.slots != nil {
-			if selected.has(f.group) {
+			if selected.includes(f.group) {
 				f.fill(dst, m)
 			}
 			continue

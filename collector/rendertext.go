@@ -26,14 +26,14 @@ type textFamily struct {
 type slot struct {
 	end    int // of the line in the text; it begins at the end of what is before it
 	series int // index in rendered.metrics
-	group  int // that the series belongs to, as Collector.groupOf returns it
+	group  int // that the series belongs to, as Collector.groupIndex returns it
 }
 
 // newTextTemplate returns nil if the text is not as expected.
 func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFunc) layoutTemplate {
 	t := &textTemplate{openMetrics: openMetrics}
 	for i := range families {
-		if !t.add(&families[i], groupOf) {
+		if !t.addFamily(&families[i], groupOf) {
 			return nil
 		}
 	}
@@ -41,9 +41,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 	return t
 }
 
-// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. It reports
+// addFamily appends an encoded family without its values, which stand at the ends of the lines that are no comments. It reports
 // whether there is a value for each line, and no comment among the lines.
-func (t *textTemplate) add(f *libraryFamily, groupOf groupFunc) bool {
+func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	first, comments := len(t.slots), len(t.text)
 	for line := range bytes.Lines(f.encoded) {
 		done := len(t.slots) - first
@@ -67,7 +67,7 @@ func (t *textTemplate) add(f *libraryFamily, groupOf groupFunc) bool {
 }
 
 // fill implements layoutTemplate.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
+func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	if selected == nil {
 		dst.Grow(len(t.text) + 12*len(t.slots))
 	}
@@ -80,7 +80,7 @@ func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) er
 			at := &t.slots[i]
 			line := t.text[begin:at.end]
 			begin = at.end
-			if selected.has(at.group) {
+			if selected.includes(at.group) {
 				out = append(append(out, comments...), line...)
 				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
 				comments = nil

@@ -36,8 +36,8 @@ func TestSelections(t *testing.T) {
 		}
 		all := filtered(t, c, families, nil, expfmt.FmtText)
 		lines := 0
-		selections := [][]string{nil, {"exporter"}, c.enabled()}
-		for _, name := range c.enabled() {
+		selections := [][]string{nil, {"exporter"}, c.enabledNames()}
+		for _, name := range c.enabledNames() {
 			selections = append(selections, []string{name}, []string{"exporter", name})
 			one := filtered(t, c, families, []string{name}, expfmt.FmtText)
 			lines += samples(one)
@@ -91,7 +91,7 @@ func TestFilterModifiesNothing(t *testing.T) {
 func TestSelectionsGatherOnce(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	collected := 0
-	c.groups = append(c.groups, enabledGroup{name: "counted", collect: func(*sink, *view) { collected++ }})
+	c.groups = append(c.groups, enabledGroup{name: "counted", collect: func(*metricWriter, *view) { collected++ }})
 	s := richNode(2, 2)
 	for _, names := range [][]string{nil, {"memory"}, {"power", "up"}} {
 		for _, format := range rendersIn {
@@ -117,7 +117,7 @@ func TestDocumentedSelections(t *testing.T) {
 		t.Fatalf("%d jobs pick collectors, want 2", len(picks))
 	}
 	got := slices.Concat(strings.Split(picks[0][1], ", "), strings.Split(picks[1][1], ", "))
-	want := mustNew(t, Options{}).enabled()
+	want := mustNew(t, Options{}).enabledNames()
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

@@ -48,7 +48,7 @@ func replica(pod, n string) gpu.Holder {
 // only disables every group but some.
 func only(groups ...string) map[string]bool {
 	disabled := map[string]bool{}
-	for _, name := range groupNames() {
+	for _, name := range listGroupNames() {
 		disabled[name] = !slices.Contains(groups, name)
 	}
 	return disabled
@@ -57,7 +57,7 @@ func only(groups ...string) map[string]bool {
 // everyGroup switches everything on.
 func everyGroup() map[string]bool {
 	disabled := map[string]bool{}
-	for _, name := range groupNames() {
+	for _, name := range listGroupNames() {
 		disabled[name] = false
 	}
 	return disabled

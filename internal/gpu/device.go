@@ -47,31 +47,31 @@ const (
 // Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and the ids,
 // UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
 type Devices struct {
-	gpus  []GPU
-	uuid  map[UUID]int
-	minor map[int]int
-	mig   map[MIGUUID]Device
+	gpus      []GPU
+	byUUID    map[UUID]int
+	byMinor   map[int]int
+	byMIGUUID map[MIGUUID]Device
 }
 
 // NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may have
 // had the number before.
 func NewDevices(gpus []GPU) *Devices {
 	d := &Devices{
-		gpus:  gpus,
-		uuid:  make(map[UUID]int, len(gpus)),
-		minor: make(map[int]int, len(gpus)),
-		mig:   map[MIGUUID]Device{},
+		gpus:      gpus,
+		byUUID:    make(map[UUID]int, len(gpus)),
+		byMinor:   make(map[int]int, len(gpus)),
+		byMIGUUID: map[MIGUUID]Device{},
 	}
 	for g := range gpus {
-		d.uuid[gpus[g].UUID] = g
+		d.byUUID[gpus[g].UUID] = g
 		if m, ok := gpus[g].Minor.Get(); ok {
-			if other, taken := d.minor[m]; !taken || gpus[g].Up && !gpus[other].Up {
-				d.minor[m] = g
+			if other, taken := d.byMinor[m]; !taken || gpus[g].Up && !gpus[other].Up {
+				d.byMinor[m] = g
 			}
 		}
 		for i := range gpus[g].Instances {
 			for c := range gpus[g].Instances[i].ComputeInstances {
-				d.mig[gpus[g].Instances[i].ComputeInstances[c].UUID] = Device{g, i, c}
+				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = Device{g, i, c}
 			}
 		}
 	}
@@ -82,7 +82,7 @@ func NewDevices(gpus []GPU) *Devices {
 // (MatchParent). A reference to a GPU instance means the whole of it, however many compute instances it has.
 func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 	if ref.MIG != "" {
-		if at, ok := d.mig[ref.MIG]; ok {
+		if at, ok := d.byMIGUUID[ref.MIG]; ok {
 			return at, MatchDevice
 		}
 		return Device{}, MatchNothing
@@ -96,7 +96,7 @@ func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 		return at, MatchDevice
 	}
 	for i := range d.gpus[g].Instances {
-		if gi := &d.gpus[g].Instances[i]; ref.names(gi) {
+		if gi := &d.gpus[g].Instances[i]; ref.matchesInstance(gi) {
 			at.Instance = i
 			return findCompute(at, gi, ref.Compute)
 		}
@@ -106,16 +106,16 @@ func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 
 func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
 	if minor, ok := ref.Minor.Get(); ok {
-		g, ok := d.minor[minor]
+		g, ok := d.byMinor[minor]
 		return g, ok
 	}
-	g, ok := d.uuid[ref.GPU]
+	g, ok := d.byUUID[ref.GPU]
 	return g, ok && ref.GPU != ""
 }
 
-// names reports whether a GPU instance of the reference's GPU is the one meant: by its id, or by its placement, and its
+// matchesInstance reports whether a GPU instance of the reference's GPU is the one meant: by its id, or by its placement, and its
 // profile if that is named.
-func (ref *DeviceRef) names(gi *GPUInstance) bool {
+func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 	if id, ok := ref.Instance.Get(); ok {
 		return gi.ID == id
 	}

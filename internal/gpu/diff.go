@@ -41,7 +41,7 @@ func Diff(before, after *Snapshot) Delta {
 			d.Created = appendMissing(d.Created, now, nil)
 			continue
 		}
-		d.compare(was, now)
+		d.addGPUChanges(was, now)
 	}
 	if before == nil {
 		return d
@@ -55,7 +55,7 @@ func Diff(before, after *Snapshot) Delta {
 	return d
 }
 
-func (d *Delta) compare(was, now *GPU) {
+func (d *Delta) addGPUChanges(was, now *GPU) {
 	switch {
 	case now.Up && !was.Up:
 		d.WentUp = append(d.WentUp, now.UUID)

@@ -33,12 +33,12 @@ const (
 type Folder struct {
 	path   string
 	logger log.Logger
-	said   map[string]string // by file name, why it is left out, as it was logged
+	logged map[string]string // by file name, why it is left out, as it was logged
 }
 
 // New returns the folder of a path, which need not exist yet.
 func New(path string, logger log.Logger) *Folder {
-	return &Folder{path: path, logger: logger, said: map[string]string{}}
+	return &Folder{path: path, logger: logger, logged: map[string]string{}}
 }
 
 // Jobs reads the files of devices; whatever else is in the folder is not looked at, however much it is. A file that cannot be
@@ -55,7 +55,7 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	jobs := gpu.Jobs{}
 	faulty := map[string]string{}
 	for _, device := range devices {
-		name := nameOf(device)
+		name := fileName(device)
 		list, err := readJobs(filepath.Join(f.path, name))
 		if err != nil {
 			faulty[name] = err.Error()
@@ -65,31 +65,31 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 			jobs[device] = list
 		}
 	}
-	f.report(faulty)
+	f.logFaulty(faulty)
 	if len(faulty) > 0 {
 		return jobs, fmt.Errorf("job mapping: the jobs of %d devices are not known: %w", len(faulty), gpu.ErrUnavailable)
 	}
 	return jobs, nil
 }
 
-// report logs why files are left out, each once until the reason changes.
-func (f *Folder) report(faulty map[string]string) {
+// logFaulty logs why files are left out, each once until the reason changes.
+func (f *Folder) logFaulty(faulty map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(faulty)) {
-		if f.said[name] != faulty[name] {
+		if f.logged[name] != faulty[name] {
 			level.Warn(f.logger).Log("msg", "Job file left out; the devices of other files keep their jobs",
 				"file", filepath.Join(f.path, name), "err", faulty[name])
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.said)) {
+	for _, name := range slices.Sorted(maps.Keys(f.logged)) {
 		if _, still := faulty[name]; !still {
 			level.Info(f.logger).Log("msg", "Job file is no longer left out", "file", filepath.Join(f.path, name))
 		}
 	}
-	f.said = faulty
+	f.logged = faulty
 }
 
-// nameOf returns the name of a device's file: "0", or "0.7".
-func nameOf(device gpu.JobDevice) string {
+// fileName returns the name of a device's file: "0", or "0.7".
+func fileName(device gpu.JobDevice) string {
 	if id, ok := device.Instance.Get(); ok {
 		return fmt.Sprintf("%d.%d", device.Index, id)
 	}
@@ -136,7 +136,7 @@ func parseJobs(text string) ([]string, error) {
 			continue
 		case len(job) > maxJob:
 			return nil, fmt.Errorf("line %d has %d bytes: expected a job id of at most %d", number, len(job), maxJob)
-		case strings.ContainsFunc(job, unprintable):
+		case strings.ContainsFunc(job, isUnprintable):
 			return nil, fmt.Errorf("line %d is %q: expected a job id without control characters", number, job)
 		case len(jobs) == maxJobs:
 			return nil, fmt.Errorf("more than %d jobs: expected those that hold one device", maxJobs)
@@ -146,5 +146,5 @@ func parseJobs(text string) ([]string, error) {
 	return jobs, nil
 }
 
-// unprintable reports whether r does not show: control and format characters, line separators.
-func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+// isUnprintable reports whether r does not show: control and format characters, line separators.
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// action returns what the request does as a right is written in a ClusterRole: the verb and the resource with its group,
+// requiredRight returns what the request does as a right is written in a ClusterRole: the verb and the resource with its group,
 // "get resourceclaims.resource.k8s.io"; for a path that is no resource's, the verb and the path.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
-func (r Request) action() string {
+func (r Request) requiredRight() string {
 	resource, named := resourceOf(r.Path)
 	if resource == "" {
 		return strings.ToLower(r.Method) + " " + r.Path

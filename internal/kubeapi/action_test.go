@@ -31,7 +31,7 @@ func TestAction(t *testing.T) {
 		{http.MethodGet, "/apis/apps/v1", "get /apis/apps/v1"},
 		{http.MethodGet, "/version", "get /version"},
 	} {
-		if got := (Request{Method: tc.method, Path: tc.path}).action(); got != tc.want {
+		if got := (Request{Method: tc.method, Path: tc.path}).requiredRight(); got != tc.want {
 			t.Errorf("%s %s: got %q, want %q", tc.method, tc.path, got, tc.want)
 		}
 	}

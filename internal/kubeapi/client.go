@@ -52,10 +52,10 @@ type Options struct {
 
 // Client asks one API server. It may be used from several goroutines.
 type Client struct {
-	http   *http.Client
-	server *url.URL
-	token  string // path of the file
-	agent  string
+	http      *http.Client
+	server    *url.URL
+	tokenPath string // path of the file
+	userAgent string
 }
 
 // New connects to nothing yet. It fails if the certificate authority cannot be read or the server's URL is none.
@@ -77,10 +77,10 @@ func New(opts Options) (*Client, error) {
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Client{
-		http:   &http.Client{Transport: transport, CheckRedirect: refuse},
-		server: server,
-		token:  filepath.Join(opts.CredentialsDir, "token"),
-		agent:  cmp.Or(opts.UserAgent, defaultAgent),
+		http:      &http.Client{Transport: transport, CheckRedirect: refuse},
+		server:    server,
+		tokenPath: filepath.Join(opts.CredentialsDir, "token"),
+		userAgent: cmp.Or(opts.UserAgent, defaultAgent),
 	}, nil
 }
 
@@ -92,7 +92,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
 func (c *Client) PodUID() string {
-	token, err := os.ReadFile(c.token)
+	token, err := os.ReadFile(c.tokenPath)
 	if err != nil {
 		return ""
 	}
@@ -138,7 +138,7 @@ type Request struct {
 // such object, ErrNotServed too if there is no such resource, ErrConflict if the object has changed. It contains nothing of
 // the request's or the answer's body.
 func (c *Client) Do(ctx context.Context, r Request, answer any) error {
-	return c.do(ctx, r, func(body io.Reader) error {
+	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if answer == nil {
 			return nil
 		}
@@ -146,35 +146,35 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	})
 }
 
-// do sends the request and passes the body of an answer that is no error to read.
-func (c *Client) do(ctx context.Context, r Request, read func(body io.Reader) error) error {
-	if err := c.send(ctx, r, read); err != nil {
-		return fmt.Errorf("%s: %w", r.action(), err)
+// sendAndRead sends the request and passes the body of an answer that is no error to read.
+func (c *Client) sendAndRead(ctx context.Context, r Request, read func(body io.Reader) error) error {
+	if err := c.sendRequest(ctx, r, read); err != nil {
+		return fmt.Errorf("%s: %w", r.requiredRight(), err)
 	}
 	return nil
 }
 
-func (c *Client) send(ctx context.Context, r Request, read func(body io.Reader) error) error {
-	request, err := c.request(ctx, r)
+func (c *Client) sendRequest(ctx context.Context, r Request, read func(body io.Reader) error) error {
+	request, err := c.newHTTPRequest(ctx, r)
 	if err != nil {
 		return err
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return failed(ctx, err)
+		return unansweredError(ctx, err)
 	}
 	defer response.Body.Close()
-	if err := refusal(r, response); err != nil {
+	if err := statusError(r, response); err != nil {
 		return err
 	}
 	if err := read(http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit))); err != nil {
-		return failed(ctx, fmt.Errorf("read the answer: %w", err))
+		return unansweredError(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 	return nil
 }
 
-func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) {
-	token, err := os.ReadFile(c.token)
+func (c *Client) newHTTPRequest(ctx context.Context, r Request) (*http.Request, error) {
+	token, err := os.ReadFile(c.tokenPath)
 	if err != nil {
 		return nil, fmt.Errorf("token: %w: %w", err, gpu.ErrUnavailable)
 	}
@@ -196,7 +196,7 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		accept = r.Accept + "," + accept
 	}
 	request.Header.Set("Accept", accept)
-	request.Header.Set("User-Agent", c.agent)
+	request.Header.Set("User-Agent", c.userAgent)
 	if r.Body != nil {
 		request.Header.Set("Content-Type", cmp.Or(r.ContentType, "application/json"))
 	}

@@ -48,8 +48,8 @@ func (e *RefusedError) Refusal() string {
 // Unwrap returns gpu.ErrNoPermission.
 func (e *RefusedError) Unwrap() error { return gpu.ErrNoPermission }
 
-// failed returns the error of a request that was not answered, or not whole: the reason that ctx ended, if it did.
-func failed(ctx context.Context, err error) error {
+// unansweredError returns the error of a request that was not answered, or not whole: the reason that ctx ended, if it did.
+func unansweredError(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
 		return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
@@ -60,16 +60,16 @@ func failed(ctx context.Context, err error) error {
 	}
 }
 
-// refusal returns the error that an answer's status stands for.
-func refusal(r Request, response *http.Response) error {
+// statusError returns the error that an answer's status stands for.
+func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
 	switch response.StatusCode {
 	case http.StatusOK, http.StatusCreated:
 		return nil
 	case http.StatusUnauthorized:
-		return &RefusedError{Right: r.action(), Credentials: true}
+		return &RefusedError{Right: r.requiredRight(), Credentials: true}
 	case http.StatusForbidden:
-		return &RefusedError{Right: r.action()}
+		return &RefusedError{Right: r.requiredRight()}
 	case http.StatusNotFound:
 		kind = fmt.Errorf("%w: %w", gpu.ErrNotFound, gpu.ErrUnavailable)
 		if !namesObject(response.Body) {

@@ -12,13 +12,13 @@ import (
 // no field for is skipped, so that the memory in use is that of one item. After an error, some items may have been passed to
 // each. Errors are those of Client.Do; an answer that is not a whole list is one.
 func List[T any](ctx context.Context, c *Client, r Request, each func(item *T)) error {
-	return c.do(ctx, r, func(body io.Reader) error { return decodeList(body, each) })
+	return c.sendAndRead(ctx, r, func(body io.Reader) error { return decodeList(body, each) })
 }
 
 // decodeList reads a list object. A list is whole if it has items, even none, and nothing remains to be asked for.
 func decodeList[T any](body io.Reader, each func(item *T)) error {
 	d := json.NewDecoder(body)
-	if err := expect(d, json.Delim('{')); err != nil {
+	if err := expectDelim(d, json.Delim('{')); err != nil {
 		return err
 	}
 	var metadata struct {
@@ -43,7 +43,7 @@ func decodeList[T any](body io.Reader, each func(item *T)) error {
 			return err
 		}
 	}
-	switch err := expect(d, json.Delim('}')); {
+	switch err := expectDelim(d, json.Delim('}')); {
 	case err != nil:
 		return err
 	case !hasItems:
@@ -71,11 +71,11 @@ func decodeItems[T any](d *json.Decoder, each func(item *T)) error {
 		}
 		each(item)
 	}
-	return expect(d, json.Delim(']'))
+	return expectDelim(d, json.Delim(']'))
 }
 
-// expect reads a token, which is an opening or closing bracket. The end of the answer is one before its time.
-func expect(d *json.Decoder, want json.Delim) error {
+// expectDelim reads a token, which is an opening or closing bracket. The end of the answer is one before its time.
+func expectDelim(d *json.Decoder, want json.Delim) error {
 	switch token, err := d.Token(); {
 	case errors.Is(err, io.EOF):
 		return io.ErrUnexpectedEOF

@@ -22,7 +22,7 @@ const (
 // transport trusts the cluster's certificate authority alone, and reads it anew for every request: it is replaced while
 // the process runs.
 type transport struct {
-	path string
+	caPath string
 
 	mu      sync.Mutex
 	ca      []byte
@@ -30,14 +30,14 @@ type transport struct {
 }
 
 func newTransport(credentialsDir string) (*transport, error) {
-	t := &transport{path: filepath.Join(credentialsDir, "ca.crt")}
-	_, err := t.trusting()
+	t := &transport{caPath: filepath.Join(credentialsDir, "ca.crt")}
+	_, err := t.currentTransport()
 	return t, err
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	current, err := t.trusting()
+	current, err := t.currentTransport()
 	if err != nil {
 		return nil, err
 	}
@@ -51,9 +51,9 @@ func (t *transport) CloseIdleConnections() {
 	t.current.CloseIdleConnections()
 }
 
-// trusting gives the transport that trusts what the file has now.
-func (t *transport) trusting() (*http.Transport, error) {
-	ca, err := os.ReadFile(t.path)
+// currentTransport gives the transport that trusts what the file has now.
+func (t *transport) currentTransport() (*http.Transport, error) {
+	ca, err := os.ReadFile(t.caPath)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
@@ -64,7 +64,7 @@ func (t *transport) trusting() (*http.Transport, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("certificate authority: no certificate in %s", t.path)
+		return nil, fmt.Errorf("certificate authority: no certificate in %s", t.caPath)
 	}
 	if t.current != nil {
 		t.current.CloseIdleConnections()

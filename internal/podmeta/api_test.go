@@ -67,7 +67,7 @@ func testAPI(t *testing.T, handler http.HandlerFunc, labels ...string) (*api, st
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(a.close)
+	t.Cleanup(a.closeConnections)
 	return a, dir
 }
 
@@ -80,7 +80,7 @@ func TestPods(t *testing.T) {
 	for _, token := range []string{"first", "second"} {
 		writeToken(t, dir, token)
 		consistent := token == "second"
-		got, err := a.pods(t.Context(), consistent)
+		got, err := a.listPods(t.Context(), consistent)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +143,7 @@ func TestPodsErrors(t *testing.T) {
 		}, gpu.ErrUnavailable},
 	} {
 		a, _ := testAPI(t, tc.handler)
-		got, err := a.pods(t.Context(), false)
+		got, err := a.listPods(t.Context(), false)
 		if got != nil || !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "list pods: ") {
 			t.Errorf("%s: got %v, %v, want %v", tc.name, got, err, tc.want)
 		}
@@ -155,7 +155,7 @@ func TestPodsNeedsTheToken(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.pods(t.Context(), false); !errors.Is(err, gpu.ErrUnavailable) {
+	if _, err := a.listPods(t.Context(), false); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
 	}
 }
@@ -237,7 +237,7 @@ func BenchmarkPods(b *testing.B) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for b.Loop() {
-		got, err := a.pods(b.Context(), false)
+		got, err := a.listPods(b.Context(), false)
 		if err != nil || len(got.pods) != pods {
 			b.Fatal(got, err)
 		}

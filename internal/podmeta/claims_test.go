@@ -83,8 +83,8 @@ func TestAdminAccess(t *testing.T) {
 		wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
 		after(soon)
 		wantAccess(t, p, device("gpu-0"), since, false)
-		after(forget + 2*interval)
-		if n := len(p.claims.known); n != 0 {
+		after(forgetAfter + 2*interval)
+		if n := len(p.claims.states); n != 0 {
 			t.Errorf("%d claims are remembered that nothing asks for", n)
 		}
 	})

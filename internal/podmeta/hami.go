@@ -40,7 +40,7 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 	var out [][]gpu.DeviceRef
 	for i := range list {
 		a := &list[i]
-		ref, ok := a.device()
+		ref, ok := a.deviceRef()
 		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex && a.DeviceIndex == list[i-1].DeviceIndex
 		if !ok || twice {
 			return nil
@@ -53,8 +53,8 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 	return out
 }
 
-// device names the MIG device by its UUID, or by its placement while the UUID is not told.
-func (a *migAllocation) device() (gpu.DeviceRef, bool) {
+// deviceRef names the MIG device by its UUID, or by its placement while the UUID is not told.
+func (a *migAllocation) deviceRef() (gpu.DeviceRef, bool) {
 	parent, err := gpu.ParseUUID(a.GPU)
 	if err != nil || a.ContainerIndex < 0 || a.DeviceIndex < 0 || a.Placement.Size == 0 {
 		return gpu.DeviceRef{}, false

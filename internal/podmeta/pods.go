@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// linger is how long a pod is told that is missing in the API server's answers: the kubelet lists an ended pod for a moment
+	// keepMissing is how long a pod is told that is missing in the API server's answers: the kubelet lists an ended pod for a moment
 	// longer.
-	linger = 10 * time.Second
-	// forget is how long a pod or a claim is remembered that nothing asks for.
-	forget = 5 * time.Minute
-	// current is how recently a pod must have been asked for to be one that the kubelet lists.
-	current = time.Minute
-	// maxAge is how long PodByUID uses an answer.
-	maxAge = 3 * interval
+	keepMissing = 10 * time.Second
+	// forgetAfter is how long a pod or a claim is remembered that nothing asks for.
+	forgetAfter = 5 * time.Minute
+	// recentlyAsked is how recently a pod must have been asked for to be one that the kubelet lists.
+	recentlyAsked = time.Minute
+	// maxListAge is how long PodByUID uses an answer.
+	maxListAge = 3 * interval
 )
 
 // podID identifies a pod by its UID and its name; either may be empty.
@@ -24,27 +24,27 @@ type podID struct {
 	uid string
 }
 
-// entry is a pod of the last answer, or one that was in an earlier answer.
-type entry struct {
+// podEntry is a pod of the last answer, or one that was in an earlier answer.
+type podEntry struct {
 	gpu.PodMetadata
-	told      time.Time // when the last request was started whose answer had it
-	confirmed time.Time // when the last request for a consistent list was, whose answer had it
-	gone      time.Time // when the first request was whose answer did not have it any more; zero if it is in the last answer
+	seenAt       time.Time // when the last request was started whose answer had it
+	confirmedAt  time.Time // when the last request for a consistent list was, whose answer had it
+	missingSince time.Time // when the first request was whose answer did not have it any more; zero if it is in the last answer
 }
 
-// question is a pod that is asked for.
-type question struct {
-	since time.Time // an answer must be from a request that was started then or later
-	first time.Time // when it was first asked for with this since
-	last  time.Time // when it was last asked for
-	due   time.Time // when a list is to be started for it; zero if none is needed
-	gap   time.Duration
+// lookup is a pod that is asked for.
+type lookup struct {
+	since      time.Time // an answer must be from a request that was started then or later
+	firstAsked time.Time // when it was first asked for with this since
+	lastAsked  time.Time // when it was last asked for
+	due        time.Time // when a list is to be started for it; zero if none is needed
+	gap        time.Duration
 	// Of PodMetadata: the UID that was told last, and the one that was told last with an earlier since.
-	uid, former string
+	lastUID, formerUID string
 }
 
-// before returns the earlier of at and the time when a list is due for q.
-func (q *question) before(at time.Time) time.Time {
+// earlier returns the earlier of at and the time when a list is due for q.
+func (q *lookup) earlier(at time.Time) time.Time {
 	if !q.due.IsZero() && q.due.Before(at) {
 		return q.due
 	}
@@ -52,25 +52,25 @@ func (q *question) before(at time.Time) time.Time {
 }
 
 // renew notes that q is asked for, and reports whether since is later than before.
-func (q *question) renew(since, now time.Time) bool {
-	q.last = now
-	if !q.first.IsZero() && !since.After(q.since) {
+func (q *lookup) renew(since, now time.Time) bool {
+	q.lastAsked = now
+	if !q.firstAsked.IsZero() && !since.After(q.since) {
 		return false
 	}
-	q.since, q.first, q.due, q.gap = since, now, time.Time{}, 0
+	q.since, q.firstAsked, q.due, q.gap = since, now, time.Time{}, 0
 	return true
 }
 
-// request makes a list due soon, unless one is due already.
-func (p *Poller) request(q *question, now time.Time) {
+// schedule makes a list due soon, unless one is due already.
+func (p *Poller) schedule(q *lookup, now time.Time) {
 	if q.due.IsZero() {
-		q.due = now.Add(gather)
-		notify(p.wake)
+		q.due = now.Add(batchDelay)
+		wakeUp(p.wake)
 	}
 }
 
-// notify wakes the goroutine that reads c, unless it has been woken already.
-func notify(c chan struct{}) {
+// wakeUp wakes the goroutine that reads c, unless it has been woken already.
+func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -84,54 +84,54 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	name, now := podName{namespace, pod}, time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.asked[name]
+	q := p.lookups[name]
 	if q == nil {
-		q = &question{}
-		p.asked[name] = q
+		q = &lookup{}
+		p.lookups[name] = q
 	}
 	if q.renew(since, now) {
-		q.former = q.uid
+		q.formerUID = q.lastUID
 	}
-	known, ok := p.known(name, q, since)
+	known, ok := p.findPod(name, q, since)
 	if !ok {
-		p.request(q, now)
+		p.schedule(q, now)
 		return gpu.PodMetadata{}, false
 	}
-	p.found = true
+	p.foundByName = true
 	if !since.Before(q.since) {
-		q.due, q.uid = time.Time{}, known.UID
+		q.due, q.lastUID = time.Time{}, known.UID
 	}
 	return known.PodMetadata, true
 }
 
-// known returns the pod that was in an answer to a request started at since or later.
-func (p *Poller) known(name podName, q *question, since time.Time) (entry, bool) {
+// findPod returns the pod that was in an answer to a request started at since or later.
+func (p *Poller) findPod(name podName, q *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
-	if !ok || e.told.Before(since) || !since.Before(q.since) && q.doubts(e) {
-		return entry{}, false
+	if !ok || e.seenAt.Before(since) || !since.Before(q.since) && q.mayBePredecessor(e) {
+		return podEntry{}, false
 	}
 	return e, true
 }
 
-// doubts reports whether e may be the predecessor of the pod that is asked for, which a cache still has.
-func (q *question) doubts(e entry) bool {
-	return e.UID != "" && e.UID == q.former && e.confirmed.Before(q.since)
+// mayBePredecessor reports whether e may be the predecessor of the pod that is asked for, which a cache still has.
+func (q *lookup) mayBePredecessor(e podEntry) bool {
+	return e.UID != "" && e.UID == q.formerUID && e.confirmedAt.Before(q.since)
 }
 
-// succeeded reports whether e is known to have replaced the pod of a UID.
-func (q *question) succeeded(e entry, uid string) bool {
-	return uid != "" && uid == q.former && e.UID != "" && e.UID != uid && !e.told.Before(q.since)
+// isSuccessor reports whether e is known to have replaced the pod of a UID.
+func (q *lookup) isSuccessor(e podEntry, uid string) bool {
+	return uid != "" && uid == q.formerUID && e.UID != "" && e.UID != uid && !e.seenAt.Before(q.since)
 }
 
 // PodByUID implements podresources.Metadata.
 func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last == nil || time.Since(p.last.started) > maxAge {
+	if p.lastList == nil || time.Since(p.lastList.started) > maxListAge {
 		return "", "", false
 	}
-	name, ok := p.last.uids[uid]
-	p.right = p.right || ok
+	name, ok := p.lastList.uids[uid]
+	p.foundByUID = p.foundByUID || ok
 	return name.namespace, name.name, ok
 }
 
@@ -144,109 +144,109 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.leaving[id]
+	q := p.goneLookups[id]
 	if q == nil {
-		q = &question{}
-		p.leaving[id] = q
+		q = &lookup{}
+		p.goneLookups[id] = q
 	}
 	q.renew(since, now)
-	if p.gone(id, since) {
+	if p.isProvedGone(id, since) {
 		return true
 	}
-	p.request(q, now)
+	p.schedule(q, now)
 	return false
 }
 
-// gone reports whether a consistent list started at since or later has proved that the pod is gone.
-func (p *Poller) gone(id podID, since time.Time) bool {
-	return p.isRightNode() && p.proof != nil && !p.proof.started.Before(since) && !p.proof.has(id)
+// isProvedGone reports whether a consistent list started at since or later has proved that the pod is gone.
+func (p *Poller) isProvedGone(id podID, since time.Time) bool {
+	return p.isNodeNameProved() && p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && !p.lastConsistent.hasPod(id)
 }
 
-// isRightNode reports whether a pod that is on this node for sure has been in an answer. A name may be that of another node's pod; it
+// isNodeNameProved reports whether a pod that is on this node for sure has been in an answer. A name may be that of another node's pod; it
 // counts only if the UID of the own pod is not known.
-func (p *Poller) isRightNode() bool {
-	return p.right || p.found && p.last.anonymous
+func (p *Poller) isNodeNameProved() bool {
+	return p.foundByUID || p.foundByName && p.lastList.ownUIDUnknown
 }
 
-// needsProof reports whether the next list is to be a consistent one. None is needed for a pod that the last answer still has.
-func (p *Poller) needsProof() bool {
+// needsConsistentList reports whether the next list is to be a consistent one. None is needed for a pod that the last answer still has.
+func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Now().Before(p.noProof) {
+	if time.Now().Before(p.noConsistentBefore) {
 		return false
 	}
-	for id, q := range p.leaving {
-		if !q.due.IsZero() && (p.proof == nil || p.proof.started.Before(q.since) || p.proof.has(id) && !p.last.has(id)) {
+	for id, q := range p.goneLookups {
+		if !q.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(q.since) || p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}
-	for name, q := range p.asked {
-		if e, ok := p.pods[name]; ok && !q.due.IsZero() && q.doubts(e) {
+	for name, q := range p.lookups {
+		if e, ok := p.pods[name]; ok && !q.due.IsZero() && q.mayBePredecessor(e) {
 			return true
 		}
 	}
 	return false
 }
 
-// accept takes an answer.
-func (p *Poller) accept(got *answer) {
-	pods := make(map[podName]entry, len(got.pods))
+// mergeList takes an answer.
+func (p *Poller) mergeList(got *podList) {
+	pods := make(map[podName]podEntry, len(got.pods))
 	for name, e := range p.pods {
-		if e.gone.IsZero() {
-			e.gone = got.started
+		if e.missingSince.IsZero() {
+			e.missingSince = got.started
 		}
-		if got.started.Sub(e.gone) < linger {
+		if got.started.Sub(e.missingSince) < keepMissing {
 			pods[name] = e
 		}
 	}
 	for name, m := range got.pods {
 		was := p.pods[name]
-		if q := p.asked[name]; q != nil && q.succeeded(was, m.UID) {
+		if q := p.lookups[name]; q != nil && q.isSuccessor(was, m.UID) {
 			pods[name] = was // a cache that lags behind has the predecessor
 			continue
 		}
-		e := entry{PodMetadata: m, told: got.started}
+		e := podEntry{PodMetadata: m, seenAt: got.started}
 		if was.UID == m.UID {
-			e.confirmed = was.confirmed
+			e.confirmedAt = was.confirmedAt
 		}
 		if got.consistent {
-			e.confirmed = got.started
+			e.confirmedAt = got.started
 		}
 		pods[name] = e
 	}
-	p.pods, p.last, p.right = pods, got, p.right || got.own
+	p.pods, p.lastList, p.foundByUID = pods, got, p.foundByUID || got.hasOwnPod
 	if got.consistent {
-		p.proof = got
+		p.lastConsistent = got
 	}
 }
 
-// settle plans, after an answer, when to ask for what was not in it, and forgets what nothing asks for any more.
-func (p *Poller) settle(now time.Time) {
-	for name, q := range p.asked {
-		if now.Sub(q.last) > forget {
-			delete(p.asked, name)
+// rescheduleLookups plans, after an answer, when to ask for what was not in it, and forgets what nothing asks for any more.
+func (p *Poller) rescheduleLookups(now time.Time) {
+	for name, q := range p.lookups {
+		if now.Sub(q.lastAsked) > forgetAfter {
+			delete(p.lookups, name)
 			continue
 		}
-		_, ok := p.known(name, q, q.since)
-		q.postpone(ok, p.last.started, now)
+		_, ok := p.findPod(name, q, q.since)
+		q.reschedule(ok, p.lastList.started, now)
 	}
-	for id, q := range p.leaving {
-		if now.Sub(q.last) > forget {
-			delete(p.leaving, id)
+	for id, q := range p.goneLookups {
+		if now.Sub(q.lastAsked) > forgetAfter {
+			delete(p.goneLookups, id)
 			continue
 		}
-		_, there := p.last.uids[id.uid]
-		p.right = p.right || there
-		q.postpone(p.gone(id, q.since), p.last.started, now)
+		_, there := p.lastList.uids[id.uid]
+		p.foundByUID = p.foundByUID || there
+		q.reschedule(p.isProvedGone(id, q.since), p.lastList.started, now)
 	}
 }
 
-// postpone notes that a list which was started at a time has answered q or not.
-func (q *question) postpone(answered bool, started, now time.Time) {
+// reschedule notes that a list which was started at a time has answered q or not.
+func (q *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
-	case answered, now.Sub(q.last) > current:
+	case answered, now.Sub(q.lastAsked) > recentlyAsked:
 		q.due = time.Time{}
-	case !q.due.IsZero() && !started.Before(q.first):
+	case !q.due.IsZero() && !started.Before(q.firstAsked):
 		q.gap = nextGap(q.gap)
 		q.due = now.Add(q.gap)
 	}

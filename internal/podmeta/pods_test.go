@@ -109,7 +109,7 @@ func TestPodByUID(t *testing.T) {
 			}
 		}
 		s.set(func() { s.hang = true })
-		after(maxAge)
+		after(maxListAge)
 		if _, _, ok := p.PodByUID("uid-of-a"); !ok {
 			t.Error("forgotten too early")
 		}

@@ -125,7 +125,7 @@ func bubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := start(a, "n", logger)
+		p := startPoller(a, "n", logger)
 		defer p.Close()
 		synctest.Wait()
 		test(t, p, server)
@@ -237,8 +237,8 @@ func TestPollerIsLimitedUnderChurn(t *testing.T) {
 		if n, most := s.count(), listBurst+pods/5/2+1; n > most {
 			t.Errorf("%d requests in 120 s, want %d at most", n, most)
 		}
-		after(forget + 2*longestInterval)
-		if n := len(p.asked); n != 0 {
+		after(forgetAfter + 2*longestInterval)
+		if n := len(p.lookups); n != 0 {
 			t.Errorf("%d pods are remembered that nothing asks for", n)
 		}
 	})
@@ -252,13 +252,13 @@ func TestPollerKeepsAPodForAWhile(t *testing.T) {
 		s.set(func() { s.pods = nil })
 		for range 4 {
 			wantKnown(t, p, "b", false) // makes it ask
-			after(linger / 5)
+			after(keepMissing / 5)
 		}
 		wantKnown(t, p, "a", true)
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("a pod that has ended is told by its UID")
 		}
-		after(linger + longestInterval)
+		after(keepMissing + longestInterval)
 		wantKnown(t, p, "a", false)
 	})
 }

@@ -107,13 +107,13 @@ func TestCheckpointState(t *testing.T) {
 	c := &checkpoint{path: path, names: newResourceNames(nil), now: time.Now}
 	expect := func(up, stale bool, want error) {
 		t.Helper()
-		c.read()
-		if s, shown := c.state(); !shown || s.Up != up || s.Stale != stale || !errors.Is(s.Err, want) || s.LastSuccess.IsZero() == (up || stale) {
+		c.readIfChanged()
+		if s, shown := c.sourceState(); !shown || s.Up != up || s.Stale != stale || !errors.Is(s.Err, want) || s.LastSuccess.IsZero() == (up || stale) {
 			t.Errorf("got %+v, want up %v, stale %v, error %v", s, up, stale, want)
 		}
 	}
-	c.read()
-	if s, shown := c.state(); shown {
+	c.readIfChanged()
+	if s, shown := c.sourceState(); shown {
 		t.Errorf("a file that is not there is shown as %+v", s)
 	}
 	writeCheckpoint(t, path, uidA+" c "+gpuA)

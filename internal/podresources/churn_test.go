@@ -39,7 +39,7 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 		}
 	case 6:
 		n.lists = 0
-		g.restart(g.now)
+		g.resetForRestart(g.now)
 	case 7, 8, 9:
 		if n.lists < 1 || n.api {
 			n.lists = min(n.lists+1, 2)

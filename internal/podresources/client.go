@@ -99,16 +99,16 @@ type Client struct {
 	traces     []string
 	answered   func() // nil once it was called
 
-	mu         sync.Mutex // held during a call
-	conn       *grpc.ClientConn
-	file       os.FileInfo // the socket at the last call; nil for none
-	backoff    backoff
-	seen       bool        // a kubelet has answered
-	saidNone   bool        // that the node has none was logged
-	checkpoint *checkpoint // nil: it is not read
-	ledger     ledger
+	mu              sync.Mutex // held during a call
+	conn            *grpc.ClientConn
+	socketFile      os.FileInfo // the socket at the last call; nil for none
+	backoff         backoff
+	kubeletAnswered bool        // a kubelet has answered
+	loggedNoKubelet bool        // that the node has none was logged
+	checkpoint      *checkpoint // nil: it is not read
+	ledger          ledger
 
-	stored atomic.Pointer[gpu.SourceState] // the state of the checkpoint; nil if there is none that may be read
+	checkpointState atomic.Pointer[gpu.SourceState] // the state of the checkpoint; nil if there is none that may be read
 }
 
 // New starts to watch the socket's directory. It does not connect: the first List does.
@@ -153,35 +153,35 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	defer c.mu.Unlock()
 	now := c.now()
 	defer c.publishCheckpoint()
-	c.checkpoint.read()
+	c.checkpoint.readIfChanged()
 	version := c.checkpoint.currentVersion()
 	var reply *kubeletapi.ListPodResourcesResponse
-	err := c.try(ctx, "list pod resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+	err := c.callKubelet(ctx, "list pod resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
 		reply, err = kubelet.List(ctx, &kubeletapi.ListPodResourcesRequest{})
 		return err
 	})
 	switch {
 	case errors.Is(err, gpu.ErrNoKubelet):
-		if !c.saidNone {
+		if !c.loggedNoKubelet {
 			level.Info(c.ledger.logger).Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
-			c.saidNone = true
+			c.loggedNoKubelet = true
 		}
 		return gpu.Assignments{}, err
 	case err == nil:
-		c.noteAnswer()
-		l := c.replies.read(reply)
-		if c.replaced(now) {
+		c.recordAnswer()
+		l := c.replies.readReply(reply)
+		if c.checkSocketReplaced(now) {
 			l.pods = nil // which of the two kubelets has answered is not known
 		}
-		c.checkpoint.read()
-		c.ledger.update(&l, version == c.checkpoint.currentVersion(), now)
+		c.checkpoint.readIfChanged()
+		c.ledger.recordList(&l, version == c.checkpoint.currentVersion(), now)
 	default:
-		if now.Sub(c.ledger.heard) > c.staleAfter {
-			c.ledger.expire(now)
+		if now.Sub(c.ledger.lastAnswer) > c.staleAfter {
+			c.ledger.markAllMissing(now)
 		}
-		c.ledger.unlisted.update(&c.ledger, now)
+		c.ledger.unlisted.compareWithLedger(&c.ledger, now)
 	}
-	return c.ledger.assignments(err, now), err
+	return c.ledger.assignmentsAt(err, now), err
 }
 
 // ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed assignments named, and
@@ -195,7 +195,7 @@ func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 
 // CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that may be read. It does not block.
 func (c *Client) CheckpointState() (gpu.SourceState, bool) {
-	if state := c.stored.Load(); state != nil {
+	if state := c.checkpointState.Load(); state != nil {
 		return *state, true
 	}
 	return gpu.SourceState{}, false
@@ -205,37 +205,37 @@ func (c *Client) publishCheckpoint() {
 	if c.checkpoint == nil {
 		return
 	}
-	if state, ok := c.checkpoint.state(); ok {
-		c.stored.Store(&state)
+	if state, ok := c.checkpoint.sourceState(); ok {
+		c.checkpointState.Store(&state)
 	}
 }
 
-func (c *Client) noteAnswer() {
-	c.seen = true
+func (c *Client) recordAnswer() {
+	c.kubeletAnswered = true
 	if c.answered != nil {
 		c.answered()
 		c.answered = nil
 	}
 }
 
-// replaced reports whether a new socket was made since the call was begun.
-func (c *Client) replaced(now time.Time) bool {
+// checkSocketReplaced reports whether a new socket was made since the call was begun.
+func (c *Client) checkSocketReplaced(now time.Time) bool {
 	file, err := os.Stat(c.socket)
-	if err == nil && sameFile(file, c.file) {
+	if err == nil && sameFile(file, c.socketFile) {
 		return false
 	}
-	c.file = nil
+	c.socketFile = nil
 	if err == nil {
-		c.file = file
+		c.socketFile = file
 	}
 	c.disconnect()
-	c.ledger.restart(now)
+	c.ledger.resetForRestart(now)
 	return true
 }
 
 // hasKubelet reports whether the node must be taken to have a kubelet. A path that cannot be read counts as present.
 func (c *Client) hasKubelet() bool {
-	return c.expected || c.seen || slices.ContainsFunc(c.traces, func(path string) bool {
+	return c.expected || c.kubeletAnswered || slices.ContainsFunc(c.traces, func(path string) bool {
 		_, err := os.Stat(path)
 		return !errors.Is(err, fs.ErrNotExist)
 	})
@@ -248,21 +248,21 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var reply *kubeletapi.AllocatableResourcesResponse
-	err := c.try(ctx, "allocatable resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+	err := c.callKubelet(ctx, "allocatable resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
 		reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c.replies.allocatable(reply), nil
+	return c.replies.readAllocatable(reply), nil
 }
 
-// call is one call of the kubelet's API.
-type call func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
+// kubeletCall is one call of the kubelet's API.
+type kubeletCall func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
 
-// try makes a call over the connection to who listens on the socket now, unless it is too early after a failure.
-func (c *Client) try(ctx context.Context, op string, call call) error {
+// callKubelet makes a call over the connection to who listens on the socket now, unless it is too early after a failure.
+func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) error {
 	if c.ctx.Err() != nil {
 		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
 	}
@@ -270,13 +270,13 @@ func (c *Client) try(ctx context.Context, op string, call call) error {
 		return fmt.Errorf("%s: another call took too long: %w: %w", op, gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
 	// The watch stands before the socket is looked at, so that a kubelet that starts in between is seen.
-	c.watch.ensure()
-	renewed := c.watch.takeRenewed()
-	file, err := c.stat(op)
-	if !sameFile(file, c.file) {
+	c.watch.startWatching()
+	renewed := c.watch.resetSocketCreated()
+	file, err := c.statSocket(op)
+	if !sameFile(file, c.socketFile) {
 		renewed = true
-		c.file = file
-		c.ledger.restart(c.now())
+		c.socketFile = file
+		c.ledger.resetForRestart(c.now())
 	}
 	if renewed {
 		c.disconnect()
@@ -288,14 +288,14 @@ func (c *Client) try(ctx context.Context, op string, call call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.backoff.pending(c.now()); err != nil {
+	if err := c.backoff.pendingError(c.now()); err != nil {
 		return err
 	}
-	if err := c.ask(ctx, op, call); err != nil {
+	if err := c.callOnce(ctx, op, call); err != nil {
 		// gRPC would wait by its own schedule before it connects again: a new connection starts afresh.
 		c.disconnect()
 		if !errors.Is(err, context.Canceled) {
-			c.backoff.fail(c.now(), err)
+			c.backoff.recordFailure(c.now(), err)
 		}
 		return err
 	}
@@ -312,7 +312,7 @@ func (c *Client) Close() {
 	c.disconnect()
 }
 
-func (c *Client) ask(ctx context.Context, op string, call call) error {
+func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) error {
 	if err := c.connect(); err != nil {
 		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
 	}
@@ -358,8 +358,8 @@ func (c *Client) disconnect() {
 	}
 }
 
-// stat looks at the socket. An error says why it cannot be there to answer.
-func (c *Client) stat(op string) (os.FileInfo, error) {
+// statSocket looks at the socket. An error says why it cannot be there to answer.
+func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	info, err := os.Stat(c.socket)
 	switch {
 	case err == nil:

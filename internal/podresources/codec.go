@@ -40,7 +40,7 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	raw := data.Materialize() // a copy
-	size, err := prepare(raw, message.ProtoReflect().Descriptor())
+	size, err := sanitizeAndMeasure(raw, message.ProtoReflect().Descriptor())
 	if err != nil {
 		return err
 	}
@@ -50,9 +50,9 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(raw, message)
 }
 
-// prepare replaces invalid UTF-8 in the strings of an encoded message and of those within it, in place, and estimates
+// sanitizeAndMeasure replaces invalid UTF-8 in the strings of an encoded message and of those within it, in place, and estimates
 // what the message takes decoded, without the bytes of its strings.
-func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
+func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
 	for len(raw) > 0 {
 		num, typ, n := protowire.ConsumeTag(raw)
 		if n < 0 {
@@ -75,12 +75,12 @@ func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err err
 		content, _ := protowire.ConsumeBytes(value)
 		switch fd.Kind() {
 		case protoreflect.StringKind:
-			replaceInvalid(content)
+			replaceInvalidUTF8(content)
 			if fd.IsList() {
 				size += idBytes
 			}
 		case protoreflect.MessageKind:
-			within, err := prepare(content, fd.Message())
+			within, err := sanitizeAndMeasure(content, fd.Message())
 			if err != nil {
 				return 0, err
 			}
@@ -92,8 +92,8 @@ func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err err
 	return size, nil
 }
 
-// replaceInvalid puts a question mark in the place of each byte that is not valid UTF-8, so that lengths stay.
-func replaceInvalid(s []byte) {
+// replaceInvalidUTF8 puts a question mark in the place of each byte that is not valid UTF-8, so that lengths stay.
+func replaceInvalidUTF8(s []byte) {
 	for len(s) > 0 {
 		r, size := utf8.DecodeRune(s)
 		if r == utf8.RuneError && size == 1 {

@@ -56,13 +56,13 @@ type ContainersOptions struct {
 type Containers struct {
 	opts ContainersOptions
 
-	mu        sync.Mutex
-	byID      map[string]gpu.Container // what LogDir had when it was last read
-	truncated map[string]gpu.Container // by the part of the id that is left
-	unknown   map[string]time.Time     // when an id was last looked for in vain
-	failed    bool                     // LogDir could not be read the last time
-	absent    int                      // processes that were not in ProcDir, until one is
-	seen      bool                     // a process was in ProcDir
+	mu              sync.Mutex
+	byID            map[string]gpu.Container // what LogDir had when it was last read
+	truncated       map[string]gpu.Container // by the part of the id that is left
+	unknown         map[string]time.Time     // when an id was last looked for in vain
+	logDirFailed    bool                     // LogDir could not be read the last time
+	absentProcesses int                      // processes that were not in ProcDir, until one is
+	procDirWorks    bool                     // a process was in ProcDir
 }
 
 // NewContainers reads nothing yet.
@@ -78,22 +78,22 @@ func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.noteAbsent(err)
+		c.recordAbsent(err)
 		return gpu.Container{}, false // the process has ended
 	}
-	c.seen = true
+	c.procDirWorks = true
 	ids := containerIDs(cgroup)
 	for _, id := range ids {
-		if found, ok := c.lookup(id); ok {
+		if found, ok := c.findContainer(id); ok {
 			return found, true
 		}
 	}
-	if !c.worthReading(ids) {
+	if !c.shouldReadLogDir(ids) {
 		return gpu.Container{}, false
 	}
-	c.refresh()
+	c.readLogDir()
 	for _, id := range ids {
-		if found, ok := c.lookup(id); ok {
+		if found, ok := c.findContainer(id); ok {
 			return found, true
 		}
 	}
@@ -113,19 +113,19 @@ func (c *Containers) readCgroup(pid uint32) (string, error) {
 	return string(content), nil
 }
 
-// noteAbsent says once that ProcDir knows none of the processes that the driver names.
-func (c *Containers) noteAbsent(err error) {
-	if c.seen || c.absent >= enoughAbsent {
+// recordAbsent says once that ProcDir knows none of the processes that the driver names.
+func (c *Containers) recordAbsent(err error) {
+	if c.procDirWorks || c.absentProcesses >= enoughAbsent {
 		return
 	}
-	c.absent++
-	if c.absent == enoughAbsent {
+	c.absentProcesses++
+	if c.absentProcesses == enoughAbsent {
 		level.Warn(c.opts.Logger).Log("msg", "cannot find the processes on the GPUs; memory of containers that share a GPU is not known: is this the host's PID namespace (hostPID)?",
 			"proc", c.opts.ProcDir, "err", err)
 	}
 }
 
-func (c *Containers) lookup(id string) (gpu.Container, bool) {
+func (c *Containers) findContainer(id string) (gpu.Container, bool) {
 	if found, ok := c.byID[id]; ok {
 		return found, true
 	}
@@ -137,9 +137,9 @@ func (c *Containers) lookup(id string) (gpu.Container, bool) {
 	return gpu.Container{}, false
 }
 
-// worthReading reports whether one of the ids, none of which is known, was not looked for lately, and notes that they are
+// shouldReadLogDir reports whether one of the ids, none of which is known, was not looked for lately, and notes that they are
 // now: processes in containers that are not the kubelet's must not have the directory read for each.
-func (c *Containers) worthReading(ids []string) bool {
+func (c *Containers) shouldReadLogDir(ids []string) bool {
 	now := c.opts.Now()
 	worth := false
 	for _, id := range ids {
@@ -159,17 +159,17 @@ func (c *Containers) worthReading(ids []string) bool {
 	return true
 }
 
-// refresh reads LogDir. It keeps nothing of containers that are gone, which bounds the cache by the directory.
-func (c *Containers) refresh() {
+// readLogDir reads LogDir. It keeps nothing of containers that are gone, which bounds the cache by the directory.
+func (c *Containers) readLogDir() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {
-		if !c.failed {
+		if !c.logDirFailed {
 			level.Warn(c.opts.Logger).Log("msg", "cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known", "err", err)
 		}
-		c.failed = true
+		c.logDirFailed = true
 		return
 	}
-	c.failed = false
+	c.logDirFailed = false
 	c.byID, c.truncated = make(map[string]gpu.Container, len(entries)), map[string]gpu.Container{}
 	for _, entry := range entries {
 		id, container, ok := parseLogName(entry.Name())

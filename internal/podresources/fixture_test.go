@@ -50,7 +50,7 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 	g := &testLedger{now: time.Unix(1000, 0), ledger: &ledger{
 		metadata: metadata, logger: log.NewNopLogger(), settlement: settlement{witness: "ns/witness"},
 	}}
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	return g
 }
 
@@ -58,10 +58,10 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 func (g *testLedger) list(pods ...*kubeletapi.PodResources) gpu.Assignments {
 	g.now = g.now.Add(time.Second)
 	before := g.checkpoint.currentVersion()
-	l := replyReader{newResourceNames(nil)}.read(reply(pods...))
-	g.checkpoint.read()
-	g.update(&l, before == g.checkpoint.currentVersion(), g.now)
-	return g.assignments(nil, g.now)
+	l := replyReader{newResourceNames(nil)}.readReply(reply(pods...))
+	g.checkpoint.readIfChanged()
+	g.recordList(&l, before == g.checkpoint.currentVersion(), g.now)
+	return g.assignmentsAt(nil, g.now)
 }
 
 // confirm records an operator's confirmation in the present epoch.

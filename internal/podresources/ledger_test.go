@@ -39,13 +39,13 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 			t.Errorf("%d pods: incomplete because %q, want %q", len(step.pods), got.Incomplete, step.want)
 		}
 	}
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	if got := g.list(witness()); !strings.Contains(got.Incomplete, "since the kubelet began") {
 		t.Errorf("after a restart of the kubelet: %q", got.Incomplete)
 	}
 	g.settlement.witness = ""
-	g.restart(g.now)
-	if got := g.settlement.reason(); !strings.Contains(got, "--kubernetes.witness-pod") {
+	g.resetForRestart(g.now)
+	if got := g.settlement.unsettledReason(); !strings.Contains(got, "--kubernetes.witness-pod") {
 		t.Errorf("without a witness: %q", got)
 	}
 	for range 10 {
@@ -57,7 +57,7 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 	g.settle(t) // a prefix names it
 	g.settlement.nodes = []string{"node-1"}
 	static := pod("ns", "witness-node-1", container("c", nil))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	for range 10 {
 		if g.list(static).Incomplete == "" {
 			t.Fatal("a static pod is the witness")
@@ -69,7 +69,7 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 func TestARestartedKubeletForgets(t *testing.T) {
 	g := newTestLedger(t, nil)
 	before := g.settle(t, holder("a", gpuA), holder("b", gpuB), holder("static", gpuC))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	empty := g.list()
 	if got := text(empty.List); got != "a? b? static?" || empty.Incomplete == "" {
 		t.Errorf("an empty list gives %s, incomplete %q", got, empty.Incomplete)
@@ -125,7 +125,7 @@ func TestProofs(t *testing.T) {
 			[]*kubeletapi.PodResources{pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA)))}, "a? b"},
 		{"another device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{holder("b", gpuB)}, "a? b"},
 		{"an operator", func(g *testLedger, _ *fakeCluster) {
-			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignments(nil, g.now).List)
+			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignmentsAt(nil, g.now).List)
 		}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestProofs(t *testing.T) {
 			g := newTestLedger(t, c)
 			g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
 			g.settle(t, holder("a", gpuA))
-			g.restart(g.now)
+			g.resetForRestart(g.now)
 			if got := text(g.list().List); got != "a?" {
 				t.Fatalf("before: %s", got)
 			}
@@ -180,7 +180,7 @@ func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 	g := newTestLedger(t, &fakeCluster{gone: map[string]bool{uid: true}})
 	g.checkpoint = testCheckpoint(t, uid+" c "+gpuA)
 	g.settle(t, holder("a", gpuA))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	if got := text(g.list().List); got != "a?" {
 		t.Errorf("got %q, want it unconfirmed", got)
 	}
@@ -247,7 +247,7 @@ func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 	if got := g.list(); !slices.Equal(got.Free, []gpu.DeviceRef{{GPU: gpuB}}) {
 		t.Errorf("free: %v", got.Free)
 	}
-	g.confirm(nil, g.assignments(nil, g.now).List)
+	g.confirm(nil, g.assignmentsAt(nil, g.now).List)
 	if got := text(g.list().List); got != "" {
 		t.Errorf("dismissed, but %q", got)
 	}
@@ -263,7 +263,7 @@ func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 		t.Errorf("free after %s: %v", freeFor, got.Free)
 	}
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	if got := g.list(); len(got.Free) != 0 {
 		t.Errorf("free after a restart: %v", got.Free)
 	}
@@ -302,19 +302,19 @@ func TestAKubeletThatIsAwayForLong(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}, "ns/b": {UID: uidB}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
 	g := newTestLedger(t, c)
 	g.settle(t, holder("a", gpuA), holder("b", gpuB))
-	if got := g.assignments(gpu.ErrTimeout, g.now.Add(silentFor-1)); text(got.List) != "a b" || got.Incomplete != "" {
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence-1)); text(got.List) != "a b" || got.Incomplete != "" {
 		t.Errorf("at first: %s, incomplete because %q", text(got.List), got.Incomplete)
 	}
-	if got := g.assignments(gpu.ErrTimeout, g.now.Add(silentFor)); text(got.List) != "a b" || !strings.Contains(got.Incomplete, "timed out") {
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence)); text(got.List) != "a b" || !strings.Contains(got.Incomplete, "timed out") {
 		t.Errorf("a while later: %s, incomplete because %q", text(got.List), got.Incomplete)
 	}
-	g.expire(g.now)
-	if got := g.assignments(gpu.ErrTimeout, g.now); text(got.List) != "a? b?" || !strings.Contains(got.Incomplete, "timed out") {
+	g.markAllMissing(g.now)
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now); text(got.List) != "a? b?" || !strings.Contains(got.Incomplete, "timed out") {
 		t.Errorf("got %s, incomplete because %q", text(got.List), got.Incomplete)
 	}
 	c.gone[uidA] = true
-	g.expire(g.now)
-	if got := text(g.assignments(gpu.ErrTimeout, g.now).List); got != "b?" {
+	g.markAllMissing(g.now)
+	if got := text(g.assignmentsAt(gpu.ErrTimeout, g.now).List); got != "b?" {
 		t.Errorf("with a gone: %s", got)
 	}
 	if got := text(g.list(holder("b", gpuB)).List); got != "b" {
@@ -326,7 +326,7 @@ func testCheckpoint(t *testing.T, entries ...string) *checkpoint {
 	t.Helper()
 	c := &checkpoint{path: filepath.Join(t.TempDir(), "kubelet_internal_checkpoint"), names: newResourceNames(nil), now: time.Now}
 	writeCheckpoint(t, c.path, entries...)
-	c.read()
+	c.readIfChanged()
 	if c.err != nil {
 		t.Fatal(c.err)
 	}

@@ -34,7 +34,7 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.settle(t, holder("a", gpuA))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	seen := g.list() // a? : what control has seen
 	g.list(holder("a", gpuA), witness())
 	g.confirm(nil, seen.List)
@@ -50,7 +50,7 @@ func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.list(holder("a", gpuA))
 	seen := g.list()
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	g.list()
 	if g.confirmFree(seen.Epoch, []gpu.DeviceRef{{GPU: gpuB}}, nil, g.now) {
 		t.Error("taken")
@@ -65,7 +65,7 @@ func TestALiveProcessOverrulesAnOperator(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(*gpu.Assignment) bool { return running }
 	g.settle(t, holder("a", gpuA))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	g.confirm(nil, g.list().List)
 	running = true
 	if got := text(g.list().List); got != "a" {
@@ -229,14 +229,14 @@ func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 func TestTwoListsAreBothSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.settle(t, holder("a", gpuA), holder("b", gpuB))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	g.list()
 	g.list(holder("a", gpuA), witness())
 	g.list(holder("a", gpuA), witness())
 	if got := text(g.list(holder("a", gpuA), witness()).List); got != "a b?" {
 		t.Fatalf("one settled list: %q", got)
 	}
-	g.restart(g.now) // the kubelet crashes and starts again
+	g.resetForRestart(g.now) // the kubelet crashes and starts again
 	if got := g.list(); text(got.List) != "a? b?" {
 		t.Errorf("an empty list that is not settled ends b: %q", text(got.List))
 	}
@@ -248,7 +248,7 @@ func TestAReservationOfTheFormerPod(t *testing.T) {
 		"ns/a": {UID: uidA, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-1"}}}}}}
 	g := newTestLedger(t, c)
 	g.settle(t, holder("a", gpuA+"-3"))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	g.list()
 	// a is missing; the API server has a successor of that name, with another reservation.
 	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-2"}}}}
@@ -283,8 +283,8 @@ func TestAFileThatIsNoCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &checkpoint{path: path, names: newResourceNames(nil), now: time.Now}
-	c.read()
-	if state, shown := c.state(); !shown || state.Up || !strings.Contains(state.Err.Error(), "expected a regular file") {
+	c.readIfChanged()
+	if state, shown := c.sourceState(); !shown || state.Up || !strings.Contains(state.Err.Error(), "expected a regular file") {
 		t.Errorf("got %+v, %v", state, shown)
 	}
 }

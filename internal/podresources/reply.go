@@ -23,31 +23,31 @@ const maxIDLength = 128
 // podName names a pod.
 type podName struct{ namespace, name string }
 
-// entry is one assignment as the kubelet lists it: its Device and Sharing are those that the id tells.
-type entry struct {
+// listedDevice is one assignment as the kubelet lists it: its Device and Sharing are those that the id tells.
+type listedDevice struct {
 	gpu.Assignment
 	claim gpu.ClaimDevice // zero unless the device was given by a ResourceClaim
 	order int             // of the container in its pod
 }
 
-func (e *entry) pod() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
+func (e *listedDevice) podName() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
 
 // pluginDevice is a device of a device plugin. The kubelet gives each id of a resource to one container, those of replicas, too. It
 // knows nothing of other resources: a plugin that is configured anew (strategy single to mixed, a resource that is renamed) or a GPU
 // instance of another profile can bring an id under another one, while a container still holds it by the former.
 type pluginDevice struct{ resource, id string }
 
-func (e *entry) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
+func (e *listedDevice) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
 
 // fromPlugin reports whether the device was given by a device plugin.
-func (e *entry) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
+func (e *listedDevice) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
 
 // listing is what one reply of the kubelet says.
 type listing struct {
-	pods       map[podName]bool // those without a device, too
-	entries    []entry          // by compareAssignments, each once
-	unreadable []gpu.Assignment
-	owners     map[pluginDevice]podName // of the devices that plugins gave out; nil until asked for
+	pods         map[podName]bool // those without a device, too
+	entries      []listedDevice   // by compareAssignments, each once
+	unreadable   []gpu.Assignment
+	deviceOwners map[pluginDevice]podName // of the devices that plugins gave out; nil until asked for
 }
 
 // replyReader reads replies of the kubelet. It is immutable.
@@ -55,29 +55,29 @@ type replyReader struct {
 	names resourceNames
 }
 
-// read returns what a reply says. The result does not depend on the order of the reply's pods and devices.
-func (r replyReader) read(reply *kubeletapi.ListPodResourcesResponse) listing {
+// readReply returns what a reply says. The result does not depend on the order of the reply's pods and devices.
+func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
 	l := listing{pods: make(map[podName]bool, len(reply.GetPodResources()))}
 	shared := sharedClaims(reply)
 	for _, pod := range reply.GetPodResources() {
 		l.pods[podName{pod.GetNamespace(), pod.GetName()}] = true
 		for order, c := range pod.GetContainers() {
-			e := entry{order: order}
+			e := listedDevice{order: order}
 			e.Holder.Container = gpu.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName()}
 			r.readDevices(&l, e, c.GetDevices())
 			readClaims(&l, e, c.GetDynamicResources(), shared)
 		}
 	}
 	// A device that is listed twice for one container is held once; its series may not come twice.
-	slices.SortFunc(l.entries, func(a, b entry) int { return compareAssignments(&a.Assignment, &b.Assignment) })
-	l.entries = slices.CompactFunc(l.entries, func(a, b entry) bool { return compareAssignments(&a.Assignment, &b.Assignment) == 0 })
+	slices.SortFunc(l.entries, func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) })
+	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool { return compareAssignments(&a.Assignment, &b.Assignment) == 0 })
 	slices.SortFunc(l.unreadable, func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) })
 	return l
 }
 
-func (r replyReader) readDevices(l *listing, e entry, devices []*kubeletapi.ContainerDevices) {
+func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeletapi.ContainerDevices) {
 	for _, given := range devices {
-		if !r.names.match(given.GetResourceName()) {
+		if !r.names.matches(given.GetResourceName()) {
 			continue
 		}
 		e.Holder.Resource = given.GetResourceName()
@@ -93,7 +93,7 @@ func (r replyReader) readDevices(l *listing, e entry, devices []*kubeletapi.Cont
 	}
 }
 
-func readClaims(l *listing, e entry, claims []*kubeletapi.DynamicResource, shared map[gpu.ClaimDevice]int) {
+func readClaims(l *listing, e listedDevice, claims []*kubeletapi.DynamicResource, shared map[gpu.ClaimDevice]int) {
 	for _, claim := range claims {
 		e.Holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
@@ -117,7 +117,7 @@ func readClaims(l *listing, e entry, claims []*kubeletapi.DynamicResource, share
 	}
 }
 
-func (l *listing) addUnreadable(e entry, id string) {
+func (l *listing) addUnreadable(e listedDevice, id string) {
 	if len(id) > maxIDLength {
 		id = strings.ToValidUTF8(id[:maxIDLength], "") + "..."
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 func readReply(in *kubeletapi.ListPodResourcesResponse, resources ...string) listing {
-	return replyReader{newResourceNames(resources)}.read(in)
+	return replyReader{newResourceNames(resources)}.readReply(in)
 }
 
 func TestReadIgnoresOtherResources(t *testing.T) {

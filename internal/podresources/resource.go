@@ -29,7 +29,7 @@ func newResourceNames(configured []string) resourceNames {
 	return r
 }
 
-func (r resourceNames) match(name string) bool {
+func (r resourceNames) matches(name string) bool {
 	return slices.Contains(r.exact, name) ||
 		slices.ContainsFunc(r.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -6,34 +6,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// profiled is what the profiler said last of one GPU.
-type profiled struct {
+// profilerReading is what the profiler said last of one GPU.
+type profilerReading struct {
 	gpu.Profiling
-	asked   time.Time // by the loop's clock; zero: it has said nothing
-	counted bool      // what is odd in it has been counted
+	requestedAt      time.Time // by the loop's clock; zero: it has said nothing
+	anomaliesCounted bool      // what is odd in it has been counted
 }
 
 // addActivity completes a reading with the activity that the driver itself does not tell, and rolls the instances' up.
-func (t *tracked) addActivity(g *gpu.GPU, at time.Time) {
+func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	own := g.ActivitySource != gpu.ActivityUnknown
 	if !own {
-		t.takeProfiling(g, at)
+		t.applyProfiling(g, at)
 	}
 	if g.ActivitySource == gpu.ActivityUnknown {
 		return
 	}
-	if own || !t.profiled.counted {
-		t.profiled.counted = !own
-		t.countOdd(g, at)
+	if own || !t.profiling.anomaliesCounted {
+		t.profiling.anomaliesCounted = !own
+		t.countAnomalies(g, at)
 	}
-	rollUp(g)
+	rollUpActivity(g)
 }
 
-// takeProfiling lays what the profiler said to the GPU and its instances. It was asked for the layout of the last Snapshot
+// applyProfiling lays what the profiler said to the GPU and its instances. It was asked for the layout of the last Snapshot
 // and has answered before this reading began: where the layout is still the same, nothing was repartitioned in between.
-func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
-	p := &t.profiled
-	if p.asked.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.asked) >= t.maxGap {
+func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
+	p := &t.profiling
+	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
 		return
 	}
 	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.Board, p.Rates, p.Invalid
@@ -47,8 +47,8 @@ func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// countOdd counts the values of one reading that cannot be.
-func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
+// countAnomalies counts the values of one reading that cannot be.
+func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := countAboveOne(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -65,24 +65,24 @@ func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
 	t.totals.ActivityAnomalies = gpu.Some(counter)
 }
 
-// rounding is what a ratio of 1 may be off by after a source has divided.
-const rounding = 1e-9
+// ratioTolerance is what a ratio of 1 may be off by after a source has divided.
+const ratioTolerance = 1e-9
 
 func countAboveOne(a *gpu.Activity) int {
 	n := 0
 	for _, ratio := range a.All() {
-		if ratio.Or(0) > 1+rounding {
+		if ratio.Or(0) > 1+ratioTolerance {
 			n++
 		}
 	}
 	return n
 }
 
-// rollUp makes a MIG GPU's activity out of its instances': by their SMs, and that of the memory by their memory slices,
+// rollUpActivity makes a MIG GPU's activity out of its instances': by their SMs, and that of the memory by their memory slices,
 // of those of the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio
 // that one instance with a compute instance does not tell is absent: a part of the sum would pass for all of it.
-func rollUp(g *gpu.GPU) {
-	if !g.MIG.Enabled.Or(false) || !canWork(g) {
+func rollUpActivity(g *gpu.GPU) {
+	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return
 	}
 	g.ActivityRollup = true
@@ -93,12 +93,12 @@ func rollUp(g *gpu.GPU) {
 		if whole == dram {
 			weights = byMemory
 		}
-		*whole = rolledUp(g, m, weights)
+		*whole = weightedRatio(g, m, weights)
 	}
 }
 
-// rolledUp is one ratio of the GPU, the m-th of Activity.
-func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
+// weightedRatio is one ratio of the GPU, the m-th of Activity.
+func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -114,8 +114,8 @@ func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// canWork reports whether any GPU instance has a compute instance. A GPU without one has no more than its own counters.
-func canWork(g *gpu.GPU) bool {
+// hasComputeInstances reports whether any GPU instance has a compute instance. A GPU without one has no more than its own counters.
+func hasComputeInstances(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if len(g.Instances[i].ComputeInstances) > 0 {
 			return true

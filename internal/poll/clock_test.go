@@ -24,8 +24,8 @@ func busyGPU(n int) gpu.GPU {
 	return g
 }
 
-// counters are the running totals of a GPU that may only grow.
-func counters(g *gpu.GPU) []float64 {
+// growingTotals are the running totals of a GPU that may only grow.
+func growingTotals(g *gpu.GPU) []float64 {
 	list := []float64{g.Totals.PCIeReceive.Or(gpu.Counter{}).Value, g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for _, r := range g.Totals.ClockEvents {
 		list = append(list, r.Seconds.Value)
@@ -42,14 +42,14 @@ func TestClockThatJumps(t *testing.T) {
 		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
 			{Device: gpu.DeviceRef{MIG: "MIG-3"}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
 		}}}
-		h := start(t, src, func(o *Options) { o.Pods = pods })
+		h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 		src.gpus[uuidA] = busyGPU(0)
-		stop := h.run()
+		stop := h.startLoop()
 		var before []float64
 		for n, jump := range jumps {
 			src.set(func() { src.gpus[uuidA] = busyGPU(n + 1) })
-			s := h.step(jump)
-			g := find(t, s, uuidA)
+			s := h.pollAfter(jump)
+			g := findGPU(t, s, uuidA)
 			if !g.Up || !g.LastRead.Equal(s.Time) || !g.Readings.PowerWatts.Present() {
 				t.Errorf("%d: after %s: up %v, last read %s at %s", n, jump, g.Up, g.LastRead, s.Time)
 			}
@@ -61,7 +61,7 @@ func TestClockThatJumps(t *testing.T) {
 			if holders := g.Instances[1].ComputeInstances[0].Holders; len(holders) != 1 {
 				t.Errorf("%d: after %s: holders %+v", n, jump, holders)
 			}
-			now := counters(g)
+			now := growingTotals(g)
 			for i := range before {
 				if now[i] < before[i] {
 					t.Errorf("%d: after %s: counter %d went from %g to %g", n, jump, i, before[i], now[i])
@@ -85,34 +85,34 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
 			{Device: gpu.DeviceRef{GPU: uuidA}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
 		}}}
-		h := start(t, src, func(o *Options) { o.Pods = pods })
-		stop := h.run()
-		h.step(time.Second)
+		h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+		stop := h.startLoop()
+		h.pollAfter(time.Second)
 		release := make(chan struct{})
 		src.set(func() { src.hang[uuidB] = release })
 		pods.err = gpu.ErrUnavailable
-		h.step(time.Second)
-		s := h.step(-time.Hour)
-		if a, b := find(t, s, uuidA), find(t, s, uuidB); !b.Up || b.LastRead.After(s.Time) || len(a.Holders) != 1 {
+		h.pollAfter(time.Second)
+		s := h.pollAfter(-time.Hour)
+		if a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB); !b.Up || b.LastRead.After(s.Time) || len(a.Holders) != 1 {
 			t.Errorf("at the jump: up %v, last read %s at %s, holders %v", b.Up, b.LastRead, s.Time, a.Holders)
 		}
-		s = h.step(5 * time.Second)
-		if b := find(t, s, uuidB); b.Up || b.Readings.PowerWatts.Present() || s.HungCalls != 1 {
+		s = h.pollAfter(5 * time.Second)
+		if b := findGPU(t, s, uuidB); b.Up || b.Readings.PowerWatts.Present() || s.HungCalls != 1 {
 			t.Errorf("past the timeout: up %v, power %v, %d hung calls", b.Up, b.Readings.PowerWatts, s.HungCalls)
 		}
-		if a := find(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
+		if a := findGPU(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
 			t.Errorf("past the timeout: the other GPU is up %v, held by %v", a.Up, a.Holders)
 		}
-		pods.long = true
-		s = h.step(h.opts.PodsStaleAfter)
-		if a := find(t, s, uuidA); len(a.Holders) != 1 || a.Holders[0].Unconfirmed == "" {
+		pods.unconfirmed = true
+		s = h.pollAfter(h.opts.PodsStaleAfter)
+		if a := findGPU(t, s, uuidA); len(a.Holders) != 1 || a.Holders[0].Unconfirmed == "" {
 			t.Errorf("past stale-after: held by %v, want it unconfirmed", a.Holders)
 		}
 		src.set(func() { delete(src.hang, uuidB) })
 		close(release)
 		synctest.Wait()
-		s = h.step(time.Second)
-		if b := find(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) {
+		s = h.pollAfter(time.Second)
+		if b := findGPU(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) {
 			t.Errorf("after the hang: up %v, last read %s at %s", b.Up, b.LastRead, s.Time)
 		}
 		if err := stop(); err != nil {
@@ -126,14 +126,14 @@ func TestLookupThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
 		src.inv.Missing = []gpu.MissingGPU{{Index: 1, Err: gpu.ErrTimeout, Hung: true}}
-		h := start(t, src, nil)
-		stop := h.run()
-		s := h.step(4 * time.Second)
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		s := h.pollAfter(4 * time.Second)
 		if len(s.GPUs) != 1 || s.HungCalls != 0 {
 			t.Errorf("before the timeout: %d GPUs, %d hung calls", len(s.GPUs), s.HungCalls)
 		}
 		for range 3 {
-			s = h.step(time.Second)
+			s = h.pollAfter(time.Second)
 			if len(s.GPUs) != 2 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrTimeout) || s.HungCalls != 1 {
 				t.Fatalf("after the timeout: %+v, %d hung calls", s.GPUs, s.HungCalls)
 			}
@@ -142,10 +142,10 @@ func TestLookupThatHangs(t *testing.T) {
 			}
 		}
 		src.set(func() {
-			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: found(uuidA, uuidB)}
+			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: foundGPUs(uuidA, uuidB)}
 			src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
 		})
-		if s = h.step(time.Second); len(s.GPUs) != 2 || !s.GPUs[1].Up || s.HungCalls != 0 {
+		if s = h.pollAfter(time.Second); len(s.GPUs) != 2 || !s.GPUs[1].Up || s.HungCalls != 0 {
 			t.Errorf("found at last: %+v, %d hung calls", s.GPUs, s.HungCalls)
 		}
 		if err := stop(); err != nil {

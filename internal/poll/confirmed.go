@@ -2,9 +2,9 @@ package poll
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// markConfirmed marks the devices that are free. It is for GPUs of which it is not known who holds them: no device is free then but by
+// markConfirmedFree marks the devices that are free. It is for GPUs of which it is not known who holds them: no device is free then but by
 // an operator's confirmation.
-func markConfirmed(gpus []gpu.GPU) {
+func markConfirmedFree(gpus []gpu.GPU) {
 	free := gpu.Some(false)
 	for i := range gpus {
 		g := &gpus[i]

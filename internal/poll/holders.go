@@ -9,11 +9,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// attach writes who holds what into the GPUs and returns the assignments that name no device of this node.
-func attach(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
+// attachHolders writes who holds what into the GPUs and returns the assignments that name no device of this node.
+func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
 	all := gpu.NewDevices(gpus)
 	unmatched := slices.Clone(known.Unreadable)
-	v := vacancy{complete: known.Incomplete == "", free: all.Cover(known.Free), doubtful: map[gpu.Device]bool{}}
+	v := allocationState{complete: known.Incomplete == "", free: all.Cover(known.Free), doubtful: map[gpu.Device]bool{}}
 	claims := map[gpu.Device][]gpu.Assignment{}
 	var devices []gpu.Device
 	for _, a := range known.List {
@@ -21,10 +21,10 @@ func attach(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.
 		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" {
 			unmatched = append(unmatched, a)
 		}
-		switch d = onlyCompute(gpus, d); {
+		switch d = narrowToCompute(gpus, d); {
 		case match == gpu.MatchNothing:
 			continue
-		case match == gpu.MatchParent, since(gpus, d).After(a.Listed):
+		case match == gpu.MatchParent, firstSeenAt(gpus, d).After(a.Listed):
 			// It is not the device that the assignment names, or may have been created since.
 			v.doubtful[d] = true
 			continue
@@ -39,26 +39,26 @@ func attach(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.
 		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Compute, b.Compute))
 	})
 	for _, d := range devices {
-		place(&gpus[d.GPU], d, settle(&gpus[d.GPU], d, claims[d], containers))
+		storeHolders(&gpus[d.GPU], d, resolveSharing(&gpus[d.GPU], d, claims[d], containers))
 	}
 	for g := range gpus {
 		if gpus[g].UUID != "" {
-			v.summarise(gpus, g)
+			v.summarizeGPU(gpus, g)
 		}
 	}
 	return unmatched
 }
 
-// onlyCompute narrows a GPU instance down to its compute instance if it has just one: that is then what was given.
-func onlyCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
+// narrowToCompute narrows a GPU instance down to its compute instance if it has just one: that is then what was given.
+func narrowToCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
 	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
 		d.Compute = 0
 	}
 	return d
 }
 
-// since is when a device was first seen; the zero time for a whole GPU, whose identity is not used again.
-func since(gpus []gpu.GPU, d gpu.Device) time.Time {
+// firstSeenAt is when a device was first seen; the zero time for a whole GPU, whose identity is not used again.
+func firstSeenAt(gpus []gpu.GPU, d gpu.Device) time.Time {
 	switch {
 	case d.Instance == gpu.Whole:
 		return time.Time{}
@@ -68,9 +68,9 @@ func since(gpus []gpu.GPU, d gpu.Device) time.Time {
 	return gpus[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute].Since
 }
 
-// place stores the holders of a device. A whole GPU instance that was given away is given with all its compute
+// storeHolders stores the holders of a device. A whole GPU instance that was given away is given with all its compute
 // instances.
-func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
+func storeHolders(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	switch {
 	case d.Instance == gpu.Whole:
 		g.Holders = holders
@@ -89,8 +89,8 @@ func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	}
 }
 
-// settle decides how the holders of one device share it and orders them: confirmed ones first.
-func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
+// resolveSharing decides how the holders of one device share it and orders them: confirmed ones first.
+func resolveSharing(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
 	for _, c := range claims {
@@ -105,7 +105,7 @@ func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Contai
 		holders = append(holders, h)
 	}
 	if len(exclusive) > 0 {
-		holders = append(holders, contenders(g, d, exclusive, containers)...)
+		holders = append(holders, resolveExclusive(g, d, exclusive, containers)...)
 	}
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
 		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
@@ -134,19 +134,19 @@ func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
 	return gpu.SharingTimeSlicing
 }
 
-// contenders returns the exclusive holder of a device. Of several to whom a device plugin gave one id the kubelet still lists
+// resolveExclusive returns the exclusive holder of a device. Of several to whom a device plugin gave one id the kubelet still lists
 // those that have ended: the one seen last counts, among equals the one with a process on the device. In all other cases
 // several exclusive holders are a contradiction, and how they share the device is unknown.
-func contenders(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
+func resolveExclusive(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
 	latest := claims
-	if ofOnePlugin(claims) {
+	if isOnePluginDevice(claims) {
 		best := slices.MaxFunc(claims, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
 		latest = slices.DeleteFunc(slices.Clone(claims), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
 	}
 	if len(latest) == 1 {
 		return []gpu.Holder{latest[0].Holder}
 	}
-	if h, ok := withProcess(g, d, latest, containers); ok && ofOnePlugin(claims) {
+	if h, ok := holderWithProcess(g, d, latest, containers); ok && isOnePluginDevice(claims) {
 		return []gpu.Holder{h}
 	}
 	holders := make([]gpu.Holder, len(latest))
@@ -157,15 +157,15 @@ func contenders(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Co
 	return holders
 }
 
-// ofOnePlugin reports whether a device plugin gave all of the assignments, by one id.
-func ofOnePlugin(claims []gpu.Assignment) bool {
+// isOnePluginDevice reports whether a device plugin gave all of the assignments, by one id.
+func isOnePluginDevice(claims []gpu.Assignment) bool {
 	return !slices.ContainsFunc(claims, func(c gpu.Assignment) bool {
 		return c.ID != claims[0].ID || strings.HasPrefix(c.Holder.Resource, "claim/")
 	})
 }
 
-// withProcess returns the holder that has a process on the device, if one alone has.
-func withProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
+// holderWithProcess returns the holder that has a process on the device, if one alone has.
+func holderWithProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
 	if containers == nil {
 		return gpu.Holder{}, false
 	}
@@ -202,8 +202,8 @@ func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
 	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.ComputeInstances[d.Compute].ID)
 }
 
-// vacancy tells devices that are free from those of which it is not known.
-type vacancy struct {
+// allocationState tells devices that are free from those of which it is not known.
+type allocationState struct {
 	complete bool // there are no other holders than those that are known
 	free     map[gpu.Device]bool
 	// doubtful are devices of which a known holder may hold a part, or all.
@@ -211,7 +211,7 @@ type vacancy struct {
 }
 
 // allocated reports whether a device with these holders is allocated: absent if that is not known.
-func (v *vacancy) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
+func (v *allocationState) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
 	switch {
 	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
 		return gpu.Some(true)
@@ -222,13 +222,13 @@ func (v *vacancy) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
 }
 
 // isDoubtful reports whether a known holder may hold the device, or something that it is a part of.
-func (v *vacancy) isDoubtful(d gpu.Device) bool {
+func (v *allocationState) isDoubtful(d gpu.Device) bool {
 	return v.doubtful[d] || v.doubtful[gpu.Device{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
 		v.doubtful[gpu.Device{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
 }
 
-// summarise derives from the holders of compute instances who holds the GPU instance, and what is allocated.
-func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
+// summarizeGPU derives from the holders of compute instances who holds the GPU instance, and what is allocated.
+func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	g := &gpus[at]
 	if len(g.Holders) > 0 {
 		v.doubtful[gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // of which part is not known

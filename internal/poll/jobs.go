@@ -10,17 +10,17 @@ import (
 
 // jobState is the last mapping of devices to batch jobs.
 type jobState struct {
-	list    call[gpu.Jobs]
-	fresh   bool // asked in this cycle
-	last    gpu.Jobs
-	success time.Time // of the last answer; zero before the first
-	err     error
+	call      asyncCall[gpu.Jobs]
+	requested bool // asked in this cycle
+	last      gpu.Jobs
+	success   time.Time // of the last answer; zero before the first
+	err       error
 }
 
-// start asks for the jobs of devices, unless an earlier question has not been answered.
-func (s *jobState) start(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
-	s.take(nil) // an answer that came after its cycle
-	s.fresh = s.list.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
+// request asks for the jobs of devices, unless an earlier question has not been answered.
+func (s *jobState) request(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
+	s.receive(nil) // an answer that came after its cycle
+	s.requested = s.call.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
 }
 
 // jobDevices lists the GPUs and their GPU instances as they were read last.
@@ -38,20 +38,20 @@ func (p *Poller) jobDevices() []gpu.JobDevice {
 	return slices.Collect(maps.Keys(known))
 }
 
-// finish takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
+// collect takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
 // the work of one job to another. An answer with an error may have the jobs of some devices.
-func (s *jobState) finish(now time.Time, expired <-chan struct{}, timeout time.Duration) {
-	if !s.fresh {
+func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.Duration) {
+	if !s.requested {
 		expired = nil
 	}
-	if !s.take(expired) && s.list.hung(now, timeout) {
+	if !s.receive(expired) && s.call.isHung(now, timeout) {
 		s.err, s.last = gpu.ErrTimeout, nil
 	}
 }
 
-// take takes the answer if there is one, waiting for it until expired is closed, and reports whether there was.
-func (s *jobState) take(expired <-chan struct{}) bool {
-	r, ok := s.list.take(expired)
+// receive takes the answer if there is one, waiting for it until expired is closed, and reports whether there was.
+func (s *jobState) receive(expired <-chan struct{}) bool {
+	r, ok := s.call.receive(expired)
 	if !ok {
 		return false
 	}
@@ -61,8 +61,8 @@ func (s *jobState) take(expired <-chan struct{}) bool {
 	return true
 }
 
-// state is nothing if no source is configured.
-func (s *jobState) state() (gpu.SourceState, bool) {
+// sourceState is nothing if no source is configured.
+func (s *jobState) sourceState() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil {
 		return gpu.SourceState{}, false
 	}

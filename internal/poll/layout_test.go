@@ -8,9 +8,9 @@ import (
 )
 
 func TestLayoutGenerations(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	see := func(g gpu.GPU) gpu.GPU {
-		tr.absorb(g, tr.last.LastRead.Add(time.Second))
+		tr.recordReading(g, tr.last.LastRead.Add(time.Second))
 		return tr.last
 	}
 	g := see(migGPU())
@@ -59,8 +59,8 @@ func instanceGeneration(g gpu.GPU, id gpu.InstanceID) uint64 {
 
 func TestWrappedCounters(t *testing.T) {
 	at := time.Unix(1, 0)
-	var w wrapped
-	if got := w.add(gpu.None[uint64](), false, true, at); got.Present() {
+	var w growingCounter
+	if got := w.update(gpu.None[uint64](), false, true, at); got.Present() {
 		t.Errorf("never read: %v", got)
 	}
 	total := 0.0
@@ -80,24 +80,24 @@ func TestWrappedCounters(t *testing.T) {
 		{"a wide one that fell started again", gpu.Some(uint64(7)), true, 7},
 	} {
 		total += step.grow
-		got := w.add(step.raw, true, step.wraps, at).Or(gpu.Counter{})
+		got := w.update(step.raw, true, step.wraps, at).Or(gpu.Counter{})
 		if got.Value != total || !got.Since.Equal(at) {
 			t.Errorf("%s: %+v, want %v", step.name, got, total)
 		}
 	}
-	if got := w.add(gpu.None[uint64](), false, true, at); got.Present() {
+	if got := w.update(gpu.None[uint64](), false, true, at); got.Present() {
 		t.Errorf("no longer told: %v, want nothing", got)
 	}
 }
 
 // TestInstancesThatWereNotSeen: a scan that fails is no layout change, nor is the loss of the right to see placements.
 func TestInstancesThatWereNotSeen(t *testing.T) {
-	tr := track()
-	tr.absorb(migGPU(), time.Unix(1, 0))
+	tr := newTestGPU()
+	tr.recordReading(migGPU(), time.Unix(1, 0))
 	blind := migGPU()
 	blind.Instances = nil
 	blind.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
-	tr.absorb(blind, time.Unix(2, 0))
+	tr.recordReading(blind, time.Unix(2, 0))
 	if len(tr.last.Instances) != 2 || tr.last.Instances[0].Up || tr.totals.LayoutChanges.Value != 0 {
 		t.Errorf("after a failed scan: %d instances, up %v, %v changes", len(tr.last.Instances), tr.last.Instances[0].Up, tr.totals.LayoutChanges.Value)
 	}
@@ -105,13 +105,13 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	for i := range narrow.Instances {
 		narrow.Instances[i].Placement = gpu.None[gpu.Placement]()
 	}
-	tr.absorb(narrow, time.Unix(3, 0))
+	tr.recordReading(narrow, time.Unix(3, 0))
 	if tr.totals.LayoutChanges.Value != 0 || tr.last.Instances[0].Generation != 1 {
 		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value, tr.last.Instances[0].Generation)
 	}
 	empty := migGPU()
 	empty.Instances = nil
-	tr.absorb(empty, time.Unix(4, 0))
+	tr.recordReading(empty, time.Unix(4, 0))
 	if tr.totals.LayoutChanges.Value != 1 || len(tr.last.Instances) != 0 {
 		t.Errorf("all destroyed: %v changes, %d instances", tr.totals.LayoutChanges.Value, len(tr.last.Instances))
 	}
@@ -120,11 +120,11 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 // TestMIGModeThatCouldNotBeRead: a GPU whose MIG mode is not told by one reading that failed still has MIG. Its instances stand,
 // and what was counted of it goes on; a GPU that has no MIG counts no changes.
 func TestMIGModeThatCouldNotBeRead(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	tr.totals.LayoutChanges.Since = time.Unix(1, 0)
 	see := func(at int64, g gpu.GPU) gpu.GPU {
-		tr.absorb(g, time.Unix(at, 0))
-		return tr.publish(time.Unix(at, 0), time.Minute)
+		tr.recordReading(g, time.Unix(at, 0))
+		return tr.snapshotGPU(time.Unix(at, 0), time.Minute)
 	}
 	blind := gpu.GPU{Errors: []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}}
 	if g := see(1, blind); !g.Totals.LayoutChanges.Since.IsZero() {
@@ -152,16 +152,16 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 // TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it is
 // out of sight is no change of the layout, nor is what could still be created known then.
 func TestPermissionToSeeTheTree(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	all := migGPU()
 	all.Instances[1].ComputeInstances = nil
 	all.Profiles[0].Placements = []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}
-	tr.absorb(all, time.Unix(1, 0))
+	tr.recordReading(all, time.Unix(1, 0))
 	denied := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
 	see := func(at int64, errs []gpu.ReadError, instances ...gpu.GPUInstance) (generation uint64, capacity bool) {
 		g := all
 		g.Errors, g.Instances = errs, cloneInstances(instances)
-		tr.absorb(g, time.Unix(at, 0))
+		tr.recordReading(g, time.Unix(at, 0))
 		return tr.last.MIG.LayoutGeneration, tr.last.Capacity.Present()
 	}
 	if generation, capacity := see(2, denied, all.Instances[0]); generation != 1 || capacity || len(tr.last.Instances) != 1 {
@@ -187,12 +187,12 @@ func TestPermissionToSeeTheTree(t *testing.T) {
 }
 
 func TestRememberedErrorsAreNotCounted(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := migGPU()
 	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingECC, Err: gpu.ErrDriver}, {Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
-	tr.absorb(g, time.Unix(1, 0))
-	tr.absorb(g, time.Unix(2, 0))
-	published := tr.publish(time.Unix(2, 0), time.Minute)
+	tr.recordReading(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(2, 0))
+	published := tr.snapshotGPU(time.Unix(2, 0), time.Minute)
 	if ecc, mig := errorCount(&published, gpu.ReadingECC, gpu.ReasonOther), errorCount(&published, gpu.ReadingMIG, gpu.ReasonNoPermission); ecc != 2 || mig != 0 {
 		t.Errorf("ECC failed %v times, MIG %v; want 2 and 0", ecc, mig)
 	}
@@ -200,30 +200,30 @@ func TestRememberedErrorsAreNotCounted(t *testing.T) {
 
 // TestCapacityWithoutMIG tells what the empty GPU could hold, and that nothing can be created now.
 func TestCapacityWithoutMIG(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := migGPU()
 	g.Instances, g.MIG.Enabled = nil, gpu.Some(false)
 	g.Profiles = []gpu.Profile{
 		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, Placements: []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}},
 		{ID: 0, Name: "7g.40gb", ComputeSlices: 7, MemorySlices: 8, Placements: []gpu.Placement{{Start: 0, Size: 8}}},
 	}
-	tr.absorb(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(1, 0))
 	got, ok := tr.last.Capacity.Get()
 	if !ok || len(got.Profiles) != 2 || got.Profiles[0].Max != 2 || got.Profiles[0].Available != 0 || got.Memory != (gpu.SliceCount{}) {
 		t.Errorf("capacity %+v", got)
 	}
 	g.MIG.Enabled = gpu.Some(true)
-	tr.absorb(g, time.Unix(2, 0))
+	tr.recordReading(g, time.Unix(2, 0))
 	if got := tr.last.Capacity.Or(gpu.Capacity{}); got.Profiles[0].Available != 2 || got.Memory.Free != 8 {
 		t.Errorf("capacity with MIG on %+v", got)
 	}
 }
 
 func TestClockEventSeconds(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	at := time.Unix(100, 0)
 	see := func(events gpu.Opt[gpu.ClockEvents]) {
-		tr.absorb(gpu.GPU{Readings: gpu.Readings{ClockEvents: events}}, at)
+		tr.recordReading(gpu.GPU{Readings: gpu.Readings{ClockEvents: events}}, at)
 		at = at.Add(2 * time.Second)
 	}
 	see(gpu.None[gpu.ClockEvents]())

@@ -10,37 +10,37 @@ import (
 
 // podState is what is known of who holds which device, and how old it is.
 type podState struct {
-	list    call[gpu.Assignments]
-	cancel  context.CancelFunc
-	fresh   bool // asked in this cycle
-	last    gpu.Assignments
-	known   bool      // last is something
-	success time.Time // of the last answer; zero before the first
-	stale   bool      // what the kubelet said last still counts although it does not answer
-	err     error     // why the kubelet did not answer last; gpu.ErrNoKubelet if there is none
+	call      asyncCall[gpu.Assignments]
+	cancel    context.CancelFunc
+	requested bool // asked in this cycle
+	last      gpu.Assignments
+	known     bool      // last is something
+	success   time.Time // of the last answer; zero before the first
+	stale     bool      // what the kubelet said last still counts although it does not answer
+	err       error     // why the kubelet did not answer last; gpu.ErrNoKubelet if there is none
 }
 
-// start asks who holds what, unless an earlier question has not been answered.
-func (s *podState) start(ctx context.Context, now time.Time, opts *Options) {
-	if s.list.running {
-		s.fresh = false
+// request asks who holds what, unless an earlier question has not been answered.
+func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
+	if s.call.running {
+		s.requested = false
 		return
 	}
 	// The deadline is real time: a hung kubelet hangs for real, whatever the simulated clock says.
 	ctx, cancel := context.WithTimeout(ctx, max(opts.Timeout, opts.Grace))
 	s.cancel = cancel
-	s.fresh = s.list.start(now, func() (gpu.Assignments, error) {
+	s.requested = s.call.start(now, func() (gpu.Assignments, error) {
 		defer cancel()
 		return opts.Pods.List(ctx)
 	})
 }
 
-// finish takes the answer if it comes before expired is closed: what is known, whether the kubelet has answered or not.
-func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
-	if !s.fresh {
+// collect takes the answer if it comes before expired is closed: what is known, whether the kubelet has answered or not.
+func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
+	if !s.requested {
 		expired = nil
 	}
-	r, ok := s.list.take(expired)
+	r, ok := s.call.receive(expired)
 	if !ok {
 		return
 	}
@@ -52,19 +52,19 @@ func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter tim
 	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// state is nothing if no source is configured, and if there is no kubelet on this node.
-func (s *podState) state() (gpu.SourceState, bool) {
+// sourceState is nothing if no source is configured, and if there is no kubelet on this node.
+func (s *podState) sourceState() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil || errors.Is(s.err, gpu.ErrNoKubelet) {
 		return gpu.SourceState{}, false
 	}
 	return gpu.SourceState{Name: gpu.SourceKubelet, Up: s.err == nil, Stale: s.stale, LastSuccess: s.success, Err: s.err}, true
 }
 
-// join ends the question under way.
-func (s *podState) join() {
-	if s.list.running {
+// cancelAndWait ends the question under way.
+func (s *podState) cancelAndWait() {
+	if s.call.running {
 		s.cancel()
-		<-s.list.done
-		s.list.running = false
+		<-s.call.done
+		s.call.running = false
 	}
 }

@@ -45,25 +45,25 @@ type Options struct {
 
 // Poller owns the loop. Run must run for Poll to return.
 type Poller struct {
-	opts     Options
-	source   Source
-	current  atomic.Pointer[gpu.Snapshot]
-	byDriver atomic.Pointer[map[gpu.UUID]bool] // of chooseSources; not modified once stored
-	requests chan request
-	stopped  chan struct{} // closed when Run has returned
+	opts               Options
+	source             Source
+	current            atomic.Pointer[gpu.Snapshot]
+	activityFromDriver atomic.Pointer[map[gpu.UUID]bool] // of chooseSources; not modified once stored
+	requests           chan pollRequest
+	stopped            chan struct{} // closed when Run has returned
 
 	// What follows is owned by the goroutine of Run.
-	generation uint64
-	last       time.Time // of the last cycle
-	discover   call[gpu.Inventory]
-	inventory  gpu.Inventory
-	driverErr  error
-	driverSeen time.Time
-	gpus       map[gpu.UUID]*tracked
-	missing    map[int]*tracked // GPUs without a handle, by index
-	pods       podState
-	profiling  profileState
-	jobs       jobState
+	generation       uint64
+	lastCycle        time.Time // of the last cycle
+	discovery        asyncCall[gpu.Inventory]
+	inventory        gpu.Inventory
+	driverErr        error
+	driverAnsweredAt time.Time
+	gpus             map[gpu.UUID]*trackedGPU
+	missing          map[int]*trackedGPU // GPUs without a handle, by index
+	pods             podState
+	profiling        profilerState
+	jobs             jobState
 }
 
 // ErrStopped says that the loop has ended.
@@ -76,10 +76,10 @@ func New(source Source, opts Options) *Poller {
 	return &Poller{
 		opts:      opts,
 		source:    source,
-		requests:  make(chan request),
+		requests:  make(chan pollRequest),
 		stopped:   make(chan struct{}),
-		gpus:      map[gpu.UUID]*tracked{},
-		missing:   map[int]*tracked{},
+		gpus:      map[gpu.UUID]*trackedGPU{},
+		missing:   map[int]*trackedGPU{},
 		driverErr: errNoAnswerYet,
 	}
 }
@@ -87,10 +87,10 @@ func New(source Source, opts Options) *Poller {
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// request asks for a cycle.
-type request struct {
-	first func() error
-	done  chan error
+// pollRequest asks for a cycle.
+type pollRequest struct {
+	before func() error
+	done   chan error
 }
 
 // Poll runs one cycle and returns when its Snapshot is published. first, where it is not nil, runs before the cycle and
@@ -98,7 +98,7 @@ type request struct {
 func (p *Poller) Poll(ctx context.Context, first func() error) error {
 	done := make(chan error, 1)
 	select {
-	case p.requests <- request{first: first, done: done}:
+	case p.requests <- pollRequest{before: first, done: done}:
 	case <-p.stopped:
 		return ErrStopped
 	case <-ctx.Done():
@@ -127,8 +127,8 @@ func (p *Poller) Run(ctx context.Context) error {
 		events = nil // a stepped clock moves nothing by itself: events wait for the next cycle
 	}
 	defer close(p.stopped)
-	defer p.join()
-	if err := p.cycle(ctx); err != nil {
+	defer p.waitForCalls()
+	if err := p.runCycle(ctx); err != nil {
 		return err
 	}
 	for {
@@ -137,12 +137,12 @@ func (p *Poller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticks:
-			err = p.cycle(ctx)
+			err = p.runCycle(ctx)
 		case r := <-p.requests:
-			err = p.answer(ctx, r)
+			err = p.handleRequest(ctx, r)
 		case e := <-events:
-			if p.event(e) {
-				err = p.cycle(ctx)
+			if p.handleEvent(e) {
+				err = p.runCycle(ctx)
 			}
 		}
 		if err != nil {
@@ -151,32 +151,32 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// answer runs what a request asks for; the error is the cycle's.
-func (p *Poller) answer(ctx context.Context, r request) error {
-	if r.first != nil {
-		if err := r.first(); err != nil {
+// handleRequest runs what a request asks for; the error is the cycle's.
+func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
+	if r.before != nil {
+		if err := r.before(); err != nil {
 			r.done <- err
 			return nil //nolint:nilerr // it is the asker's error; the loop goes on
 		}
 	}
-	err := p.cycle(ctx)
+	err := p.runCycle(ctx)
 	r.done <- err
 	return err
 }
 
-// cycle reads, merges and publishes once. Events that arrive during it are left for after it: they may speak of a layout
+// runCycle reads, merges and publishes once. Events that arrive during it are left for after it: they may speak of a layout
 // that it has not seen.
-func (p *Poller) cycle(ctx context.Context) error {
+func (p *Poller) runCycle(ctx context.Context) error {
 	began := time.Now()
 	now := p.opts.Now()
-	p.turnBack(now)
-	expired, stop := after(ctx, p.opts.Grace)
+	p.adjustForClockSetBack(now)
+	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
 	p.drainEvents()
 	if p.opts.Pods != nil {
-		p.pods.start(ctx, now, &p.opts)
+		p.pods.request(ctx, now, &p.opts)
 	}
-	p.profile(ctx, now)
+	p.requestProfiling(ctx, now)
 	p.chooseSources(now)
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
@@ -185,25 +185,25 @@ func (p *Poller) cycle(ctx context.Context) error {
 		return err
 	}
 	if p.opts.Jobs != nil {
-		p.jobs.start(now, p.opts.Jobs, p.jobDevices())
+		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
 	}
-	p.pods.finish(now, expired, p.opts.PodsStaleAfter)
-	p.jobs.finish(now, expired, p.opts.Timeout)
+	p.pods.collect(now, expired, p.opts.PodsStaleAfter)
+	p.jobs.collect(now, expired, p.opts.Timeout)
 	if ctx.Err() != nil {
 		return nil // what was cut short is no reading
 	}
 	before := p.current.Load()
-	s := p.snapshot(now)
+	s := p.buildSnapshot(now)
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, time.Since(began))
 	}
 	p.current.Store(s)
-	p.report(before, s)
+	p.logChanges(before, s)
 	return nil
 }
 
-// after returns a channel that is closed once d has passed or ctx has ended, and what frees its timer.
-func after(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
+// closedAfter returns a channel that is closed once d has passed or ctx has ended, and what frees its timer.
+func closedAfter(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	return ctx.Done(), cancel
 }
@@ -211,12 +211,12 @@ func after(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
 // maxJoin bounds the wait for the calls under way at the end. Who shuts the driver down after it waits for them again.
 const maxJoin = 2 * time.Second
 
-// event takes one event in and reports whether it calls for a poll at once.
-func (p *Poller) event(e gpu.Event) bool {
+// handleEvent takes one event in and reports whether it calls for a poll at once.
+func (p *Poller) handleEvent(e gpu.Event) bool {
 	switch e.Kind {
 	case gpu.EventXID:
 		if t := p.gpus[e.GPU]; t != nil {
-			p.takeXID(t, e)
+			p.recordXID(t, e)
 		}
 		return false
 	case gpu.EventsLost:
@@ -232,31 +232,31 @@ func (p *Poller) drainEvents() {
 	for {
 		select {
 		case e := <-p.source.Events():
-			p.event(e)
+			p.handleEvent(e)
 		default:
 			return
 		}
 	}
 }
 
-// join waits for what is under way.
-func (p *Poller) join() {
-	expired, stop := after(context.Background(), min(p.opts.Grace, maxJoin))
+// waitForCalls waits for what is under way.
+func (p *Poller) waitForCalls() {
+	expired, stop := closedAfter(context.Background(), min(p.opts.Grace, maxJoin))
 	defer stop()
 	abandoned := 0
-	if _, ok := p.discover.take(expired); !ok && p.discover.running {
+	if _, ok := p.discovery.receive(expired); !ok && p.discovery.running {
 		abandoned++
 	}
 	for _, t := range p.gpus {
-		if _, ok := t.read.take(expired); !ok && t.read.running {
+		if _, ok := t.read.receive(expired); !ok && t.read.running {
 			abandoned++
 		}
 	}
-	if _, ok := p.profiling.ask.take(expired); !ok && p.profiling.ask.running {
+	if _, ok := p.profiling.call.receive(expired); !ok && p.profiling.call.running {
 		abandoned++
 	}
-	p.jobs.list.take(expired)
-	p.pods.join()
+	p.jobs.call.receive(expired)
+	p.pods.cancelAndWait()
 	if abandoned > 0 {
 		level.Warn(p.opts.Logger).Log("msg", "Abandoned driver calls that did not return", "calls", abandoned)
 	}

@@ -13,7 +13,7 @@ import (
 
 // idlePower learns a GPU's idle power: the lowest seen while nothing ran, a default for the model until then.
 type idlePower struct {
-	learnt gpu.Opt[float64]
+	lowest gpu.Opt[float64]
 }
 
 // defaultIdleShare is the idle power of a GPU whose model has no default, as a share of its power limit.
@@ -37,18 +37,18 @@ func defaultIdleWatts(name string) (float64, bool) {
 	return 0, false
 }
 
-// watts takes one reading in and returns the idle power, absent where nothing is known of it.
-func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
-	board, haveBoard := g.Readings.PowerWatts.Get()
-	procs, haveProcs := g.Readings.Processes.Get()
+// update takes one reading in and returns the idle power, absent where nothing is known of it.
+func (p *idlePower) update(g *gpu.GPU) gpu.Opt[float64] {
+	gpuWatts, hasWatts := g.Readings.PowerWatts.Get()
+	procs, hasProcesses := g.Readings.Processes.Get()
 	// A list that is empty because nothing may be seen is told apart by the driver's own utilization, where it has one.
-	if haveBoard && board > 0 && haveProcs && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
-		if low, ok := p.learnt.Get(); !ok || board < low {
-			p.learnt = gpu.Some(board)
+	if hasWatts && gpuWatts > 0 && hasProcesses && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
+		if low, ok := p.lowest.Get(); !ok || gpuWatts < low {
+			p.lowest = gpu.Some(gpuWatts)
 		}
 	}
-	if p.learnt.Present() {
-		return p.learnt
+	if p.lowest.Present() {
+		return p.lowest
 	}
 	if w, ok := defaultIdleWatts(g.Name); ok {
 		return gpu.Some(w)
@@ -60,36 +60,36 @@ func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 }
 
 // estimatePower shares the GPU's power and energy among the GPU instances and the parts of split ones.
-func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
-	idle := t.idle.watts(g)
+func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
+	idle := t.idle.update(g)
 	g.Power = gpu.PowerEstimate{IdleWatts: idle}
-	defer t.tellEnergy(g)
+	defer t.writeEnergy(g)
 	if t.hasMIG && !g.MIG.Enabled.Present() {
 		return // the next reading that tells the mode shares the energy since the last one that did
 	}
-	boardJ, before := g.Readings.EnergyJoules, t.boardAt
-	spent := energySince(t.boardJ, boardJ)
+	boardJ, before := g.Readings.EnergyJoules, t.energyReadAt
+	spent := counterGrowth(t.energyCounter, boardJ)
 	if boardJ.Present() {
-		t.boardJ, t.boardAt = boardJ, at
+		t.energyCounter, t.energyReadAt = boardJ, at
 	}
-	t.holdings.spend(part{}, spent, before, at)
+	t.holdings.addEnergy(deviceKey{}, spent, before, at)
 	if !g.MIG.Enabled.Or(false) {
 		t.totals.EnergyUnallocatedJoules = gpu.None[gpu.Counter]()
 		return
 	}
-	board, ok := g.Readings.PowerWatts.Get()
+	gpuWatts, ok := g.Readings.PowerWatts.Get()
 	g.Power.Method = gpu.PowerUnallocated
 	if ok {
-		var parts []watts
-		parts, g.Power.Method = sharePower(g, board, min(idle.Or(board), board))
-		rest := board
+		var parts []devicePower
+		parts, g.Power.Method = sharePower(g, gpuWatts, min(idle.Or(gpuWatts), gpuWatts))
+		rest := gpuWatts
 		for i := range g.Instances {
 			gi := &g.Instances[i]
 			if !gi.SMs.Present() {
 				continue
 			}
-			gi.PowerWatts = gpu.Some(parts[i].sum())
-			rest -= parts[i].sum()
+			gi.PowerWatts = gpu.Some(parts[i].total())
+			rest -= parts[i].total()
 			if gi.IsSplit() {
 				sharePowerOfInstance(gi, parts[i])
 			}
@@ -101,30 +101,30 @@ func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// tellEnergy writes the energy of the instances, over a failed reading, too.
-func (t *tracked) tellEnergy(g *gpu.GPU) {
+// writeEnergy writes the energy of the instances, over a failed reading, too.
+func (t *trackedGPU) writeEnergy(g *gpu.GPU) {
 	for i := range g.Instances {
 		g.Instances[i].EnergyJoules = t.instances[g.Instances[i].ID].energy
 	}
 }
 
-// watts is the power of a device: what it draws without work, and the rest.
-type watts struct{ idle, active float64 }
+// devicePower is the power of a device: what it draws without work, and the rest.
+type devicePower struct{ idle, active float64 }
 
-func (w watts) sum() float64 { return w.idle + w.active }
+func (w devicePower) total() float64 { return w.idle + w.active }
 
 // sharePower splits GPU power among the instances; idle is the part of it that is drawn without work.
-func sharePower(g *gpu.GPU, board, idle float64) ([]watts, gpu.PowerMethod) {
-	parts := make([]watts, len(g.Instances))
+func sharePower(g *gpu.GPU, gpuWatts, idle float64) ([]devicePower, gpu.PowerMethod) {
+	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
 	work := make([]gpu.Opt[float64], len(g.Instances))
 	for i := range g.Instances {
 		if g.Instances[i].SMs.Present() {
-			work[i] = busy(&g.Instances[i])
+			work[i] = engineActivity(&g.Instances[i])
 		}
 		parts[i].idle = idle * weights[i]
 	}
-	if !shareActive(parts, weights, work, board-idle) {
+	if !shareActive(parts, weights, work, gpuWatts-idle) {
 		return parts, gpu.PowerUnallocated
 	}
 	return parts, gpu.PowerByActivity
@@ -132,8 +132,8 @@ func sharePower(g *gpu.GPU, board, idle float64) ([]watts, gpu.PowerMethod) {
 
 // sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the same rule. What is not
 // shared, as the active power if the activity of one is unknown, is no compute instance's.
-func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
-	parts := make([]watts, len(gi.ComputeInstances))
+func sharePowerOfInstance(gi *gpu.GPUInstance, of devicePower) {
+	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
 	work := make([]gpu.Opt[float64], len(gi.ComputeInstances))
 	total := 0
@@ -152,21 +152,21 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
 	shareActive(parts, weights, work, of.active)
 	for c := range gi.ComputeInstances {
 		if gi.ComputeInstances[c].SMs.Present() {
-			gi.ComputeInstances[c].PowerWatts = gpu.Some(parts[c].sum())
+			gi.ComputeInstances[c].PowerWatts = gpu.Some(parts[c].total())
 		}
 	}
 }
 
 // shareActive shares active power by weight and work. It reports false, and shares nothing, if the work of one part is unknown
 // or none does any.
-func shareActive(parts []watts, weights []float64, work []gpu.Opt[float64], active float64) bool {
+func shareActive(parts []devicePower, weights []float64, work []gpu.Opt[float64], active float64) bool {
 	sum := 0.0
 	for i := range parts {
-		u, known := work[i].Get()
+		activity, known := work[i].Get()
 		if !known {
 			return false
 		}
-		sum += weights[i] * max(u, 0)
+		sum += weights[i] * max(activity, 0)
 	}
 	if sum <= 0 {
 		return false
@@ -177,8 +177,8 @@ func shareActive(parts []watts, weights []float64, work []gpu.Opt[float64], acti
 	return true
 }
 
-// busy is the instance's graphics engine activity. One without a compute instance does nothing.
-func busy(gi *gpu.GPUInstance) gpu.Opt[float64] {
+// engineActivity is the instance's graphics engine activity. One without a compute instance does nothing.
+func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	if len(gi.ComputeInstances) == 0 {
 		return gpu.Some(0.0)
 	}
@@ -209,8 +209,8 @@ func smShares(g *gpu.GPU) []float64 {
 	return shares
 }
 
-// energySince is what the GPU's counter grew by; it started again where it fell.
-func energySince(before, now gpu.Opt[float64]) float64 {
+// counterGrowth is what the GPU's counter grew by; it started again where it fell.
+func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	from, ok := before.Get()
 	to, okNow := now.Get()
 	switch {
@@ -224,14 +224,14 @@ func energySince(before, now gpu.Opt[float64]) float64 {
 
 // addEnergy gives each instance its share of the energy spent since the last reading. One that is new had no part in
 // it: its counter begins at 0 now.
-func (t *tracked) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
+func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
 	rest := spent
-	board := g.Readings.PowerWatts.Or(0)
+	gpuWatts := g.Readings.PowerWatts.Or(0)
 	share := func(power gpu.Opt[float64]) float64 {
-		if board <= 0 {
+		if gpuWatts <= 0 {
 			return 0
 		}
-		return spent * power.Or(0) / board
+		return spent * power.Or(0) / gpuWatts
 	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -246,13 +246,13 @@ func (t *tracked) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
 			own := share(gi.PowerWatts)
 			counter.Value += own
 			rest -= own
-			t.holdings.spend(instancePart(gi), own, before, at)
+			t.holdings.addEnergy(instanceDeviceKey(gi), own, before, at)
 			for c := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[c]
 				if gi.IsSplit() {
 					own = share(ci.PowerWatts)
 				}
-				t.holdings.spend(computePart(gi, ci), own, before, at)
+				t.holdings.addEnergy(computeDeviceKey(gi, ci), own, before, at)
 			}
 		}
 		it.energy = gpu.Some(counter)

@@ -2,9 +2,9 @@ package poll
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// nameProcesses fills in the containers of those processes of a GPU that are told one by one. The list is the reading's,
+// setProcessContainers fills in the containers of those processes of a GPU that are told one by one. The list is the reading's,
 // which a later Snapshot may have again: a copy takes its place.
-func nameProcesses(g *gpu.GPU, containers Containers) {
+func setProcessContainers(g *gpu.GPU, containers Containers) {
 	list, ok := g.Readings.Processes.Get()
 	if !ok || len(list) == 0 {
 		return

@@ -30,9 +30,9 @@ func TestProcessContainers(t *testing.T) {
 		g.Readings.Processes = gpu.Some(list)
 		src.gpus[uuidA] = g
 		containers := countingContainers{fakeContainers{11: main}, map[uint32]int{}}
-		h := start(t, src, func(o *Options) { o.Containers, o.ProcessContainers = containers, asked })
-		stop := h.run()
-		s := h.step(time.Second)
+		h := newHarness(t, src, func(o *Options) { o.Containers, o.ProcessContainers = containers, asked })
+		stop := h.startLoop()
+		s := h.pollAfter(time.Second)
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestProcessContainersAreBounded(t *testing.T) {
 	}
 	g.Readings.Processes = gpu.Some(list)
 	containers := countingContainers{fakeContainers{}, map[uint32]int{}}
-	nameProcesses(&g, containers)
+	setProcessContainers(&g, containers)
 	if len(containers.asked) != gpu.MaxProcesses || containers.asked[999] != 1 || containers.asked[0] != 0 {
 		t.Errorf("%d processes were looked up, want the %d largest", len(containers.asked), gpu.MaxProcesses)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// report logs what changed and what is missing, once each.
-func (p *Poller) report(before, now *gpu.Snapshot) {
+// logChanges logs what changed and what is missing, once each.
+func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
 	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
 	for _, id := range d.Appeared {
@@ -38,14 +38,14 @@ func (p *Poller) report(before, now *gpu.Snapshot) {
 		}
 	}
 	for _, s := range now.Sources {
-		p.reportSource(before, s)
+		p.logSource(before, s)
 	}
-	p.reportHolders(before, now)
-	p.reportUnmatched(before.Unmatched, now.Unmatched)
+	p.logHolders(before, now)
+	p.logUnmatched(before.Unmatched, now.Unmatched)
 }
 
-// reportHolders logs when it is no longer known, and known again, who holds the devices.
-func (p *Poller) reportHolders(before, now *gpu.Snapshot) {
+// logHolders logs when it is no longer known, and known again, who holds the devices.
+func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	was, is := firstUnknown(before), firstUnknown(now)
 	switch {
 	case is != "" && was == "":
@@ -91,8 +91,8 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 // maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.
 const maxUnmatchedLogged = 20
 
-// reportUnmatched logs the device ids that name no device of this node and did not stand there before.
-func (p *Poller) reportUnmatched(before, now []gpu.Assignment) {
+// logUnmatched logs the device ids that name no device of this node and did not stand there before.
+func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 	for _, a := range now {
 		known := slices.ContainsFunc(before, func(b gpu.Assignment) bool { return b.ID == a.ID && b.Holder.Container == a.Holder.Container })
@@ -108,8 +108,8 @@ func (p *Poller) reportUnmatched(before, now []gpu.Assignment) {
 	}
 }
 
-// reportSource logs a source that went away or came back, and why it is away each time that the reason changes.
-func (p *Poller) reportSource(before *gpu.Snapshot, now gpu.SourceState) {
+// logSource logs a source that went away or came back, and why it is away each time that the reason changes.
+func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	was := gpu.SourceState{Up: true}
 	for _, s := range before.Sources {
 		if s.Name == now.Name {

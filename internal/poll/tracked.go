@@ -10,42 +10,42 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tracked is one GPU over time: its last good reading and what has been added up since it was first seen.
-type tracked struct {
+// trackedGPU is one GPU over time: its last good reading and what has been added up since it was first seen.
+type trackedGPU struct {
 	logger log.Logger
 	maxGap time.Duration // the longest time between two readings over which something is taken to have lasted
 
-	since time.Time // when it was first seen
-	read  call[gpu.GPU]
+	firstSeen time.Time // when it was first seen
+	read      asyncCall[gpu.GPU]
 	// last is the last good reading with what was derived from it; its LastRead is zero before the first. Its UUID is
 	// empty for a GPU without a handle.
-	last    gpu.GPU
-	taken   time.Time // when the last good reading was taken in: it may have begun long before
-	up      bool
-	failure []gpu.ReadError // why it is not up
-	hanging bool            // the present hang has been counted
-	// displaced is when another GPU was first seen under its index while it is lost; zero if none is.
-	displaced time.Time
-	xidLogged map[uint64]time.Time // when each XID was last logged
+	last        gpu.GPU
+	receivedAt  time.Time // when the last good reading was taken in: it may have begun long before
+	up          bool
+	failure     []gpu.ReadError // why it is not up
+	hangCounted bool            // the present hang has been counted
+	// displacedSince is when another GPU was first seen under its index while it is lost; zero if none is.
+	displacedSince time.Time
+	lastXIDLog     map[uint64]time.Time // when each XID was last logged
 
 	// hasMIG says whether the GPU has MIG, by the last reading that could tell.
 	hasMIG    bool
-	layout    layout
+	layout    layoutTracker
 	holdings  holdings
 	capacity  capacityCache
 	totals    gpu.Totals
 	instances map[gpu.InstanceID]*instanceTotals
-	pcie      [2]wrapped // receive, transmit
-	nvlink    [2]wrapped
-	profiled  profiled
+	pcie      [2]growingCounter // receive, transmit
+	nvlink    [2]growingCounter
+	profiling profilerReading
 	// When the profiler reported something of the GPU last, and when everything.
-	reported, reportedAll time.Time
-	completeSince         time.Time // since when each answer has reported everything; zero if the last one has not
+	lastReported, lastReportedAll time.Time
+	completeSince                 time.Time // since when each answer has reported everything; zero if the last one has not
 
-	byDriver bool // the driver is asked for the activity instead
-	idle     idlePower
-	boardJ   gpu.Opt[float64] // the GPU's energy counter when it was last shared
-	boardAt  time.Time        // when that was
+	activityFromDriver bool // the driver is asked for the activity instead
+	idle               idlePower
+	energyCounter      gpu.Opt[float64] // the GPU's energy counter when it was last shared
+	energyReadAt       time.Time        // when that was
 }
 
 // instanceTotals is what is added up for one GPU instance; it ends with it.
@@ -55,11 +55,11 @@ type instanceTotals struct {
 	energy     gpu.Opt[gpu.Counter]
 }
 
-func newTracked(id gpu.UUID, now time.Time, opts *Options) *tracked {
-	t := &tracked{
+func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
+	t := &trackedGPU{
 		logger:    opts.Logger,
 		maxGap:    opts.StaleAfter,
-		since:     now,
+		firstSeen: now,
 		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
 		instances: map[gpu.InstanceID]*instanceTotals{},
 	}
@@ -83,21 +83,21 @@ func initialErrors(now time.Time) []gpu.ErrorCount {
 	}
 }
 
-// absorb takes a good reading that was begun at a time.
-func (t *tracked) absorb(g gpu.GPU, at time.Time) {
+// recordReading takes a good reading that was begun at a time.
+func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 	before := t.last
-	t.up, t.failure, t.hanging = true, nil, false
+	t.up, t.failure, t.hangCounted = true, nil, false
 	t.countErrors(&g, at)
-	if g.MIG.Enabled.Present() || !failed(&g, gpu.ReadingMIG) {
+	if g.MIG.Enabled.Present() || !readingFailed(&g, gpu.ReadingMIG) {
 		t.hasMIG = g.MIG.Enabled.Present()
 	}
-	if treeUnknown(&g, &before) {
+	if isTreeUnknown(&g, &before) {
 		g.Instances, g.MIG.LayoutGeneration = lastInstances(&before), t.layout.generation
 	} else if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
-	t.pruneInstances(&g)
-	g.Capacity = t.capacity.of(&g)
+	t.syncInstanceTotals(&g)
+	g.Capacity = t.capacity.get(&g)
 	elapsed := at.Sub(before.LastRead)
 	if before.LastRead.IsZero() || elapsed < 0 { // a clock set back gives no interval
 		elapsed = 0
@@ -113,10 +113,10 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	t.last = g
 }
 
-// treeUnknown reports whether a reading failed to see the instances, or to tell whether MIG is on. That is no layout change. If the
+// isTreeUnknown reports whether a reading failed to see the instances, or to tell whether MIG is on. That is no layout change. If the
 // right to list GPU instances is missing and there were none before, what the reading has counts: later ones see no more.
-func treeUnknown(g, before *gpu.GPU) bool {
-	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && failed(g, gpu.ReadingMIG) && (len(before.Instances) > 0 || !unseen(g))
+func isTreeUnknown(g, before *gpu.GPU) bool {
+	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) && (len(before.Instances) > 0 || !mayLackInstances(g))
 }
 
 // lastInstances are the instances of an earlier reading without what was read of them.
@@ -134,28 +134,28 @@ func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	return list
 }
 
-// failed reports whether a reading of the GPU as a whole failed; else its absence means that there is none.
-func failed(g *gpu.GPU, reading gpu.Reading) bool {
+// readingFailed reports whether a reading of the GPU as a whole failed; else its absence means that there is none.
+func readingFailed(g *gpu.GPU, reading gpu.Reading) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == reading })
 }
 
-// fail takes a reading that failed as a whole.
-func (t *tracked) fail(err error, at time.Time) {
+// markDown takes a reading that failed as a whole.
+func (t *trackedGPU) markDown(err error, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingDevice, Err: err}
-	t.up, t.failure, t.hanging = false, []gpu.ReadError{e}, false
+	t.up, t.failure, t.hangCounted = false, []gpu.ReadError{e}, false
 	t.countError(e, at)
 }
 
-// hang marks a GPU for which a call that began at a time has not returned in time; it counts once per hang.
-func (t *tracked) hang(since time.Time) {
-	if t.hanging {
+// markHung marks a GPU for which a call that began at a time has not returned in time; it counts once per hang.
+func (t *trackedGPU) markHung(since time.Time) {
+	if t.hangCounted {
 		return
 	}
-	t.fail(gpu.ErrTimeout, since)
-	t.hanging = true
+	t.markDown(gpu.ErrTimeout, since)
+	t.hangCounted = true
 }
 
-func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
+func (t *trackedGPU) countErrors(g *gpu.GPU, at time.Time) {
 	for _, e := range g.Errors {
 		t.countError(e, at)
 	}
@@ -172,7 +172,7 @@ func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
 }
 
 // countError counts a failure, and logs the first of its kind.
-func (t *tracked) countError(e gpu.ReadError, at time.Time) {
+func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	if e.Remembered { // it has been counted
 		return
 	}
@@ -191,13 +191,13 @@ func (t *tracked) countError(e gpu.ReadError, at time.Time) {
 		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
 }
 
-func (t *tracked) logFailure(e gpu.ReadError) {
+func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	level.Warn(t.logger).Log("msg", "A reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }
 
-// pruneInstances keeps totals for the instances in g and for those of the layout that the reading could not see.
-func (t *tracked) pruneInstances(g *gpu.GPU) {
+// syncInstanceTotals keeps totals for the instances in g and for those of the layout that the reading could not see.
+func (t *trackedGPU) syncInstanceTotals(g *gpu.GPU) {
 	have := make(map[gpu.InstanceID]bool, len(g.Instances))
 	for _, node := range t.layout.tree {
 		have[node.id] = true
@@ -217,10 +217,10 @@ func (t *tracked) pruneInstances(g *gpu.GPU) {
 }
 
 // addClockEvents adds the time since the last reading to the reasons that are active now.
-func (t *tracked) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
+func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
 	bits, ok := g.Readings.ClockEvents.Get()
 	if !ok {
-		if !failed(g, gpu.ReadingClockEvents) {
+		if !readingFailed(g, gpu.ReadingClockEvents) {
 			t.totals.ClockEvents = nil
 		}
 		return // what has been added up stays over one failed reading

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// wrapped turns a driver's byte counter, which may wrap or start again, into one that only grows.
-type wrapped struct {
+// growingCounter turns a driver's byte counter, which may wrap or start again, into one that only grows.
+type growingCounter struct {
 	total gpu.Opt[gpu.Counter]
 	last  uint64
 	wide  bool // it has been seen above 32 bits
@@ -17,14 +17,14 @@ type wrapped struct {
 // that has never been seen above 32 bits is taken for a 32-bit one (unverified on hardware).
 const wrap32 = 1 << 32
 
-// add takes the driver's value and returns the running total. A counter that fell has wrapped where it may, else it
+// update takes the driver's value and returns the running total. A counter that fell has wrapped where it may, else it
 // started again at 0. failed says that there is no value because the reading failed: the total stays then, and ends where
 // the GPU does not tell it.
-func (w *wrapped) add(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
+func (w *growingCounter) update(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
 	now, ok := raw.Get()
 	if !ok {
 		if !failed {
-			*w = wrapped{}
+			*w = growingCounter{}
 		}
 		return w.total
 	}
@@ -46,13 +46,13 @@ func (w *wrapped) add(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu
 
 // addTraffic adds the bytes that went over PCIe and NVLink. Where the GPU's energy counter fell too, the driver was
 // loaded again and nothing has wrapped.
-func (t *tracked) addTraffic(g *gpu.GPU, at time.Time) {
+func (t *trackedGPU) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
-	before, hadEnergy := t.boardJ.Get()
+	before, hadEnergy := t.energyCounter.Get()
 	reloaded := hadEnergy && r.EnergyJoules.Or(before) < before
-	failedPCIe, failedNVLink := failed(g, gpu.ReadingPCIe), failed(g, gpu.ReadingNVLink)
-	t.totals.PCIeReceive = t.pcie[0].add(r.PCIe.ReceiveBytes, failedPCIe, !reloaded, at)
-	t.totals.PCIeTransmit = t.pcie[1].add(r.PCIe.TransmitBytes, failedPCIe, !reloaded, at)
-	t.totals.NVLinkReceive = t.nvlink[0].add(r.NVLink.ReceiveBytes, failedNVLink, false, at)
-	t.totals.NVLinkTransmit = t.nvlink[1].add(r.NVLink.TransmitBytes, failedNVLink, false, at)
+	failedPCIe, failedNVLink := readingFailed(g, gpu.ReadingPCIe), readingFailed(g, gpu.ReadingNVLink)
+	t.totals.PCIeReceive = t.pcie[0].update(r.PCIe.ReceiveBytes, failedPCIe, !reloaded, at)
+	t.totals.PCIeTransmit = t.pcie[1].update(r.PCIe.TransmitBytes, failedPCIe, !reloaded, at)
+	t.totals.NVLinkReceive = t.nvlink[0].update(r.NVLink.ReceiveBytes, failedNVLink, false, at)
+	t.totals.NVLinkTransmit = t.nvlink[1].update(r.NVLink.TransmitBytes, failedNVLink, false, at)
 }

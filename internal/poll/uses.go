@@ -6,14 +6,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// usesOf lists what containers and batch jobs use of a GPU and its devices. A stale GPU has no readings.
-func (h *holdings) usesOf(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
-	u := uses{holdings: h, gpu: g, stale: stale}
-	if containers != nil && sharesAny(g) {
-		u.processes = sumByContainer(g, containers)
+// collectUses lists what containers and batch jobs use of a GPU and its devices. A stale GPU has no readings.
+func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
+	u := useCollector{holdings: h, gpu: g, stale: stale}
+	if containers != nil && hasSharedDevice(g) {
+		u.processes = sumMemoryByContainer(g, containers)
 	}
-	if !holdsParts(g) {
-		u.add(part{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
+	if !hasHeldParts(g) {
+		u.addDevice(deviceKey{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
 	}
 	for i := range g.Instances {
 		u.addInstance(&g.Instances[i])
@@ -24,8 +24,8 @@ func (h *holdings) usesOf(g *gpu.GPU, containers Containers, stale bool) []gpu.C
 	return u.list
 }
 
-// uses collects what containers use of the devices of one GPU.
-type uses struct {
+// useCollector collects what containers use of the devices of one GPU.
+type useCollector struct {
 	holdings  *holdings
 	gpu       *gpu.GPU
 	stale     bool
@@ -35,11 +35,11 @@ type uses struct {
 
 // addInstance adds what is used of the compute instances, for they are what containers are given, or of a GPU instance without
 // any. A batch job has all of its GPU instance, until a container has a part of it.
-func (u *uses) addInstance(gi *gpu.GPUInstance) {
+func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 	whole := gpu.ContainerUse{Instance: gpu.Some(gi.ID), MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts}
 	held := slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
 	if !held {
-		u.add(instancePart(gi), gi.Holders, gi.Jobs, whole)
+		u.addDevice(instanceDeviceKey(gi), gi.Holders, gi.Jobs, whole)
 		return
 	}
 	for c := range gi.ComputeInstances {
@@ -49,12 +49,12 @@ func (u *uses) addInstance(gi *gpu.GPUInstance) {
 		if gi.IsSplit() {
 			one.MemoryUsed, one.PowerWatts = memoryOfProcesses(u.gpu, gi.ID, ci.ID), ci.PowerWatts
 		}
-		u.add(computePart(gi, ci), ci.Holders, gi.Jobs, one)
+		u.addDevice(computeDeviceKey(gi, ci), ci.Holders, gi.Jobs, one)
 	}
 }
 
-// add adds the use of one device: by who has it to itself, or by each of the containers that share it.
-func (u *uses) add(key part, holders []gpu.Holder, jobs []string, of gpu.ContainerUse) {
+// addDevice adds the use of one device: by who has it to itself, or by each of the containers that share it.
+func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []string, of gpu.ContainerUse) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	switch {
 	case holder == nil && len(holders) > 0:
@@ -62,14 +62,14 @@ func (u *uses) add(key part, holders []gpu.Holder, jobs []string, of gpu.Contain
 	case held && (holder == nil || !holder.Undescribed):
 		of.Container, of.Job, of.Sharing = by.container, by.job, gpu.SharingExclusive
 		if one := u.holdings.open[key]; one != nil && !u.stale {
-			of.EnergyJoules, one.told = one.energy, true
+			of.EnergyJoules, one.reported = one.energy, true
 		}
 		u.list = append(u.list, of)
 	}
 }
 
 // addShared adds the memory of each of the containers that share a device. If some of them are confirmed, the others do not count.
-func (u *uses) addShared(holders []gpu.Holder, job string, of gpu.ContainerUse) {
+func (u *useCollector) addShared(holders []gpu.Holder, job string, of gpu.ContainerUse) {
 	anyConfirmed := slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" })
 	added := map[gpu.Container]bool{} // one may have several replicas
 	for i := range holders {
@@ -112,8 +112,8 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	return gpu.Some(sum)
 }
 
-// sumByContainer adds up the memory of containers on a GPU and each of its devices by their processes.
-func sumByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
+// sumMemoryByContainer adds up the memory of containers on a GPU and each of its devices by their processes.
+func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 	for _, p := range g.Readings.Processes.Or(nil) {
 		used, ok := p.MemoryBytes.Get()
@@ -136,8 +136,8 @@ func sumByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	return list
 }
 
-// sharesAny reports whether containers share the GPU or a compute instance of it.
-func sharesAny(g *gpu.GPU) bool {
+// hasSharedDevice reports whether containers share the GPU or a compute instance of it.
+func hasSharedDevice(g *gpu.GPU) bool {
 	isShared := func(holders []gpu.Holder) bool { return len(holders) > 0 && gpu.ExclusiveHolder(holders) == nil }
 	if isShared(g.Holders) {
 		return true

@@ -23,11 +23,11 @@ type silentConns struct {
 // that one client that connects and says nothing uses up the time of requests in flight. It takes the server's ConnState.
 func Prepare(server *http.Server) {
 	silent := &silentConns{conns: make(map[net.Conn]struct{})}
-	server.ConnState = silent.track
-	server.RegisterOnShutdown(silent.close)
+	server.ConnState = silent.trackConn
+	server.RegisterOnShutdown(silent.closeAll)
 }
 
-func (s *silentConns) track(conn net.Conn, state http.ConnState) {
+func (s *silentConns) trackConn(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state != http.StateNew {
@@ -41,8 +41,8 @@ func (s *silentConns) track(conn net.Conn, state http.ConnState) {
 	s.conns[conn] = struct{}{}
 }
 
-// close closes them, and those that are still to come.
-func (s *silentConns) close() {
+// closeAll closes them, and those that are still to come.
+func (s *silentConns) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// sink takes the metrics of one group. A metric that cannot be served is left out and makes err.
-type sink struct {
+// metricWriter takes the metrics of one group. A metric that cannot be served is left out and makes err.
+type metricWriter struct {
 	metrics metrics
 	err     error
 	// text says that the metrics are for text formats, which have no native histograms.
@@ -22,67 +22,69 @@ type sink struct {
 }
 
 // add writes one value.
-func (k *sink) add(f *family, l labels, value float64) { k.put(f, l, value, time.Time{}) }
+func (w *metricWriter) add(f *family, l labels, value float64) { w.addSeries(f, l, value, time.Time{}) }
 
-// flag writes 1 for true and 0 for false.
-func (k *sink) flag(f *family, l labels, set bool) {
+// addBool writes 1 for true and 0 for false.
+func (w *metricWriter) addBool(f *family, l labels, set bool) {
 	value := 0.0
 	if set {
 		value = 1
 	}
-	k.add(f, l, value)
+	w.add(f, l, value)
 }
 
-// count writes a counter with the time at which it began.
-func (k *sink) count(f *family, l labels, c gpu.Counter) { k.put(f, l, c.Value, c.Since) }
+// addCounter writes a counter with the time at which it began.
+func (w *metricWriter) addCounter(f *family, l labels, c gpu.Counter) {
+	w.addSeries(f, l, c.Value, c.Since)
+}
 
-// timestamp writes a time in seconds since the epoch; the zero time is none.
-func (k *sink) timestamp(f *family, l labels, t time.Time) {
+// addTimestamp writes a time in seconds since the epoch; the zero time is none.
+func (w *metricWriter) addTimestamp(f *family, l labels, t time.Time) {
 	if !t.IsZero() {
-		k.add(f, l, float64(t.UnixNano())/1e9)
+		w.add(f, l, float64(t.UnixNano())/1e9)
 	}
 }
 
-func (k *sink) put(f *family, l labels, value float64, since time.Time) {
+func (w *metricWriter) addSeries(f *family, l labels, value float64, since time.Time) {
 	if math.IsNaN(value) || math.IsInf(value, 0) || f.counter && value < 0 {
-		k.fail(fmt.Errorf("%s: value %v", f.desc, value))
+		w.addError(fmt.Errorf("%s: value %v", f.desc, value))
 		return
 	}
-	k.metrics = append(k.metrics, series{family: f, labels: l, value: value, since: since})
+	w.metrics = append(w.metrics, series{family: f, labels: l, value: value, since: since})
 }
 
-// fail records that something had to be left out.
-func (k *sink) fail(err error) { k.err = errors.Join(k.err, err) }
+// addError records that something had to be left out.
+func (w *metricWriter) addError(err error) { w.err = errors.Join(w.err, err) }
 
 // addOpt writes a value where it is present.
-func addOpt[T ~int | ~uint64 | ~float64](k *sink, f *family, l labels, value gpu.Opt[T]) {
+func addOpt[T ~int | ~uint64 | ~float64](w *metricWriter, f *family, l labels, value gpu.Opt[T]) {
 	if v, ok := value.Get(); ok {
-		k.add(f, l, float64(v))
+		w.add(f, l, float64(v))
 	}
 }
 
-// flagOpt writes a truth value where it is present.
-func flagOpt(k *sink, f *family, l labels, value gpu.Opt[bool]) {
+// addOptBool writes a truth value where it is present.
+func addOptBool(w *metricWriter, f *family, l labels, value gpu.Opt[bool]) {
 	if v, ok := value.Get(); ok {
-		k.flag(f, l, v)
+		w.addBool(f, l, v)
 	}
 }
 
-// countOpt writes a counter where it is present.
-func countOpt(k *sink, f *family, l labels, value gpu.Opt[gpu.Counter]) {
+// addOptCounter writes a counter where it is present.
+func addOptCounter(w *metricWriter, f *family, l labels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
-		k.count(f, l, c)
+		w.addCounter(f, l, c)
 	}
 }
 
-// countUse writes a counter of use where it is present. Where the labels name a holder who got the device after it began, it has
+// addUseCounter writes a counter of use where it is present. Where the labels name a holder who got the device after it began, it has
 // no beginning under these labels: told one, Prometheus would lay all of it to that holder.
-func countUse(k *sink, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
+func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
 		if c.Since.Before(d.heldSince) {
 			c.Since = time.Time{}
 		}
-		k.count(f, d.use, c)
+		w.addCounter(f, d.use, c)
 	}
 }
 
@@ -101,7 +103,7 @@ func (s *series) Desc() *prometheus.Desc { return s.family.desc }
 
 // Write implements prometheus.Metric. The value that it writes is a pointer to that of the series.
 func (s *series) Write(out *dto.Metric) error {
-	out.Label = s.labels.list()
+	out.Label = s.labels.pairList()
 	switch {
 	case s.histogram != nil:
 		out.Histogram = s.histogram
