@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The ratios that a group serves, by their index in gpu.Activity.All.
+// The ratios of each group, by their index in gpu.Activity.All.
 func basicActivityRatios() []int { return []int{0, 1, 2, 3, 7} } // graphics engine, SM, occupancy, tensor, DRAM
 func pipeActivityRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, FP16
 
@@ -33,7 +33,7 @@ func newActivity(c *catalog) collectFunc {
 
 func newPipes(c *catalog) collectFunc { return collectFunc(newActivityRatios(c, pipeActivityRatios())) }
 
-// newActivityRatios declares some of the ratios at every level and returns what writes them.
+// newActivityRatios declares some of the ratios at every level and returns a function that writes them.
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent where one of them does not tell."
 	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
@@ -57,7 +57,7 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	}
 }
 
-// hasAnyActivity reports whether there is any ratio of the GPU or of a device of it: a source may have none for a while.
+// hasAnyActivity reports whether the GPU or any instance has a ratio: a source may have none for a while.
 func hasAnyActivity(g *gpu.GPU) bool {
 	some := hasRatio(&g.Activity)
 	for i := range g.Instances {
@@ -79,12 +79,13 @@ func hasRatio(a *gpu.Activity) bool {
 	return false
 }
 
-// activityMeaning is what the ratios mean under MIG: of the SMs, and of the memory; empty where there is none of it.
+// activityMeaning is what the ratios mean under MIG: those of the SMs, and that of DRAM; empty if the device has no
+// such ratio.
 type activityMeaning struct{ sm, dram string }
 
-// activityFamilies are the same for a GPU, a GPU instance and a compute instance.
+// activityFamilies are the families of one level: GPU, GPU instance or compute instance.
 type activityFamilies struct {
-	// families are the families in the order of gpu.Activity's fields; nil for a ratio that the device does not have or that another
+	// families are in the order of gpu.Activity's fields; nil for a ratio that the device does not have or that another
 	// group serves.
 	families [8]*family
 }

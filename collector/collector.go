@@ -1,4 +1,4 @@
-// Package collector translates a Snapshot into metrics. It never calls a driver, the kubelet or anything else that can
+// Package collector converts a Snapshot to metrics. It never calls a driver, the kubelet or anything else that can
 // block: what is not in the Snapshot has no series.
 package collector
 
@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// PodLabelMode says where the holder of a device is shown.
+// PodLabelMode is where the holder of a device is shown.
 type PodLabelMode string
 
 // The modes.
@@ -26,29 +26,31 @@ const (
 	PodLabelsOff       PodLabelMode = "off"       // nowhere
 )
 
-// Options are what a Collector is made with.
+// Options configure a Collector.
 type Options struct {
 	PodLabels PodLabelMode // empty means PodLabelsContainer
 	// PodLabelNames are the Kubernetes labels of a pod that its info series carry, as label_<name>.
 	PodLabelNames []string
-	// Jobs says that a scheduler's mapping of devices to batch jobs is read: info families and those of containers tell hpc_job.
+	// Jobs adds the label hpc_job to info families and to those of containers; set if a scheduler's mapping of devices
+	// to batch jobs is read.
 	Jobs bool
-	// Disabled says of collectors whether they are switched off; those that it does not name are on unless they are opt-in.
+	// Disabled is whether a collector is switched off, by its name. Those that it does not name are on unless they are
+	// opt-in.
 	Disabled map[string]bool
-	// DriverCalls is the number of driver calls made so far; nil if they are not counted. It must not block.
+	// DriverCalls returns the number of driver calls so far; nil if they are not counted. It must not block.
 	DriverCalls func() uint64
-	// ProfilerCalls is the same of DCGM; nil where it is not asked.
+	// ProfilerCalls returns the same for DCGM; nil if it is not used.
 	ProfilerCalls func() uint64
 	Now           func() time.Time // for durations; nil means time.Now
-	// Former is a Collector of the same labels that this one replaces, nil for none: histograms and windows go on. It must not
-	// observe any more.
+	// Former is a Collector of the same labels that this one replaces, nil for none: its histograms and windows
+	// continue. It must not observe any more Snapshots.
 	Former *Collector
-	Names  Names // under which metrics are served; empty means NamesNative
+	Names  Names // empty means NamesNative
 
 	// About dcgm-exporter's names:
 
-	Counters []Counter // what is served, as ParseCounters gives it; nil means DefaultCounters
-	// RepeatGPUFields repeats what is the whole GPU's for each of its GPU instances, beside the GPU's own series.
+	Counters []Counter // as returned by ParseCounters; nil means DefaultCounters
+	// RepeatGPUFields repeats the values of the whole GPU for each of its GPU instances, besides the GPU's own series.
 	RepeatGPUFields bool
 	HostnameLabel   HostnameLabel // empty means HostnameUpper
 	NodeName        string        // value of that label; empty means the Snapshot's host name
@@ -56,7 +58,7 @@ type Options struct {
 	XIDWindow, ClockEventsWindow time.Duration
 }
 
-// Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
+// Collector makes metrics of Snapshots. It is safe for concurrent use.
 type Collector struct {
 	groups     []enabledGroup
 	groupNames map[string]string // the group of each native family, "" for those about the groups themselves
@@ -80,7 +82,7 @@ type enabledGroup struct {
 	collect collectFunc
 }
 
-// New returns a Collector. An error names the option that is wrong.
+// New returns a Collector. An error names the invalid option.
 func New(opts Options) (*Collector, error) {
 	pods, err := newPodLabels(opts.PodLabels, opts.PodLabelNames)
 	if err != nil {
@@ -125,8 +127,8 @@ func New(opts Options) (*Collector, error) {
 	return c, nil
 }
 
-// Observe takes the readings of a published Snapshot into the distributions and forgets the devices that it does not
-// have. It is called once for every published Snapshot, in their order.
+// Observe adds the readings of a published Snapshot to the histograms and drops the devices that it does not have. It
+// is called once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
 	c.histograms.observe(s)
 	if c.dcgm != nil {
@@ -134,9 +136,9 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 	}
 }
 
-// Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the families are valid and to be
-// served even when there is an error: it tells which metrics had to be left out, and is for the log. The families
-// share memory with each other and must not be modified.
+// Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the
+// families are valid and to be served even with an error, which says what had to be left out. The families share memory
+// with each other and must not be modified.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	w := &metricWriter{}
 	runs := c.collect(w, s)
@@ -144,13 +146,13 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	if err == nil {
 		return families, joinErrors(runs)
 	}
-	// The registry left metrics out, such as one of two with equal labels: find out whose they are.
+	// The registry left metrics out, such as one of two with equal labels: find their groups.
 	for i := range runs {
 		if _, err := gatherMetrics(w.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
 		}
 	}
-	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)] // without the report
+	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)] // without the status families
 	c.mu.Lock()
 	c.writeStatus(w, runs)
 	c.mu.Unlock()
@@ -158,7 +160,7 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	return families, errors.Join(err, joinErrors(runs))
 }
 
-// groupRun is what became of one group in one gathering.
+// groupRun is the outcome of one group in one gathering.
 type groupRun struct {
 	group    string
 	from, to int // its metrics in the sink
@@ -166,7 +168,7 @@ type groupRun struct {
 	err      error
 }
 
-// collect writes the metrics of all groups and the report on the groups to k.
+// collect writes the metrics of all groups and the status families to w.
 func (c *Collector) collect(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,7 +191,7 @@ func (c *Collector) collectLocked(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	return runs
 }
 
-// runGroup collects one group. What it had collected when it failed stays.
+// runGroup collects one group. After a failure, the metrics collected before it stay.
 func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r groupRun) {
 	begin := c.now()
 	r.group, r.from, w.err = g.name, len(w.metrics), nil
@@ -203,7 +205,7 @@ func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r group
 	return r
 }
 
-// writeStatus writes what became of the groups. The caller holds c.mu.
+// writeStatus writes the status families: success and duration of every group. The caller holds c.mu.
 func (c *Collector) writeStatus(w *metricWriter, runs []groupRun) {
 	for i := range runs {
 		l := c.rootLabels.extend(statusLabel, runs[i].group)
@@ -222,8 +224,8 @@ func joinErrors(runs []groupRun) error {
 	return errors.Join(errs...)
 }
 
-// metrics is a prometheus.Collector of metrics that exist already. It describes nothing, which makes it an unchecked
-// one: a family's series differ in their labels where only some devices are held.
+// metrics is a prometheus.Collector of existing metrics. It describes nothing, which makes it an unchecked one: the
+// labels of a family differ between devices that are held and others.
 type metrics []series
 
 // Describe implements prometheus.Collector.
@@ -236,7 +238,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// gatherMetrics has a registry check, group and sort the metrics.
+// gatherMetrics checks, groups and sorts the metrics by a registry.
 func gatherMetrics(m metrics) ([]*dto.MetricFamily, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(m); err != nil {

@@ -48,7 +48,7 @@ func newContainers(c *catalog) collectFunc {
 	}
 }
 
-// usePairs returns the labels of a use besides its device's, as alternating names and values.
+// usePairs returns the labels of a use besides those of its device, as alternating names and values.
 func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	pairs := append(containerPairs(use.Container), "sharing", string(use.Sharing))
 	if p.jobs {
@@ -57,7 +57,7 @@ func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	return pairs
 }
 
-// findDevice returns the labels and the activity of the device that is used; nil if it does not stand.
+// findDevice returns the labels and the activity of the used device; nil if it does not exist.
 func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 	instance, isPart := use.Instance.Get()
 	if !isPart {

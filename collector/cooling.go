@@ -2,14 +2,14 @@ package collector
 
 import "strconv"
 
-// newPerformanceState declares the performance state and returns what writes it for a GPU.
+// newPerformanceState declares the performance state and returns a function that writes it for a GPU.
 func newPerformanceState(c *catalog, mig string) func(*metricWriter, *gpuView) {
 	state := c.newFamily("nvidia_gpu_performance_state",
 		"Performance state (P-state) as a number: 0 is the fastest, 15 the slowest. Many data-center GPUs stay in 0.", mig)
 	return func(w *metricWriter, g *gpuView) { addOpt(w, state, g.labels, g.Readings.PerformanceState) }
 }
 
-// newFans declares the fans and returns what writes them for a GPU.
+// newFans declares the fans and returns a function that writes them for a GPU.
 func newFans(c *catalog) func(*metricWriter, *gpuView) {
 	speed := c.newFamily("nvidia_gpu_fan_speed_ratio",
 		"Speed that a fan, counted from 0, is told to turn at, of the loudest that the product allows. It can be above 1, and a fan that is "+

@@ -12,30 +12,30 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Names says under whose names metrics are served.
+// Names selects the names under which metrics are served.
 type Names string
 
 // The names.
 const (
 	NamesNative Names = "native"
-	NamesDCGM   Names = "dcgm" // those of NVIDIA's dcgm-exporter, and what the exporter says of itself
+	NamesDCGM   Names = "dcgm" // those of NVIDIA's dcgm-exporter, and the metrics of the exporter itself
 	NamesBoth   Names = "both"
 )
 
-// HostnameLabel is the label of the host's name under dcgm-exporter's names.
+// HostnameLabel is the label of the host name under dcgm-exporter's names.
 type HostnameLabel string
 
 // The labels.
 const (
 	HostnameUpper HostnameLabel = "Hostname"
-	HostnameLower HostnameLabel = "hostname" // what dcgm-exporter has since 4.8.3
+	HostnameLower HostnameLabel = "hostname" // as dcgm-exporter since 4.8.3
 	HostnameOff   HostnameLabel = "off"
 )
 
-// dcgmWindow is dcgm-exporter's default of both windows.
+// dcgmWindow is the default of both windows, as in dcgm-exporter.
 const dcgmWindow = 5 * time.Minute
 
-// parse tells whose names a mode has; an error is a mode that does not exist.
+// parse returns which names are served; an error for an unknown mode.
 func (n Names) parse() (native, dcgm bool, err error) {
 	switch n {
 	case "", NamesNative:
@@ -65,7 +65,7 @@ type dcgmRow struct {
 	family *family
 }
 
-// newDCGM checks the options. The counters must be such as ParseCounters gives.
+// newDCGM checks the options. Counters must be as returned by ParseCounters.
 func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	if opts.Counters == nil {
 		opts.Counters = DefaultCounters()
@@ -112,7 +112,7 @@ type dcgmDevice struct {
 	instance *gpu.GPUInstance // of the first of a GPU instance's devices, nil of others
 }
 
-// collect writes all rows of a Snapshot. A GPU with GPU instances has no series of what the instances have: summed up, it
+// collect writes all rows of a Snapshot. A GPU with GPU instances has no series of what the instances have: in a sum it
 // would count twice.
 func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 	for i := range v.gpus {
@@ -142,7 +142,7 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 	}
 }
 
-// writePart writes what a device has of its own.
+// writePart writes a value of the device's own.
 func (d *dcgmGroup) writePart(w *metricWriter, row *dcgmRow, part *dcgmDevice) {
 	switch {
 	case row.memory != nil && part.memory != nil:
@@ -154,7 +154,7 @@ func (d *dcgmGroup) writePart(w *metricWriter, row *dcgmRow, part *dcgmDevice) {
 	}
 }
 
-// repeatForInstances repeats a value of the whole GPU for its GPU instances where that was asked for.
+// repeatForInstances repeats a value of the whole GPU for its GPU instances if RepeatGPUFields is set.
 func (d *dcgmGroup) repeatForInstances(w *metricWriter, row *dcgmRow, parts []dcgmDevice, value gpu.Opt[float64]) {
 	for p := range parts {
 		if d.repeatGPUFields && !row.gpuOnly && parts[p].instance != nil {
@@ -169,7 +169,7 @@ func (d *dcgmGroup) writeValue(w *metricWriter, row *dcgmRow, to *dcgmDevice, va
 	}
 }
 
-// writeOwnCounter writes a counter of dcgm-exporter's own, which has labels beside those of its device.
+// writeOwnCounter writes a counter that only dcgm-exporter has, with labels besides those of its device.
 func (d *dcgmGroup) writeOwnCounter(w *metricWriter, row *dcgmRow, g *gpuView, whole *dcgmDevice, parts []dcgmDevice) {
 	row.ownCounter(d.counters, g.GPU, func(value float64, pairs ...string) {
 		w.add(row.family, whole.labels.extend(pairs...), value)
@@ -181,8 +181,8 @@ func (d *dcgmGroup) writeOwnCounter(w *metricWriter, row *dcgmRow, g *gpuView, w
 	})
 }
 
-// writeXIDs writes what is told of XIDs. One of a GPU instance stands there and not on its GPU, as DCGM has it. XIDs are not received of those
-// of a GPU that was never read.
+// writeXIDs writes the counts of XIDs. An XID of a GPU instance counts there and not on its GPU, as in DCGM. A GPU that
+// was never read has none, since its XIDs are not received.
 func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *dcgmDevice, parts []dcgmDevice) {
 	if g.Totals.XIDs.Since.IsZero() {
 		return
@@ -193,14 +193,14 @@ func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *
 	}
 	row.xids(&xidCounts{isGPU: true, list: g.Totals.GPUXIDs, recent: history.recentXIDs(), window: d.counters.xidWindow}, to(whole.labels))
 	for p := range parts {
-		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) { // counts begin with the first
+		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) { // an instance's counts begin with its first XID
 			recent := history.instances[g.Key(gi)].recentXIDs()
 			row.xids(&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counters.xidWindow}, to(parts[p].labels))
 		}
 	}
 }
 
-// gpuLabels are the labels that all series of a GPU and its instances have.
+// gpuLabels returns the labels that all series of a GPU and its instances have.
 func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	index := strconv.Itoa(g.Index)
 	pairs := []string{
@@ -215,11 +215,11 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	return v.root.extend(pairs...)
 }
 
-// dcgmBusID is in capitals, as NVML and DCGM write it.
+// dcgmBusID returns the PCI bus id in upper case, as NVML and DCGM write it.
 func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 
-// listParts are the GPU instances and, where one is divided, its compute instances too. The pods then are on the activity of the
-// compute instances alone, or a sum by pod would count a pod that holds all of them twice.
+// listParts returns the GPU instances and, if one is split, its compute instances. The pods then are on the activity of
+// the compute instances alone, or a sum by pod would count a pod that holds all of them twice.
 func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
 	for i := range g.Instances {
@@ -243,9 +243,10 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	return parts
 }
 
-// newDevice adds who holds a device to its labels. As dcgm-exporter does, it tells the batch job whatever is told of pods;
-// where there are several it tells none, for clones of a series would count it several times. Unlike dcgm-exporter, it adds no
-// labels of the pod: when the API server answers late, the series without them would end and others with them begin.
+// newDevice returns a device whose labels include its holder. As in dcgm-exporter, the batch job is included whatever
+// the mode of pod labels; with several jobs there is none, because a series for each would count several times. Unlike
+// dcgm-exporter, it adds no labels of the pod: when the API server answers late, the series without them would end and
+// others with them begin.
 func (d *dcgmGroup) newDevice(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
 	var pairs []string
 	if h := nameableHolder(holders); h != nil && d.podLabels.namesContainers() {

@@ -12,20 +12,20 @@ import (
 //go:embed dcgm_fields.txt
 var dcgmNames string
 
-// dcgmField is a field of DCGM, or a counter of dcgm-exporter's own, and where its value is in a Snapshot. At most one of
+// dcgmField is a field of DCGM, or a counter that only dcgm-exporter has, and its value in a Snapshot. At most one of
 // the functions is set; a field without any is accepted and has no series.
 type dcgmField struct {
 	name string
-	id   int // DCGM's; 0 for counters that are dcgm-exporter's own
+	id   int // DCGM's; 0 for a counter that only dcgm-exporter has
 	unit string
-	// byDefault is the row of the built-in list; its zero value is none. Its help is the project's own wording.
+	// byDefault is the type in the built-in list; empty if it is not there. The help is the project's own wording.
 	byDefault CounterType
 	help      string
 	source    dcgmSource
-	newer     bool // a name that DCGM has since 4.6 or 4.7
-	noMIG     bool // the driver does not tell it while MIG is on
+	newer     bool // a name that DCGM introduced in 4.6 or 4.7
+	noMIG     bool // the driver has no value while MIG is on
 	label     bool // text, for rows of the type label
-	gpuOnly   bool // DCGM has it for no GPU instance, not even as a copy
+	gpuOnly   bool // DCGM never has it for a GPU instance, not even repeated
 
 	wholeGPU   func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
 	memory     func(*gpu.Memory) gpu.Opt[float64]   // of each GPU instance, else of the whole GPU
@@ -36,10 +36,10 @@ type dcgmField struct {
 	xids       func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance
 }
 
-// emitFunc writes a value of a GPU with labels beside its own, as alternating names and values.
+// emitFunc writes a value of a device with additional labels, as alternating names and values.
 type emitFunc func(value float64, pairs ...string)
 
-// dcgmSource says who tells a field's value.
+// dcgmSource is where a field's value comes from.
 type dcgmSource string
 
 // The sources.
@@ -54,7 +54,7 @@ func (f *dcgmField) hasNoValue() bool {
 	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil && f.ownCounter == nil && f.xids == nil
 }
 
-// dcgmFieldList lists every field that a counters file may name, in the order of the documentation.
+// dcgmFieldList returns every field that a counters file may have, in the order of the documentation.
 func dcgmFieldList() []dcgmField {
 	var all []dcgmField
 	for _, part := range [][]dcgmField{
@@ -66,7 +66,7 @@ func dcgmFieldList() []dcgmField {
 	return append(all, newNameFields(all)...)
 }
 
-// dcgmFields are the fields by name.
+// dcgmFields returns the fields by name.
 func dcgmFields() map[string]*dcgmField {
 	list := dcgmFieldList()
 	fields := make(map[string]*dcgmField, len(list))
@@ -76,7 +76,7 @@ func dcgmFields() map[string]*dcgmField {
 	return fields
 }
 
-// DefaultCounters is the built-in list: the rows that dcgm-exporter's own default file has switched on.
+// DefaultCounters returns the built-in list: the rows that dcgm-exporter's own default file has switched on.
 func DefaultCounters() []Counter {
 	var counters []Counter
 	for _, f := range dcgmFieldList() {
@@ -87,7 +87,7 @@ func DefaultCounters() []Counter {
 	return counters
 }
 
-// scale is a value in another unit.
+// scale returns a value in another unit.
 func scale[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Opt[float64] {
 	v, ok := value.Get()
 	if !ok {
@@ -96,7 +96,7 @@ func scale[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Op
 	return gpu.Some(float64(v) * factor)
 }
 
-// roundToInteger rounds to a whole number, which is what DCGM's integer fields are.
+// roundToInteger rounds a value, because DCGM's fields are integers.
 func roundToInteger(value gpu.Opt[float64]) gpu.Opt[float64] {
 	v, ok := value.Get()
 	if !ok {
@@ -105,10 +105,10 @@ func roundToInteger(value gpu.Opt[float64]) gpu.Opt[float64] {
 	return gpu.Some(math.Round(v))
 }
 
-// toPercent is a ratio in whole percent.
+// toPercent returns a ratio in whole percent.
 func toPercent(ratio gpu.Opt[float64]) gpu.Opt[float64] { return roundToInteger(scale(ratio, 100)) }
 
-// toMebibytes are whole ones, rounded down as DCGM does.
+// toMebibytes returns whole mebibytes, rounded down as in DCGM.
 func toMebibytes(bytes gpu.Opt[uint64]) gpu.Opt[float64] {
 	b, ok := bytes.Get()
 	if !ok {
@@ -117,7 +117,7 @@ func toMebibytes(bytes gpu.Opt[uint64]) gpu.Opt[float64] {
 	return gpu.Some(float64(b >> 20))
 }
 
-// boolToFloat is 1 for true and 0 for false.
+// boolToFloat returns 1 for true and 0 for false.
 func boolToFloat(set bool) float64 {
 	if set {
 		return 1
@@ -172,7 +172,7 @@ func dcgmStateFields() []dcgmField {
 	}
 }
 
-// firstFan is the speed of a GPU's first fan, which stands for all: DCGM has one value for a GPU.
+// firstFan returns the speed of a GPU's first fan: DCGM has one value for all fans.
 func firstFan(g *gpu.GPU) gpu.Opt[float64] {
 	for _, f := range g.Readings.Fans {
 		return gpu.Some(f.Speed)
@@ -214,7 +214,7 @@ func dcgmMemoryFields() []dcgmField {
 	}
 }
 
-// usedRatio is used/(total-reserved), 0-1 whatever the field's name says (dcgm_fields.h).
+// usedRatio returns used/(total-reserved), 0-1 whatever the field's name says (dcgm_fields.h).
 func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
 	used, usedOK := m.Used.Get()
 	total, totalOK := m.Total.Get()
@@ -266,8 +266,8 @@ func dcgmTextFields() []dcgmField {
 	}
 }
 
-// dcgmFieldsWithoutValue are in the files that dcgm-exporter comes with, some switched on and some as examples, and nothing that
-// this program reads tells them.
+// dcgmFieldsWithoutValue returns the fields in dcgm-exporter's files, switched on or as examples, for which this
+// program has no source.
 func dcgmFieldsWithoutValue() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_VGPU_LICENSE_STATUS", id: 526, byDefault: CounterGauge, help: "Whether the vGPU is licensed."},

@@ -39,7 +39,7 @@ func dcgmLinkFields() []dcgmField {
 	}
 }
 
-// nvlinkRate is both directions together in bytes per second.
+// nvlinkRate returns the sum of both directions in bytes per second.
 func nvlinkRate(g *gpu.GPU) gpu.Opt[float64] {
 	sent, sentOK := g.Rates.NVLinkTransmit.Get()
 	received, receivedOK := g.Rates.NVLinkReceive.Get()
@@ -83,7 +83,7 @@ func dcgmFaultFields() []dcgmField {
 	}
 }
 
-// recoveryNumber is NVML's number of the action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+// recoveryNumber returns NVML's number of the action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 func recoveryNumber(g *gpu.GPU) gpu.Opt[float64] {
 	action, ok := g.Readings.RecoveryAction.Get()
 	number := slices.Index([]gpu.RecoveryAction{gpu.RecoveryNone, gpu.RecoveryReset, gpu.RecoveryReboot, gpu.RecoveryDrain,
@@ -94,7 +94,7 @@ func recoveryNumber(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.Some(float64(number))
 }
 
-// dcgmECCFields are the totals and those locations that Ampere and later have.
+// dcgmECCFields returns the totals, and the locations of Ampere and later.
 func dcgmECCFields() []dcgmField {
 	var fields []dcgmField
 	// The ids go up by lifetime and location, single-bit before double-bit errors.
@@ -129,8 +129,8 @@ func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] 
 	return gpu.None[float64]()
 }
 
-// dcgmClockEventFields are the times for which clocks were held down. This program counts them from when it was started,
-// by its readings of what holds the clocks down at that moment.
+// dcgmClockEventFields returns the times for which clocks were held down. This program counts them from its start, by
+// the reasons at the time of each reading.
 func dcgmClockEventFields() []dcgmField {
 	held := func(name string, id int, reasons ...string) dcgmField {
 		seconds := heldSeconds(reasons...)
@@ -151,7 +151,7 @@ func dcgmClockEventFields() []dcgmField {
 	}
 }
 
-// heldSeconds adds up the time for which reasons held the clocks down.
+// heldSeconds returns a function that adds up the time for which reasons held the clocks down.
 func heldSeconds(reasons ...string) func(*gpu.GPU) gpu.Opt[float64] {
 	return func(g *gpu.GPU) gpu.Opt[float64] {
 		sum, found := 0.0, false

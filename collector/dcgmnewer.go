@@ -2,8 +2,8 @@ package collector
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// dcgmRenamedField is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9, where 11 of its 23 renamed rows
-// have another unit too; these are further fields to DCGM, with ids of their own.
+// dcgmRenamedField is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9; 11 of its 23 renamed
+// rows also have another unit. To DCGM these are additional fields, with ids of their own.
 type dcgmRenamedField struct {
 	name, old string
 	id        int // 0: that of the old name
@@ -13,7 +13,7 @@ type dcgmRenamedField struct {
 	media     func(*gpu.Media) gpu.Opt[float64]
 }
 
-// dcgmRenamedFields lists the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
+// dcgmRenamedFields returns the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
 func dcgmRenamedFields() []dcgmRenamedField {
 	return []dcgmRenamedField{
 		{name: "DCGM_FI_DEV_SM_CLOCK_HERTZ", old: "DCGM_FI_DEV_SM_CLOCK", id: 1603, unit: "Hz",
@@ -75,10 +75,11 @@ func dcgmRenamedFields() []dcgmRenamedField {
 	}
 }
 
-// renamedIn49 is how many of dcgmRenamedFields dcgm-exporter 4.9 has in its own files instead of the old ones.
+// renamedIn49 is how many of dcgmRenamedFields the files of dcgm-exporter 4.9 have instead of the old ones.
 const renamedIn49 = 23
 
-// newNameFields are the fields under their new names: as the old ones where nothing else is said.
+// newNameFields returns the fields with their new names, otherwise as the old ones unless dcgmRenamedFields has another
+// id.
 func newNameFields(old []dcgmField) []dcgmField {
 	byName := make(map[string]*dcgmField, len(old))
 	for i := range old {

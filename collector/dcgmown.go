@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// exporterCounterFields are those that dcgm-exporter makes itself, and the XID field, whose labels it makes.
+// exporterCounterFields returns the counters that dcgm-exporter makes itself, and the XID field, whose labels it makes.
 func exporterCounterFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge, help: "The last XID error; it stays until the next one.",
@@ -22,15 +22,15 @@ func exporterCounterFields() []dcgmField {
 	}
 }
 
-// xidCounts are the XIDs of a GPU, those of its instances aside, or of a GPU instance.
+// xidCounts are the XIDs of a GPU, without those of its instances, or of a GPU instance.
 type xidCounts struct {
 	isGPU  bool
 	list   []gpu.XIDCount
-	recent map[uint64]float64 // how often each was seen within the window
+	recent map[uint64]float64 // counts within the window
 	window time.Duration
 }
 
-// writeLastXID is the XID that was seen last, 0 where none was.
+// writeLastXID writes the XID that was seen last, 0 if none was.
 func writeLastXID(x *xidCounts, emit emitFunc) {
 	var last gpu.XIDCount
 	for _, one := range x.list {
@@ -41,7 +41,8 @@ func writeLastXID(x *xidCounts, emit emitFunc) {
 	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
 }
 
-// writeAllXIDs counts by XID. On a GPU those that alerts are for begin at 0, so that increase() sees the first; others with the first.
+// writeAllXIDs writes the counts by XID. On a GPU those of WatchedXIDs begin at 0, so that increase() sees the first;
+// others begin with the first.
 func writeAllXIDs(x *xidCounts, emit emitFunc) {
 	for _, xid := range gpu.WatchedXIDs() {
 		if x.isGPU && !slices.ContainsFunc(x.list, func(one gpu.XIDCount) bool { return one.XID == xid }) {
@@ -53,7 +54,7 @@ func writeAllXIDs(x *xidCounts, emit emitFunc) {
 	}
 }
 
-// writeRecentXIDs counts the XIDs of the window, a 0 without an XID where there was none.
+// writeRecentXIDs writes the counts of the window by XID, or a 0 without an XID.
 func writeRecentXIDs(x *xidCounts, emit emitFunc) {
 	window := formatMilliseconds(x.window)
 	if len(x.recent) == 0 {
@@ -64,8 +65,8 @@ func writeRecentXIDs(x *xidCounts, emit emitFunc) {
 	}
 }
 
-// writeRecentClockEvents counts the readings of the window at which a reason held the clocks down, a 0 without a reason where
-// there was none.
+// writeRecentClockEvents writes how many readings of the window had each reason that holds the clocks down, or a 0
+// without a reason.
 func writeRecentClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	if !g.Readings.ClockEvents.Present() {
 		return
@@ -83,7 +84,7 @@ func writeRecentClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	}
 }
 
-// writeAllClockEvents counts how often each reason began to hold the clocks down.
+// writeAllClockEvents writes how often each reason began to hold the clocks down.
 func writeAllClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	for i, n := range c.history(g.UUID).starts {
 		if n > 0 {
@@ -99,8 +100,8 @@ const (
 	healthFail = 20
 )
 
-// writeHealth says what the driver's readings tell of two of DCGM's health watches. It is not DCGM's own verdict, which has
-// thresholds over time and further watches.
+// writeHealth writes the results of two of DCGM's health watches as the driver's readings show them. This is not DCGM's
+// own result, which has thresholds over time and further watches.
 func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	rows, rowsOK := g.Readings.RemappedRows.Get()
 	errors, errorsOK := eccCount(g, "uncorrected", "volatile", "total").Get()

@@ -8,11 +8,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmCounters remembers what dcgm-exporter counts over a window of time. It is fed by observe with every Snapshot.
+// dcgmCounters keeps what dcgm-exporter counts over a window of time. observe adds every Snapshot.
 type dcgmCounters struct {
 	xidWindow, clockWindow time.Duration
-	ignoreFirstCounts      bool // the first Snapshot is one of a program that has run for a while
-	isUsed                 bool // whether any row needs it
+	ignoreFirstCounts      bool // the XIDs of the first Snapshot are older than these counters
+	isUsed                 bool // a row needs the counts
 
 	mu   sync.Mutex
 	gpus map[gpu.UUID]*dcgmHistory
@@ -30,14 +30,14 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 	return c
 }
 
-// takeOver takes over the histories of the counts that it replaces, which are not modified any more.
+// takeOver continues with the histories of the counters that it replaces, which are not modified any more.
 func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
 	c.gpus, c.ignoreFirstCounts = former.gpus, !former.isUsed
 }
 
-// history is the history of a GPU, empty for one that was not observed.
+// history returns the history of a GPU, an empty one for a GPU that was not observed.
 func (c *dcgmCounters) history(uuid gpu.UUID) *dcgmHistory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,7 +47,7 @@ func (c *dcgmCounters) history(uuid gpu.UUID) *dcgmHistory {
 	return &dcgmHistory{}
 }
 
-// observe takes a published Snapshot in and forgets the GPUs that it does not have.
+// observe adds a published Snapshot and drops the GPUs that it does not have.
 func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 	if !c.isUsed {
 		return
@@ -77,27 +77,27 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 	c.gpus = next
 }
 
-// dcgmHistory is what the windows hold of one GPU. It is not modified once it can be read.
+// dcgmHistory is the content of the windows of one GPU. It is not modified once readers have it.
 type dcgmHistory struct {
-	xidHistory                                 // those of instances aside
+	xidHistory                                 // without those of instances
 	instances  map[gpu.InstanceKey]*xidHistory // of those that had one
 
-	clocks   []clockReading // those at which something held the clocks down, in their order
+	clocks   []clockReading // those with a reason that held the clocks down, in their order
 	starts   [clockEventReasonCount]uint64
 	lastRead time.Time // zero: the clocks were never read
 	active   gpu.ClockEvents
 }
 
-// xidHistory is what the window holds of a GPU's or a GPU instance's XIDs.
+// xidHistory is the content of the window for the XIDs of a GPU or a GPU instance.
 type xidHistory struct {
 	xids []xidBurst
-	seen map[uint64]float64 // how often each XID was seen altogether
+	seen map[uint64]float64 // all occurrences of each XID
 }
 
-// clockEventReasonCount is how many reasons dcgm-exporter names.
+// clockEventReasonCount is the number of reasons that dcgm-exporter has.
 const clockEventReasonCount = 9
 
-// xidBurst is how often an XID came between two Snapshots. It counts at the time of the last of them.
+// xidBurst is the number of occurrences of an XID between two Snapshots. They count at the time of the last of them.
 type xidBurst struct {
 	at    time.Time
 	xid   uint64
@@ -109,7 +109,7 @@ type clockReading struct {
 	events gpu.ClockEvents
 }
 
-// addXIDs fills the window that begins after since from how often each XID was seen altogether. before is nil if there is none.
+// addXIDs fills the window that begins after since from all occurrences of each XID. before is nil if there is none.
 func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since time.Time) {
 	if before == nil {
 		before = &xidHistory{}
@@ -128,8 +128,8 @@ func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since ti
 	}
 }
 
-// addClockReading fills the window that begins after since. A reading that was taken already, as of a GPU that did not answer,
-// does not count again; what held the clocks down when they were first read did not begin under our eyes.
+// addClockReading fills the window that begins after since. A reading counts once, even if a GPU that does not answer
+// has it in several Snapshots. The reasons of the first reading do not count as starts.
 func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since time.Time) {
 	first := slices.IndexFunc(before.clocks, func(r clockReading) bool { return r.at.After(since) })
 	if first >= 0 {
@@ -151,7 +151,7 @@ func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since tim
 	h.lastRead, h.active = g.LastRead, events
 }
 
-// writeRecentXIDs counts each XID of the window. A nil history holds none.
+// recentXIDs returns the count of each XID in the window; nil for a nil history.
 func (h *xidHistory) recentXIDs() map[uint64]float64 {
 	if h == nil {
 		return nil
@@ -163,7 +163,7 @@ func (h *xidHistory) recentXIDs() map[uint64]float64 {
 	return counts
 }
 
-// writeRecentClockEvents counts the readings of the window at which each reason held the clocks down.
+// recentClockEvents returns how many readings of the window have each reason.
 func (h *dcgmHistory) recentClockEvents() [clockEventReasonCount]uint64 {
 	var counts [clockEventReasonCount]uint64
 	for _, r := range h.clocks {

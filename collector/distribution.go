@@ -11,25 +11,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The native histograms are kept here rather than by prometheus.Histogram, whose created timestamps come from a clock
-// of its own: these must come from the Snapshot, or a run on a simulated clock could not be repeated to the byte.
+// The native histograms are kept here rather than in prometheus.Histogram, whose created timestamps come from its own
+// clock: these must come from the Snapshot, so that a run on a simulated clock is the same to the byte.
 
 // histogramReading is a reading of GPUs and GPU instances that has a histogram.
 type histogramReading struct {
 	gpuName, instanceName     string // names
 	help, gpuMIG, instanceMIG string
-	// schema makes 2^schema buckets for every power of two.
+	// schema is that of the native histogram: 2^schema buckets for every power of two.
 	schema int32
-	// zeroThreshold bounds the number of buckets: up to here a device is as good as empty.
+	// zeroThreshold limits the number of buckets: values up to it are in the zero bucket.
 	zeroThreshold float64
 	ofGPU         func(*gpu.GPU) gpu.Opt[float64]
 	ofInstance    func(*gpu.GPUInstance) gpu.Opt[float64]
 }
 
-// eightBuckets is a schema: eight for every power of two, each at most 10 % wider than the one before.
+// eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than the one before.
 const eightBuckets = 3
 
-// histogramReadingCount is how many readings are distributed.
+// histogramReadingCount is the number of readings that have a histogram.
 const histogramReadingCount = 3
 
 func histogramReadings() [histogramReadingCount]histogramReading {
@@ -104,7 +104,7 @@ func newDistributionGroup(c *catalog) collectFunc {
 	}
 }
 
-// histogramStore are the histograms of all devices of the last Snapshot that was observed.
+// histogramStore has the histograms of all devices of the last observed Snapshot.
 type histogramStore struct {
 	readings [histogramReadingCount]histogramReading
 
@@ -119,7 +119,8 @@ func newHistogramStore() *histogramStore {
 	}
 }
 
-// observe takes the readings of every device that was read since the last Snapshot; what is gone is forgotten.
+// observe adds the readings of every device that was read since the last Snapshot, and drops the devices that it does
+// not have.
 func (d *histogramStore) observe(s *gpu.Snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,21 +150,21 @@ func (d *histogramStore) observe(s *gpu.Snapshot) {
 	d.gpus, d.instances = gpus, instances
 }
 
-// deviceHistograms is the histograms of one device.
+// deviceHistograms are the histograms of one device.
 type deviceHistograms struct {
 	since      time.Time
 	lastRead   time.Time
 	histograms [histogramReadingCount]valueHistogram
 }
 
-// valueHistogram counts one reading.
+// valueHistogram is the histogram of one reading.
 type valueHistogram struct {
 	count, zero uint64
 	sum         float64
-	buckets     map[int]int64 // made with the first value above the zero threshold
+	buckets     map[int]int64 // nil until a value is above the zero threshold
 }
 
-// orNew returns the distribution, or a new one for nil.
+// orNew returns d, or new histograms for nil.
 func (d *deviceHistograms) orNew(now time.Time) *deviceHistograms {
 	if d == nil {
 		return &deviceHistograms{since: now}
@@ -171,8 +172,8 @@ func (d *deviceHistograms) orNew(now time.Time) *deviceHistograms {
 	return d
 }
 
-// recordReadTime tells a reading from the one that was counted last: a Snapshot is published also when a device did not answer,
-// with its last reading.
+// recordReadTime records the time of a reading and reports whether it is new: if a device did not answer, a Snapshot
+// has its last reading again.
 func (d *deviceHistograms) recordReadTime(read time.Time) bool {
 	if !read.After(d.lastRead) {
 		return false
@@ -181,7 +182,7 @@ func (d *deviceHistograms) recordReadTime(read time.Time) bool {
 	return true
 }
 
-// add counts a reading.
+// add counts one value.
 func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	value, ok := reading.Get()
 	if !ok || math.IsNaN(value) || math.IsInf(value, 0) {
@@ -199,12 +200,12 @@ func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	h.buckets[bucketIndex(value, as.schema)]++
 }
 
-// bucketIndex is the index of the bucket (2^((i-1)/n), 2^(i/n)] that holds the value; n is 2^schema.
+// bucketIndex returns the index of the bucket (2^((i-1)/n), 2^(i/n)] that contains the value; n is 2^schema.
 func bucketIndex(value float64, schema int32) int {
 	return int(math.Ceil(math.Log2(value) * float64(int(1)<<schema)))
 }
 
-// writeHistogram writes the histogram of one reading where there is one.
+// writeHistogram writes the histogram of one reading, if it has any value.
 func (d *deviceHistograms) writeHistogram(w *metricWriter, f *family, l labels, reading int, as *histogramReading) {
 	if d == nil || d.histograms[reading].count == 0 {
 		return

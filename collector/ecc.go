@@ -46,7 +46,7 @@ func newECC(c *catalog) collectFunc {
 	}
 }
 
-// hasLocations reports whether the errors of a total are counted by location, too.
+// hasLocations reports whether the errors of a total are also counted by location.
 func hasLocations(counts []gpu.ECCCount, total gpu.ECCCount) bool {
 	return slices.ContainsFunc(counts, func(e gpu.ECCCount) bool {
 		return e.Location != eccTotal && e.Severity == total.Severity && e.Lifetime == total.Lifetime

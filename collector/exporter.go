@@ -41,7 +41,7 @@ func newExporter(c *catalog) collectFunc {
 	}
 }
 
-// statusFamilies report on the groups themselves and cannot be switched off.
+// statusFamilies declares the families about the groups themselves, which cannot be switched off.
 func statusFamilies(c *catalog) (success, duration *family) {
 	success = c.newFamily("mig_exporter_collector_success",
 		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.", "", "collector")

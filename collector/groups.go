@@ -12,15 +12,15 @@ type collectFunc func(*metricWriter, *view)
 // group is a set of families that are switched on and off together.
 type group struct {
 	name, help string
-	// build declares the group's families and returns what collects them.
+	// build declares the group's families and returns the function that collects them.
 	build func(*catalog) collectFunc
 	optIn bool // off unless asked for
 }
 
-// groupExporter is served under all names.
+// groupExporter is the group that is served under all names.
 const groupExporter = "exporter"
 
-// groups lists the collectors in the order in which they run.
+// groups returns the collectors in the order in which they run.
 func groups() []group {
 	return []group{
 		{name: "info", help: "what every GPU, GPU instance and compute instance is", build: newInfo},
@@ -60,7 +60,7 @@ type GroupInfo struct {
 	OptIn      bool // off by default
 }
 
-// Groups lists the collectors.
+// Groups returns the collectors.
 func Groups() []GroupInfo {
 	var list []GroupInfo
 	for _, g := range groups() {
@@ -69,7 +69,7 @@ func Groups() []GroupInfo {
 	return list
 }
 
-// listGroupNames lists the collectors' names.
+// listGroupNames returns the collectors' names.
 func listGroupNames() []string {
 	var names []string
 	for _, g := range groups() {
@@ -78,7 +78,7 @@ func listGroupNames() []string {
 	return names
 }
 
-// isDisabled reports whether a group is switched off: as disabled says, or as it is by default.
+// isDisabled reports whether a group is switched off, by disabled or else by default.
 func (g *group) isDisabled(disabled map[string]bool) bool {
 	if off, said := disabled[g.name]; said {
 		return off
@@ -86,7 +86,7 @@ func (g *group) isDisabled(disabled map[string]bool) bool {
 	return g.optIn
 }
 
-// Families lists every family that a Collector can serve, by group.
+// Families returns every family that a Collector can serve, by group.
 func Families() []FamilyInfo {
 	cat := &catalog{}
 	statusFamilies(cat)
@@ -97,7 +97,7 @@ func Families() []FamilyInfo {
 	return cat.families
 }
 
-// checkGroupNames reports a name that is no collector's.
+// checkGroupNames returns an error for a name that is no collector's.
 func checkGroupNames(disabled map[string]bool) error {
 	known := listGroupNames()
 	for _, name := range slices.Sorted(maps.Keys(disabled)) {

@@ -44,7 +44,7 @@ func newInfo(c *catalog) collectFunc {
 	}
 }
 
-// decimal is a number as a label value, empty where it is absent.
+// decimal returns a number as a label value, empty if it is absent.
 func decimal(o gpu.Opt[int]) string {
 	if n, ok := o.Get(); ok {
 		return strconv.Itoa(n)
@@ -52,7 +52,7 @@ func decimal(o gpu.Opt[int]) string {
 	return ""
 }
 
-// appendPlacement appends a placement as Placement.String has it, nothing where it is absent.
+// appendPlacement appends a placement in the form of Placement.String, nothing if it is absent.
 func appendPlacement(dst []byte, o gpu.Opt[gpu.Placement]) []byte {
 	p, ok := o.Get()
 	if !ok {

@@ -10,20 +10,20 @@ import (
 // labels are the labels of a series; nil is none. They are shared between series and their pairs are never modified.
 type labels = *labelSet
 
-// labelSet is a set of labels and the sets that extend it. The sets of a Collector form a tree, which is kept between
-// Snapshots: the series of a device whose name and holder are unchanged have the same set again. Collector.mu guards
-// everything but pairs.
+// labelSet is a set of labels and the sets that extend it. The sets of a Collector form a tree that is kept between
+// Snapshots: while the name and the holder of a device do not change, its series have the identical set. Collector.mu
+// guards everything but pairs.
 type labelSet struct {
 	pairs     []*dto.LabelPair // sorted by name
-	extension []string         // what extend was called with
+	extension []string         // the arguments of extend
 	children  []*labelSet
-	next      int  // index of the child after the one that was asked for last: children are asked for in the same order
-	used      bool // since the last sweep
+	next      int  // index of the likely next child: extend is called in the same order each time
+	used      bool // since the last dropUnused
 }
 
-// extend returns the labels together with more, given as alternating names and values. An empty value leaves its label
-// out: to Prometheus both are the same. Bytes that are no UTF-8 become U+FFFD, for a label value must be UTF-8.
-// The pairs are not retained.
+// extend returns the labels together with more, given as alternating names and values. A label with an empty value is
+// left out, which means the same to Prometheus. Invalid UTF-8 becomes U+FFFD, because a label value must be UTF-8. The
+// pairs are not retained.
 func (l *labelSet) extend(pairs ...string) labels {
 	if l == nil {
 		return (&labelSet{}).extend(pairs...)
@@ -50,7 +50,7 @@ func (l *labelSet) extend(pairs ...string) labels {
 	return child
 }
 
-// dropUnused drops the sets that were not asked for since the last sweep.
+// dropUnused drops the sets that were not used since the last call.
 func (l *labelSet) dropUnused() {
 	l.children = slices.DeleteFunc(l.children, func(c *labelSet) bool { return !c.used })
 	for _, child := range l.children {
@@ -68,7 +68,7 @@ func (l *labelSet) pairList() []*dto.LabelPair {
 	return l.pairs
 }
 
-// equal reports whether two sets have the same names and values. Sets of one tree usually are equal only if they are identical.
+// equal reports whether two sets have the same names and values. Equal sets of one tree are usually identical.
 func (l *labelSet) equal(other labels) bool {
 	return l == other || slices.EqualFunc(l.pairList(), other.pairList(), func(a, b *dto.LabelPair) bool {
 		return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()

@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// groupMedia is the collector of media engines, which the source asks for where they are served.
+// groupMedia is the collector of media engines, which are read only if it is switched on.
 const groupMedia = "media"
 
 func newMedia(c *catalog) collectFunc {
@@ -36,8 +36,8 @@ func writeMedia(w *metricWriter, f *family, l labels, m *gpu.Media) {
 	}
 }
 
-// ServesMedia reports whether anything that is served is of media engines: by their collector, or by a counter under
-// dcgm-exporter's names. It is safe for concurrent use.
+// ServesMedia reports whether a collector or a counter under dcgm-exporter's names serves the media engines. It is safe
+// for concurrent use.
 func (c *Collector) ServesMedia() bool {
 	return slices.ContainsFunc(c.groups, func(g enabledGroup) bool { return g.name == groupMedia }) ||
 		c.dcgm != nil && slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })

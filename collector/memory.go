@@ -24,11 +24,11 @@ func newMemoryDetails(c *catalog) collectFunc {
 // memoryReading is a reading of the memory of a GPU or GPU instance.
 type memoryReading struct {
 	name, help string // % in help stands for the device
-	isUse      bool   // it says how the device is used
+	isUse      bool   // whether it is about how the device is used
 	of         func(*gpu.Memory) gpu.Opt[uint64]
 }
 
-// newMemoryReadings declares readings at both levels and returns what writes them.
+// newMemoryReadings declares readings at both levels and returns a function that writes them.
 func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 	var gpuFamilies, instances []*family
 	for _, r := range readings {

@@ -13,11 +13,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// metricWriter takes the metrics of one group. A metric that cannot be served is left out and makes err.
+// metricWriter collects the metrics of one group. A metric that cannot be served is left out and adds to err.
 type metricWriter struct {
 	metrics metrics
 	err     error
-	// text says that the metrics are for text formats, which have no native histograms.
+	// text is set for text formats, which have no native histograms.
 	text bool
 }
 
@@ -33,12 +33,12 @@ func (w *metricWriter) addBool(f *family, l labels, set bool) {
 	w.add(f, l, value)
 }
 
-// addCounter writes a counter with the time at which it began.
+// addCounter writes a counter and the time at which it began.
 func (w *metricWriter) addCounter(f *family, l labels, c gpu.Counter) {
 	w.addSeries(f, l, c.Value, c.Since)
 }
 
-// addTimestamp writes a time in seconds since the epoch; the zero time is none.
+// addTimestamp writes a time in seconds since the epoch; the zero time is not written.
 func (w *metricWriter) addTimestamp(f *family, l labels, t time.Time) {
 	if !t.IsZero() {
 		w.add(f, l, float64(t.UnixNano())/1e9)
@@ -53,32 +53,33 @@ func (w *metricWriter) addSeries(f *family, l labels, value float64, since time.
 	w.metrics = append(w.metrics, series{family: f, labels: l, value: value, since: since})
 }
 
-// addError records that something had to be left out.
+// addError records why something had to be left out.
 func (w *metricWriter) addError(err error) { w.err = errors.Join(w.err, err) }
 
-// addOpt writes a value where it is present.
+// addOpt writes a value if it is present.
 func addOpt[T ~int | ~uint64 | ~float64](w *metricWriter, f *family, l labels, value gpu.Opt[T]) {
 	if v, ok := value.Get(); ok {
 		w.add(f, l, float64(v))
 	}
 }
 
-// addOptBool writes a truth value where it is present.
+// addOptBool writes a boolean if it is present.
 func addOptBool(w *metricWriter, f *family, l labels, value gpu.Opt[bool]) {
 	if v, ok := value.Get(); ok {
 		w.addBool(f, l, v)
 	}
 }
 
-// addOptCounter writes a counter where it is present.
+// addOptCounter writes a counter if it is present.
 func addOptCounter(w *metricWriter, f *family, l labels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
 		w.addCounter(f, l, c)
 	}
 }
 
-// addUseCounter writes a counter of use where it is present. Where the labels name a holder who got the device after it began, it has
-// no beginning under these labels: told one, Prometheus would lay all of it to that holder.
+// addUseCounter writes a counter of use if it is present. If the labels name a holder that got the device after the
+// counter began, the counter has no beginning under these labels: with one, Prometheus would credit all of it to that
+// holder.
 func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gpu.Counter]) {
 	if c, ok := value.Get(); ok {
 		if c.Since.Before(d.heldSince) {
@@ -88,8 +89,8 @@ func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gp
 	}
 }
 
-// series is a prometheus.Metric that, unlike the library's own constant ones, shares its label pairs with the other
-// metrics of its device: building them again for every metric is most of the cost of a gathering.
+// series is a prometheus.Metric. Unlike the library's constant metrics, it shares its label pairs with the other
+// metrics of its device: building them for every metric is most of the cost of a gathering.
 type series struct {
 	family    *family
 	labels    labels

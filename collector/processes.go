@@ -26,7 +26,8 @@ func newInstanceProcesses(c *catalog) collectFunc {
 	}
 }
 
-// countDistinct counts processes; one with a compute and a graphics context, or on several instances, is listed repeatedly.
+// countDistinct returns the number of processes; one with a compute and a graphics context, or on several instances, is
+// in the list repeatedly.
 func countDistinct(list []gpu.Process) int {
 	seen := make(map[uint32]struct{}, len(list))
 	for i := range list {

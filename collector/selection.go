@@ -7,19 +7,19 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// ExporterGroup is the name of the collector that tells about the exporter itself.
+// ExporterGroup is the name of the collector for metrics about the exporter itself.
 const ExporterGroup = groupExporter
 
-// statusLabel is the label by which the families about the collectors themselves tell whose a series is.
+// statusLabel is the label with the collector's name in the status families.
 const statusLabel = "collector"
 
-// groupSelection says of every group of a Collector, by its index, whether its series are asked for; nil asks for all.
+// groupSelection is whether each group of a Collector, by its index, is selected; nil selects all.
 type groupSelection []bool
 
 // includes reports whether the group with an index is selected.
 func (s groupSelection) includes(group int) bool { return s == nil || group < len(s) && s[group] }
 
-// enabledNames lists the names of the collectors that are switched on, in the order in which they run.
+// enabledNames returns the names of the enabled collectors in the order in which they run.
 func (c *Collector) enabledNames() []string {
 	names := make([]string, len(c.groups))
 	for i := range c.groups {
@@ -28,8 +28,8 @@ func (c *Collector) enabledNames() []string {
 	return names
 }
 
-// CheckCollectors returns an error unless each name is that of a collector that is switched on. The error names the first
-// one that is not, and what was expected.
+// CheckCollectors returns an error unless all names are those of enabled collectors. The error has the first other name
+// and what was expected.
 func (c *Collector) CheckCollectors(names []string) error {
 	enabled := c.enabledNames()
 	for _, name := range names {
@@ -44,7 +44,7 @@ func (c *Collector) CheckCollectors(names []string) error {
 	return nil
 }
 
-// selectGroups returns the selection of the named collectors, nil for no names. Names of others select nothing.
+// selectGroups returns the selection of the named collectors, nil for no names. Unknown names select nothing.
 func (c *Collector) selectGroups(names []string) groupSelection {
 	if len(names) == 0 {
 		return nil
@@ -72,8 +72,8 @@ func (c *Collector) groupIndex(family string, m *dto.Metric) int {
 	return slices.IndexFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
 }
 
-// Filter returns what the named collectors have in families that Gather returned; all of it for no names. The result
-// shares memory with families and must not be modified either.
+// Filter returns the families and series of the named collectors among those that Gather returned; all for no names.
+// The result shares memory with families and must not be modified either.
 func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
 	selected := c.selectGroups(names)
 	if selected == nil {
@@ -88,7 +88,7 @@ func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.
 	return kept
 }
 
-// filter returns a family with the selected ones of its metrics, nil for none. The family is not modified.
+// filter returns a family with the selected metrics alone, nil if there are none. The family is not modified.
 func (s groupSelection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.MetricFamily {
 	if s == nil {
 		return f

@@ -10,16 +10,16 @@ import (
 // view is a Snapshot with the labels of its devices, which are made once for all groups.
 type view struct {
 	*gpu.Snapshot
-	root          labels // none: what all labels of the Snapshot extend
+	root          labels // the empty set, which all labels of the Snapshot extend
 	gpus          []gpuView
-	withoutHandle []gpuView // GPUs that give no handle: nothing but their index and errors is known
+	withoutHandle []gpuView // GPUs without a handle: only their index and errors are known
 }
 
 // deviceLabels are the labels of one device.
 type deviceLabels struct {
-	labels labels // of what the device is and does: they stay for as long as it stands
-	use    labels // of how it is used: with its holder where that is shown there too
-	// heldSince is when the holder that use names got the device; zero if it names none.
+	labels labels // for what the device is and does; they stay as long as the device exists
+	use    labels // for how the device is used; with its holder in the mode series
+	// heldSince is when the holder in use got the device; zero if there is none.
 	heldSince time.Time
 }
 
@@ -64,7 +64,7 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	return v
 }
 
-// allocateViews returns as many views as the Snapshot has devices: one allocation of each kind, not one for each device.
+// allocateViews returns views for all devices of the Snapshot: one allocation of each kind, not one for each device.
 func allocateViews(s *gpu.Snapshot) ([]instanceView, []computeView) {
 	instances, computes := 0, 0
 	for i := range s.GPUs {
@@ -76,7 +76,7 @@ func allocateViews(s *gpu.Snapshot) ([]instanceView, []computeView) {
 	return make([]instanceView, instances), make([]computeView, computes)
 }
 
-// fill fills in everything of a GPU instance; the view has room for its compute instances.
+// fill sets everything of a GPU instance; the view has room for its compute instances.
 func (v *instanceView) fill(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
 	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
 	v.GPUInstance, v.deviceLabels = gi, pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, now)
@@ -87,8 +87,8 @@ func (v *instanceView) fill(parent labels, gi *gpu.GPUInstance, pods podLabels, 
 	}
 }
 
-// labelsOfDevice returns the labels of a device. The families of use name its holder and its batch job, if it has one alone, where
-// that was asked for. It is not known when a job began: it counts as one that begins now.
+// labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
+// only batch job. When a job began is not known: it counts as beginning now.
 func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
 	d := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {
@@ -121,7 +121,8 @@ func (v *view) eachCompute(f func(*computeView)) {
 	})
 }
 
-// eachSplitCompute calls f for every compute instance that is a part of its GPU instance. Another one does what its GPU instance does.
+// eachSplitCompute calls f for every compute instance of a split GPU instance. Other compute instances have the same
+// readings as their GPU instance.
 func (v *view) eachSplitCompute(f func(*computeView)) {
 	v.eachInstance(func(_ *gpuView, gi *instanceView) {
 		if !gi.IsSplit() {

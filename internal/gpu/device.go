@@ -1,7 +1,7 @@
 package gpu
 
-// DeviceRef is the way in which an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with
-// Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, with Instance (GKE), or with
+// DeviceRef is how an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with Instance and
+// Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, alone, with Instance (GKE), or with
 // PlacementStart and ProfileID (DRA).
 type DeviceRef struct {
 	GPU            UUID
@@ -13,7 +13,8 @@ type DeviceRef struct {
 	ProfileID      Opt[uint32]
 }
 
-// ParseMIGRef reads the UUID of a MIG device, in either form, as a reference. One in the legacy form names its instances.
+// ParseMIGRef parses the UUID of a MIG device in either form. One in the legacy form becomes a reference to its
+// instances.
 func ParseMIGRef(s string) (DeviceRef, error) {
 	uuid, legacy, err := ParseMIGUUID(s)
 	if l, ok := legacy.Get(); ok {
@@ -22,25 +23,25 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 	return DeviceRef{MIG: uuid}, err
 }
 
-// Device is a place in a list of GPUs, by indices: a whole GPU, a GPU instance, or a compute instance. Instance and Compute
-// are Whole if it is none.
+// Device identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
+// Instance and Compute are Whole if the device is not that deep.
 type Device struct {
 	GPU, Instance, Compute int
 }
 
-// Whole is the index that stands for no part of a GPU or GPU instance, but all of it.
+// Whole is the index that stands for all of a GPU or GPU instance.
 const Whole = -1
 
-// Match says how much of what a DeviceRef names there is.
+// Match is how much of a DeviceRef was found.
 type Match int
 
-// The matches. An unknown MIG UUID matches nothing: it does not tell its GPU.
+// The matches. An unknown MIG UUID matches nothing: it does not contain its GPU.
 const (
 	// MatchNothing: the reference names no GPU of the list.
 	MatchNothing Match = iota
-	// MatchParent: the GPU is in the list, or even the GPU instance, but the part of it that is named does not stand.
+	// MatchParent: the GPU was found, or even the GPU instance, but not the named part of it.
 	MatchParent
-	// MatchDevice: the device stands.
+	// MatchDevice: the device was found.
 	MatchDevice
 )
 
@@ -53,8 +54,8 @@ type Devices struct {
 	byMIGUUID map[MIGUUID]Device
 }
 
-// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may have
-// had the number before.
+// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may
+// have had the number before.
 func NewDevices(gpus []GPU) *Devices {
 	d := &Devices{
 		gpus:      gpus,
@@ -78,8 +79,8 @@ func NewDevices(gpus []GPU) *Devices {
 	return d
 }
 
-// Resolve returns the device that ref means if it stands (MatchDevice), or the part of the node that it would be in
-// (MatchParent). A reference to a GPU instance means the whole of it, however many compute instances it has.
+// Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part of (MatchParent). A
+// reference to a GPU instance names all of it, however many compute instances it has.
 func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 	if ref.MIG != "" {
 		if at, ok := d.byMIGUUID[ref.MIG]; ok {
@@ -113,8 +114,8 @@ func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
 	return g, ok && ref.GPU != ""
 }
 
-// matchesInstance reports whether a GPU instance of the reference's GPU is the one meant: by its id, or by its placement, and its
-// profile if that is named.
+// matchesInstance reports whether the reference names a GPU instance of its GPU: by id, or by placement and, if
+// present, profile.
 func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 	if id, ok := ref.Instance.Get(); ok {
 		return gi.ID == id
@@ -137,8 +138,8 @@ func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match
 	return at, MatchParent
 }
 
-// Cover returns the devices that references name and all that is within them. Compute instances that are all covered cover their
-// GPU instance.
+// Cover returns the devices that references name and everything within them. Compute instances that are all covered
+// cover their GPU instance.
 func (d *Devices) Cover(refs []DeviceRef) map[Device]bool {
 	covered := map[Device]bool{}
 	for _, ref := range refs {

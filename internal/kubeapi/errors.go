@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	// ErrConflict says that an object was changed by another client since it was read.
+	// ErrConflict: the object was changed by another client since it was read.
 	ErrConflict = errors.New("changed by another")
-	// ErrNotServed says that the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
+	// ErrNotServed: the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
 	ErrNotServed = errors.New("the API server does not serve it")
 )
 
 // maxStatus bounds what is read of the body of a 404, in bytes.
 const maxStatus = 64 << 10
 
-// RefusedError says that the API server answered and refused the request. It wraps gpu.ErrNoPermission.
+// RefusedError is the error of a request that the API server has refused. It wraps gpu.ErrNoPermission.
 type RefusedError struct {
 	// Right is the right that the request needs: "list pods", "create tokenreviews.authentication.k8s.io".
 	Right string
@@ -37,7 +37,7 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the API server refuses it (403 Forbidden): %s: %v", e.Refusal(), gpu.ErrNoPermission)
 }
 
-// Refusal returns what is missing, in words that an answer to a user may contain.
+// Refusal returns what is missing, in words that a response to a user may contain.
 func (e *RefusedError) Refusal() string {
 	if e.Credentials {
 		return "the API server does not accept the credentials of the service account"
@@ -48,7 +48,8 @@ func (e *RefusedError) Refusal() string {
 // Unwrap returns gpu.ErrNoPermission.
 func (e *RefusedError) Unwrap() error { return gpu.ErrNoPermission }
 
-// unansweredError returns the error of a request that was not answered, or not whole: the reason that ctx ended, if it did.
+// unansweredError returns the error of a request without a complete response: the cause of the end of ctx, if it has
+// ended.
 func unansweredError(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
@@ -60,7 +61,7 @@ func unansweredError(ctx context.Context, err error) error {
 	}
 }
 
-// statusError returns the error that an answer's status stands for.
+// statusError returns the error for a response's status, nil for success.
 func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
 	switch response.StatusCode {
@@ -81,8 +82,8 @@ func statusError(r Request, response *http.Response) error {
 	return fmt.Errorf("the API server says %s: %w", response.Status, kind)
 }
 
-// namesObject reports whether the body of a 404 names the object that does not exist. It does not where the API server has no
-// such path: then it is text, or a Status without the name.
+// namesObject reports whether the body of a 404 names the missing object. Otherwise the API server has no such path:
+// the body is text, or a Status without the name.
 func namesObject(body io.Reader) bool {
 	var status struct {
 		Details struct {

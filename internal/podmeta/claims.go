@@ -18,7 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// How often claims are asked for at most.
+// How often claims are read at most.
 const (
 	claimEvery = 200 * time.Millisecond
 	claimBurst = 20
@@ -27,12 +27,12 @@ const (
 // claimVersions are the versions of resource.k8s.io that have status.allocation.devices, the latest first.
 func claimVersions() []string { return []string{"v1", "v1beta2", "v1beta1"} }
 
-// errNoSuchDevice says that a claim has no allocation with a device, or none yet.
+// errNoSuchDevice: the claim has no allocation with the device, or none yet.
 var errNoSuchDevice = errors.New("the claim has no such device")
 
 type claimName struct{ namespace, name string }
 
-// allocatedDevice is one device in the status of a claim.
+// allocatedDevice is one device in a claim's status.
 type allocatedDevice struct {
 	Driver      string `json:"driver"`
 	Pool        string `json:"pool"`
@@ -40,7 +40,7 @@ type allocatedDevice struct {
 	AdminAccess bool   `json:"adminAccess"`
 }
 
-// resourceClaim is what is read of a ResourceClaim.
+// resourceClaim has the decoded fields of a ResourceClaim.
 type resourceClaim struct {
 	Status struct {
 		Allocation struct {
@@ -51,28 +51,28 @@ type resourceClaim struct {
 	} `json:"status"`
 }
 
-// claimState is a ResourceClaim that is asked for.
+// claimState is a ResourceClaim that is looked up.
 type claimState struct {
 	lookup
-	started time.Time // when the last request was that was answered: with devices, or that there is no such claim
+	started time.Time // when the last request that returned devices, or that there is no such claim, was started
 	devices []allocatedDevice
 	err     error // why it is not known; nil if devices are
 }
 
-// claimReader reads ResourceClaims that are asked for, each once for every new since.
+// claimReader reads ResourceClaims on demand, each once for every later since.
 type claimReader struct {
 	api     *api
 	logger  log.Logger
 	wake    chan struct{}
 	limit   *rate.Limiter
-	version int // index in claimVersions of the one that is served, as far as known; used by run alone
+	version int // index in claimVersions of the version to try first; used by run alone
 
 	mu       sync.Mutex
 	states   map[claimName]*claimState
 	refusals map[string]refusal // by namespace
 }
 
-// refusal is an error that holds for all claims of a namespace until it is tried again.
+// refusal is an error that applies to all claims of a namespace until it is retried.
 type refusal struct {
 	err   error
 	until time.Time
@@ -85,8 +85,8 @@ func newClaimReader(api *api, logger log.Logger) *claimReader {
 	}
 }
 
-// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is asked for again, and the error
-// wraps gpu.ErrNotFound.
+// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is read again, and the
+// error wraps gpu.ErrNotFound.
 func (p *Poller) AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 	return p.claims.adminAccess(d, since, time.Now())
 }
@@ -106,7 +106,7 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 		if refused, ok := c.refusals[d.Namespace]; ok {
 			return false, refused.err
 		}
-		if !known.started.IsZero() { // of a claim that was there before
+		if !known.started.IsZero() { // the state is of an earlier claim
 			return false, fmt.Errorf("claim %s/%s: not asked for since: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)
 		}
 		return false, known.err
@@ -123,7 +123,7 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 	return admin, nil
 }
 
-// hasAdminAccess reports whether all allocations of a device are for administrative access. It returns false as ok if there is
+// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is false if there is
 // none.
 func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok bool) {
 	admin = true
@@ -135,7 +135,7 @@ func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok boo
 	return admin && ok, ok
 }
 
-// schedule makes a request due for a claim, at once or after the gap since the last, unless one is due already.
+// schedule makes a claim due, at once or after the gap since its last request, unless it is due already.
 func (c *claimReader) schedule(known *claimState, now time.Time) {
 	if known.due.IsZero() {
 		known.due = now.Add(known.gap)
@@ -166,8 +166,8 @@ func (c *claimReader) run(ctx context.Context) {
 	}
 }
 
-// nextDue returns the claim that is due first, and when. It forgets claims that nothing asks for any more, and puts off those of
-// a namespace in which the API server refuses them.
+// nextDue returns the claim that is due first, and when. It drops claims that were not looked up for long, and
+// postpones those of a namespace in which the API server refuses them.
 func (c *claimReader) nextDue() (claimName, time.Time) {
 	now := time.Now()
 	c.mu.Lock()
@@ -189,7 +189,7 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 	return first, at
 }
 
-// readClaim asks the API server for a claim.
+// readClaim reads a claim from the API server and updates its state.
 func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	started := time.Now()
 	got, err := c.getDevices(ctx, name)
@@ -220,7 +220,7 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 		known.started, known.devices = started, got
 	}
 	if started.Before(known.firstAsked) {
-		return // it was asked for anew meanwhile
+		return // it was looked up with a later since meanwhile
 	}
 	known.gap, known.due = nextGap(known.gap), time.Time{}
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
@@ -228,8 +228,8 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	}
 }
 
-// getDevices returns the devices of a claim, by the latest version of the API that the API server serves. An error wraps
-// gpu.ErrNoPermission, gpu.ErrNotFound if there is no such claim, or gpu.ErrUnavailable, and only one of them.
+// getDevices returns the devices of a claim, by the latest API version that the API server serves. An error wraps
+// exactly one of gpu.ErrNoPermission, gpu.ErrNotFound (there is no such claim) and gpu.ErrUnavailable.
 func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocatedDevice, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
@@ -246,7 +246,7 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 			c.version = (c.version + 1) % len(versions)
 			continue
 		case errors.Is(err, gpu.ErrNoPermission):
-			return nil, err // it holds for all claims
+			return nil, err // it applies to all claims
 		case errors.Is(err, gpu.ErrNotFound):
 			return nil, fmt.Errorf("claim %s/%s: %w", name.namespace, name.name, gpu.ErrNotFound)
 		case err != nil:

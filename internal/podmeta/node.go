@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// misnamedAfter is how long pods are looked for before their absence speaks against the name of the node.
+// misnamedAfter is how long pods are looked up in vain before the name of the node is in doubt.
 const misnamedAfter = 10 * time.Second
 
-// isNodeNameSuspect reports, after an answer, whether no pod that the kubelet lists has ever been in one, and all have been asked for
-// long enough.
+// isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet lists, although all of
+// them have been looked up for misnamedAfter.
 func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	listed, recent := false, false
 	for name, q := range p.lookups {
@@ -26,15 +26,15 @@ func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	return suspect
 }
 
-// checkNodeName looks for the pods that are asked for among all pods of the node: a kubelet may list pods that have ended, which
-// other answers leave out.
+// checkNodeName searches all pods of the node for the looked-up pods: a kubelet may list pods that have ended, which
+// other lists leave out.
 func (p *Poller) checkNodeName(ctx context.Context) {
 	if p.limit.Wait(ctx) != nil {
 		return // ctx has ended
 	}
 	all, err := p.api.listPodNames(ctx)
 	if err != nil {
-		return // the next list says why
+		return // the next list fails for the same reason
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// keepMissing is how long a pod is told that is missing in the API server's answers: the kubelet lists an ended pod for a moment
-	// longer.
+	// keepMissing is how long a pod is kept after the API server stopped listing it: the kubelet lists an ended pod for
+	// a moment longer.
 	keepMissing = 10 * time.Second
-	// forgetAfter is how long a pod or a claim is remembered that nothing asks for.
+	// forgetAfter is how long a pod or a claim is remembered after its last lookup.
 	forgetAfter = 5 * time.Minute
-	// recentlyAsked is how recently a pod must have been asked for to be one that the kubelet lists.
+	// recentlyAsked is how recent a lookup of a pod must be to show that the kubelet lists the pod.
 	recentlyAsked = time.Minute
-	// maxListAge is how long PodByUID uses an answer.
+	// maxListAge is how long PodByUID uses a list.
 	maxListAge = 3 * interval
 )
 
@@ -24,22 +24,22 @@ type podID struct {
 	uid string
 }
 
-// podEntry is a pod of the last answer, or one that was in an earlier answer.
+// podEntry is a pod of the last list, or of an earlier one.
 type podEntry struct {
 	gpu.PodMetadata
-	seenAt       time.Time // when the last request was started whose answer had it
-	confirmedAt  time.Time // when the last request for a consistent list was, whose answer had it
-	missingSince time.Time // when the first request was whose answer did not have it any more; zero if it is in the last answer
+	seenAt       time.Time // when the last list that had it was started
+	confirmedAt  time.Time // when the last consistent list that had it was started
+	missingSince time.Time // when the first list without it was started; zero if the last list has it
 }
 
-// lookup is a pod that is asked for.
+// lookup is a pod or claim that is looked up.
 type lookup struct {
-	since      time.Time // an answer must be from a request that was started then or later
-	firstAsked time.Time // when it was first asked for with this since
-	lastAsked  time.Time // when it was last asked for
+	since      time.Time // only lists that were started then or later count
+	firstAsked time.Time // with this since
+	lastAsked  time.Time
 	due        time.Time // when a list is to be started for it; zero if none is needed
 	gap        time.Duration
-	// Of PodMetadata: the UID that was told last, and the one that was told last with an earlier since.
+	// Of PodMetadata: the UID that it returned last, and the one that it returned last for an earlier since.
 	lastUID, formerUID string
 }
 
@@ -51,7 +51,7 @@ func (q *lookup) earlier(at time.Time) time.Time {
 	return at
 }
 
-// renew notes that q is asked for, and reports whether since is later than before.
+// renew records a lookup, and reports whether its since is later than before.
 func (q *lookup) renew(since, now time.Time) bool {
 	q.lastAsked = now
 	if !q.firstAsked.IsZero() && !since.After(q.since) {
@@ -69,7 +69,7 @@ func (p *Poller) schedule(q *lookup, now time.Time) {
 	}
 }
 
-// wakeUp wakes the goroutine that reads c, unless it has been woken already.
+// wakeUp wakes the goroutine that receives from c, unless that is pending already.
 func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -77,9 +77,9 @@ func wakeUp(c chan struct{}) {
 	}
 }
 
-// PodMetadata implements podresources.Metadata. A later since than before asks for the pod anew: what was known under the name is
-// withheld until an answer has it, and if that is from a cache and has the pod that was told before, until a consistent list
-// has it too.
+// PodMetadata implements podresources.Metadata. A later since than before looks the pod up again: until then nothing is
+// returned for the name. If a list from the cache has the pod that was returned before, a consistent list must confirm
+// it first.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	name, now := podName{namespace, pod}, time.Now()
 	p.mu.Lock()
@@ -104,7 +104,7 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	return known.PodMetadata, true
 }
 
-// findPod returns the pod that was in an answer to a request started at since or later.
+// findPod returns the pod of a list that was started at since or later.
 func (p *Poller) findPod(name podName, q *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
 	if !ok || e.seenAt.Before(since) || !since.Before(q.since) && q.mayBePredecessor(e) {
@@ -113,7 +113,7 @@ func (p *Poller) findPod(name podName, q *lookup, since time.Time) (podEntry, bo
 	return e, true
 }
 
-// mayBePredecessor reports whether e may be the predecessor of the pod that is asked for, which a cache still has.
+// mayBePredecessor reports whether e may be an earlier pod of the same name that the cache still has.
 func (q *lookup) mayBePredecessor(e podEntry) bool {
 	return e.UID != "" && e.UID == q.formerUID && e.confirmedAt.Before(q.since)
 }
@@ -135,8 +135,9 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	return name.namespace, name.name, ok
 }
 
-// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag behind; and none
-// does before a pod that is known to be on this node has been in an answer, since every pod is missing under a wrong node name.
+// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag
+// behind. None does until a list has had a pod that is certainly on this node: with a wrong node name every pod is
+// missing.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id, now := podID{podName: podName{namespace, pod}, uid: uid}, time.Now()
 	if uid == "" && pod == "" {
@@ -157,18 +158,19 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	return false
 }
 
-// isProvedGone reports whether a consistent list started at since or later has proved that the pod is gone.
+// isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
 func (p *Poller) isProvedGone(id podID, since time.Time) bool {
 	return p.isNodeNameProved() && p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && !p.lastConsistent.hasPod(id)
 }
 
-// isNodeNameProved reports whether a pod that is on this node for sure has been in an answer. A name may be that of another node's pod; it
-// counts only if the UID of the own pod is not known.
+// isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod found by name alone may
+// be another node's; it counts only if the UID of this program's own pod is not known.
 func (p *Poller) isNodeNameProved() bool {
 	return p.foundByUID || p.foundByName && p.lastList.ownUIDUnknown
 }
 
-// needsConsistentList reports whether the next list is to be a consistent one. None is needed for a pod that the last answer still has.
+// needsConsistentList reports whether the next list must be consistent. None is needed for a pod that the last list
+// still has.
 func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -188,7 +190,7 @@ func (p *Poller) needsConsistentList() bool {
 	return false
 }
 
-// mergeList takes an answer.
+// mergeList replaces the known pods by those of a list, and keeps missing ones for a while.
 func (p *Poller) mergeList(got *podList) {
 	pods := make(map[podName]podEntry, len(got.pods))
 	for name, e := range p.pods {
@@ -220,7 +222,8 @@ func (p *Poller) mergeList(got *podList) {
 	}
 }
 
-// rescheduleLookups plans, after an answer, when to ask for what was not in it, and forgets what nothing asks for any more.
+// rescheduleLookups decides, after a list, when to list again for the lookups that it did not answer, and drops old
+// lookups.
 func (p *Poller) rescheduleLookups(now time.Time) {
 	for name, q := range p.lookups {
 		if now.Sub(q.lastAsked) > forgetAfter {
@@ -241,7 +244,7 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 	}
 }
 
-// reschedule notes that a list which was started at a time has answered q or not.
+// reschedule updates when a list is due for q, after a list that was started at a time has answered it or not.
 func (q *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
 	case answered, now.Sub(q.lastAsked) > recentlyAsked:

@@ -1,12 +1,13 @@
-// Package podmeta knows what the Kubernetes API server knows of the pods of one node and the kubelet's pod-resources API does
-// not tell: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for administrative access.
+// Package podmeta reads what the Kubernetes API server knows of the pods of one node and the kubelet's pod-resources
+// API does not report: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for
+// administrative access.
 //
 // It uses the service account of the pod that it runs in, which needs by ClusterRole:
 //
 //	""               pods             list
 //	resource.k8s.io  resourceclaims   get, if the cluster allocates GPUs dynamically (DRA)
 //
-// Lookups return what is known and never wait. What is not known is asked for in the background.
+// Lookups return what is known and never wait. What is not known is read in the background.
 package podmeta
 
 import (
@@ -25,17 +26,17 @@ import (
 )
 
 const (
-	// interval is the time between two lists, spread by a tenth either way so that a cluster's exporters do not ask all at
-	// once.
+	// interval is the time between two lists. It varies by jitterShare, so that the exporters of a cluster do not list
+	// at the same time.
 	interval    = 30 * time.Second
 	jitterShare = 0.1
-	// batchDelay is how long a list waits for other pods of the same reading of the kubelet to be asked for.
+	// batchDelay is how long a list waits for lookups of other pods of the same kubelet list.
 	batchDelay = 20 * time.Millisecond
-	// firstList is how long the first list waits for a pod to be asked for: what is asked for later needs another list.
+	// firstList is how long the first list waits for lookups, to avoid a second list.
 	firstList = time.Second
-	// firstGap is the time until what was not in an answer is asked for again. It doubles up to interval.
+	// firstGap is the time until the next list if a list does not answer a lookup. It doubles up to interval.
 	firstGap = time.Second
-	// listEvery and listBurst bound how often lists are asked for, however many pods come and go.
+	// listEvery and listBurst limit the rate of lists, however many pods come and go.
 	listEvery = 2 * time.Second
 	listBurst = 5
 )
@@ -48,15 +49,15 @@ type Options struct {
 	CredentialsDir string
 	// UserAgent names this program and its version to the API server.
 	UserAgent string
-	// Node is the name of the node whose pods count, as Kubernetes has it.
+	// Node is the Kubernetes name of the node.
 	Node string
-	// Labels are the names of the pod labels to tell.
+	// Labels are the names of the pod labels to return.
 	Labels []string
 	Logger log.Logger
 }
 
-// Poller reads the metadata of a node's pods now and then, and when it is asked for a pod that it does not know. Its methods
-// are safe for concurrent use. It implements podresources.Metadata, over the clock of time.Now.
+// Poller reads the metadata of a node's pods periodically, and when a pod that it does not know is looked up. Its
+// methods are safe for concurrent use. It implements podresources.Metadata with the clock of time.Now.
 type Poller struct {
 	api     *api
 	node    string
@@ -71,21 +72,21 @@ type Poller struct {
 	lastList           *podList // nil before the first
 	lastConsistent     *podList // the last consistent one, nil before the first
 	lookups            map[podName]*lookup
-	goneLookups        map[podID]*lookup // asked for by PodGone
-	nextList           time.Time         // of the next list that nothing has asked for
+	goneLookups        map[podID]*lookup // of PodGone
+	nextList           time.Time         // of the next periodic list
 	earliest           time.Time         // of the next list after a failure
 	gap                time.Duration     // before another list after a failure; 0 after a success
-	noConsistentBefore time.Time         // no consistent list is asked for before; one has failed
+	noConsistentBefore time.Time         // after a failed consistent list
 	err                error             // of the last list; wraps ErrNotAsked before the first
-	foundByName        bool              // a pod that was asked for by name has been in an answer
-	foundByUID         bool              // a pod that is on this node by its UID has been in an answer: the node's name is right
-	misnamed           bool              // no pod that was asked for has been, for long
+	foundByName        bool              // a list has had a pod that was looked up by name
+	foundByUID         bool              // a list has had a pod that is on this node by its UID: the node's name is right
+	misnamed           bool              // no list has had a pod that was looked up, for long
 }
 
-// ErrNotAsked is the error of State before the first answer or failure.
+// ErrNotAsked is the error of State before the first list has ended.
 var ErrNotAsked = errors.New("not asked yet")
 
-// New starts to read. It fails if the credentials cannot be read or the options lack something.
+// New starts to read pods. It fails if the credentials cannot be read or an option is missing.
 func New(opts Options) (*Poller, error) {
 	client, err := kubeapi.New(kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir, UserAgent: opts.UserAgent})
 	if err != nil {
@@ -117,14 +118,14 @@ func startPoller(api *api, node string, logger log.Logger) *Poller {
 	return p
 }
 
-// Close ends requests under way.
+// Close cancels requests under way and waits for their end.
 func (p *Poller) Close() {
 	p.cancel()
 	p.running.Wait()
 	p.api.closeConnections()
 }
 
-// State returns the state of the API server as a source. LastSuccess is when the request of the last answer was started.
+// State returns the state of the API server as a source. LastSuccess is when the last successful list was started.
 func (p *Poller) State() gpu.SourceState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,7 +177,7 @@ func (p *Poller) nextListTime() time.Time {
 	return at
 }
 
-// listPods lists the pods. What was known stays if it fails.
+// listPods lists the pods and merges them. If that fails, the known pods stay.
 func (p *Poller) listPods(ctx context.Context) {
 	consistent := p.needsConsistentList()
 	got, err := p.api.listPods(ctx, consistent)
@@ -190,7 +191,7 @@ func (p *Poller) listPods(ctx context.Context) {
 	}
 }
 
-// recordFailure notes that a list failed.
+// recordFailure schedules the next list after a failed one.
 func (p *Poller) recordFailure(err error, consistent bool) {
 	now := time.Now()
 	p.mu.Lock()
@@ -204,7 +205,7 @@ func (p *Poller) recordFailure(err error, consistent bool) {
 	}
 }
 
-// recordList takes an answer. It reports whether the name of the node may be wrong.
+// recordList merges a list. It reports whether the name of the node may be wrong.
 func (p *Poller) recordList(got *podList) bool {
 	now := time.Now()
 	p.mu.Lock()
@@ -216,10 +217,10 @@ func (p *Poller) recordList(got *podList) bool {
 	return p.isNodeNameSuspect(now)
 }
 
-// nextGap returns the gap after one of d.
+// nextGap returns the gap after a gap of d.
 func nextGap(d time.Duration) time.Duration { return min(max(2*d, firstGap), interval) }
 
-// jitter spreads d by a tenth either way.
+// jitter varies d randomly by up to a tenth.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (1 - jitterShare + 2*jitterShare*rand.Float64()))
 }

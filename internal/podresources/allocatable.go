@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readAllocatable reads which devices the kubelet can give out. Ids in no known form are left out.
+// readAllocatable returns the devices that the kubelet can assign. Ids in no known form are left out.
 func (r replyReader) readAllocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
 	var out []gpu.Offer
 	for _, entry := range reply.GetDevices() {

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// assignmentsAt returns what is known at now; err is why the kubelet did not answer, if it did not.
+// assignmentsAt returns what is known at now; err is the error of the last call to the kubelet, if any.
 func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	out := gpu.Assignments{
 		List:       make([]gpu.Assignment, 0, len(g.holdings)),
@@ -45,7 +45,7 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	return out
 }
 
-// assignmentOf returns a holding as it is known, and false if it holds nothing.
+// assignmentOf returns a holding with what is known of it; false if it holds nothing.
 func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now time.Time) (gpu.Assignment, bool) {
 	a := h.Assignment
 	a.Holder.PodUID = g.pods.podUID(h)
@@ -53,7 +53,7 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 		a.Holder.Workload, a.Holder.Labels = state.metadata.Workload, state.metadata.Labels
 	}
 	a.Holder.Undescribed = awaited
-	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment) // what is listed is not looked for
+	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment) // a listed one needs no process
 	if !h.missingSince.IsZero() && !running {
 		a.Holder.Unconfirmed = g.missingReason(h)
 	}
@@ -74,7 +74,7 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 	return a, !h.admin.Or(false) && (!h.dismissed || running)
 }
 
-// missingReason says what is known of a holding that the kubelet does not list.
+// missingReason returns what is known of a holding that the kubelet does not list.
 func (g *ledger) missingReason(h *holding) string {
 	reason := "the kubelet listed it last at " + formatTime(h.Listed)
 	if g.checkpoint.hasDevice(h) {
@@ -100,10 +100,11 @@ func (g *ledger) adminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 // isRunning reports whether a process of the container runs on the device.
 func (g *ledger) isRunning(a *gpu.Assignment) bool { return g.running != nil && g.running(a) }
 
-// maxSilence is for how long a device counts as free by the last list although the kubelet does not answer.
+// maxSilence is how long the last list proves devices free while the kubelet does not answer.
 const maxSilence = 5 * time.Second
 
-// incompleteReason says why a device that nothing is known to hold may be held all the same.
+// incompleteReason returns why a device without a known holder may be held nevertheless; empty if all holders are
+// known.
 func (g *ledger) incompleteReason(err error, now time.Time) string {
 	switch {
 	case err != nil && (!g.settled || now.Sub(g.lastAnswer) >= maxSilence):
@@ -119,7 +120,7 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 	return ""
 }
 
-// clientMessage says why the kubelet does not answer without the paths of the node, since it is told to clients.
+// clientMessage returns why the kubelet does not answer, without paths of the node, since clients see it.
 func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// The delay doubles from the first to the longest and is spread by a fifth either way, so that the exporters of a
-// cluster do not come back in step.
+// The delay doubles from the first to the longest and varies by a fifth, so that the exporters of a cluster do not
+// retry in step.
 const (
 	firstDelay   = 500 * time.Millisecond
 	longestDelay = 30 * time.Second
 	jitterShare  = 0.2
 )
 
-// backoff remembers a failure until it is worth trying again. Its zero value has none.
+// backoff keeps a failure until it is time to retry. Its zero value has none.
 type backoff struct {
 	delay time.Duration // of the last failure, without the spread
 	until time.Time

@@ -14,7 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// DefaultCheckpoint is where the kubelet's device manager keeps what it has given out. Only root can read it.
+// DefaultCheckpoint is where the kubelet's device manager stores its assignments. Only root can read it.
 const DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 // maxCheckpoint bounds the checkpoint in bytes: 110 pods with 64 devices each come to less than 2 MiB.
@@ -22,30 +22,30 @@ const maxCheckpoint = 16 << 20
 
 // checkpointDevice is one device of the checkpoint.
 type checkpointDevice struct {
-	uid                     string // of the pod, whose name is not told
+	uid                     string // of the pod, whose name the file does not have
 	container, resource, id string
 }
 
 // checkpointKey is what the checkpoint and the kubelet's list have in common.
 type checkpointKey struct{ container, resource, id string }
 
-// checkpoint is the file of the kubelet's device manager. It has the devices of every container throughout a restart, those
-// of plain init containers, too, and those of pods that have ended until something else is given out. Its checksum is over
-// the kubelet's own structures and cannot be verified.
+// checkpoint is the file of the kubelet's device manager. It keeps the devices of every container during a restart,
+// including those of init containers, and those of pods that have ended until another device is assigned. Its checksum
+// covers the kubelet's own structures and cannot be verified.
 type checkpoint struct {
 	path  string
 	names resourceNames
 	now   func() time.Time
 
-	lastFile    os.FileInfo // when it was read last; nil before
-	version     uint64      // grows by one with every change of the file that was seen
+	lastFile    os.FileInfo // of the last successful read; nil before
+	version     uint64      // grows by one with every observed change of the file
 	devices     []checkpointDevice
 	byKey       map[checkpointKey][]string // UIDs
 	lastSuccess time.Time
 	err         error
 }
 
-// readIfChanged reads the file if it has changed. What it had when it could be read last stays otherwise.
+// readIfChanged reads the file if it has changed. If that fails, the devices of the last successful read stay.
 func (c *checkpoint) readIfChanged() {
 	if c == nil {
 		return
@@ -93,7 +93,7 @@ func checkpointError(err error) error {
 	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
 }
 
-// load reads the devices of the resources that count.
+// load reads the devices of the matching resources.
 func (c *checkpoint) load() ([]checkpointDevice, error) {
 	f, err := os.Open(c.path)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *checkpoint) load() ([]checkpointDevice, error) {
 	return devices, nil
 }
 
-// checkpointFile is the file's form since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
+// checkpointFile is the file's format since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
 type checkpointFile struct {
 	Data *struct {
 		PodDeviceEntries []struct {
@@ -126,7 +126,7 @@ type checkpointFile struct {
 	}
 }
 
-// parseCheckpoint returns the devices of the resources that count.
+// parseCheckpoint returns the devices of the matching resources.
 func parseCheckpoint(text []byte, names resourceNames) ([]checkpointDevice, error) {
 	var file checkpointFile
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -163,7 +163,7 @@ func (c *checkpoint) currentVersion() uint64 {
 	return c.version
 }
 
-// readAt returns when the file was last found to be as it was read; zero if never.
+// readAt returns when the devices were last known to be those of the file; zero if never.
 func (c *checkpoint) readAt() time.Time {
 	if c == nil {
 		return time.Time{}
@@ -171,7 +171,7 @@ func (c *checkpoint) readAt() time.Time {
 	return c.lastSuccess
 }
 
-// podUIDs returns the pods that have the device of a holding in a container of that name.
+// podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same name.
 func (c *checkpoint) podUIDs(h *holding) []string {
 	return c.byKey[checkpointKey{h.Holder.Name, h.Holder.Resource, h.ID}]
 }
@@ -181,12 +181,12 @@ func (c *checkpoint) hasDevice(h *holding) bool {
 	return c != nil && c.err == nil && h.Holder.PodUID != "" && slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// rewrittenWithout reports whether the file was written again since a holding went missing and has it no longer.
+// rewrittenWithout reports whether the file was written since a holding went missing, and no longer has it.
 func (c *checkpoint) rewrittenWithout(h *holding) bool {
 	return c != nil && c.err == nil && c.version > h.checkpointVersion && !slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// sourceState returns the source as the exporter shows it, and false as long as there was no file that may be read.
+// sourceState returns the state of the source; false if there never was a file with permission to read it.
 func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
 	if c.lastFile == nil && (c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
 		return gpu.SourceState{}, false

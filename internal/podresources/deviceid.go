@@ -6,17 +6,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// parsedDevice is what a device id says.
+// parsedDevice is the content of a device id.
 type parsedDevice struct {
 	ref     gpu.DeviceRef
 	sharing gpu.Sharing
-	replica string // empty where exclusive
+	replica string // empty if exclusive
 }
 
 // The length of "GPU-" and a UUID.
 const gpuUUIDLen = 40
 
-// parseDeviceID reads a device plugin's id in any of the known forms:
+// parseDeviceID parses a device plugin's id in any of the known forms:
 //
 //	GPU-<uuid>, MIG-<uuid>, MIG-GPU-<uuid>/<gi>/<ci>   NVIDIA's device plugin
 //	<one of these>::<n>                                its replicas, by time-slicing or MPS
@@ -51,8 +51,8 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 	return d, err == nil
 }
 
-// parseGKE reads the ids of GKE's device plugin: the name of the device node, hence the minor number, then the GPU
-// instance, then which share of it.
+// parseGKE parses the ids of GKE's device plugin: the name of the device node, hence the minor number, then the GPU
+// instance, then the share of it.
 func parseGKE(id string) (parsedDevice, bool) {
 	d := parsedDevice{sharing: gpu.SharingExclusive}
 	node, rest, more := strings.Cut(id, "/")
@@ -117,7 +117,7 @@ func parseDRADevice(name string) (gpu.DeviceRef, bool) {
 	return ref, profileOK && startOK
 }
 
-// parseNumber reads a number that follows a prefix.
+// parseNumber parses the number after a prefix.
 func parseNumber(s, prefix string) (uint32, bool) {
 	digits, ok := strings.CutPrefix(s, prefix)
 	if !ok {

@@ -10,36 +10,37 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// pollGap is the least time between two lists that count as two: a kubelet that restarts takes its pods in one by one.
+// pollGap is the least time between two lists that count separately: a restarting kubelet adds its pods one by one.
 const pollGap = time.Second
 
-// settleAfter is for how long no new pod may have appeared in the list before it is settled.
+// settleAfter is how long no new pod must have appeared in the list before it is settled.
 const settleAfter = 2 * time.Second
 
-// freeFor is how long an operator's confirmation that a device is free counts.
+// freeFor is how long an operator's confirmation that a device is free is valid.
 const freeFor = 10 * time.Minute
 
-// maxMissing bounds the missing holdings that are remembered, against a kubelet that lists other devices every time.
+// maxMissing bounds the missing holdings that are kept, in case a kubelet lists different devices every time.
 const maxMissing = 50_000
 
 // holding is an assignment that the kubelet has listed.
 type holding struct {
 	listedDevice
-	// missingSince is when the kubelet was first seen not to list it; zero while it does.
+	// missingSince is when the kubelet was first seen not to list it; zero while it is listed.
 	missingSince time.Time
 	// lackedBySettled is when a settled list first lacked it; zero before.
 	lackedBySettled time.Time
-	// inCheckpoint is set once the checkpoint has had it. version is that of the checkpoint when it went missing.
+	// inCheckpoint is set once the checkpoint has had it. checkpointVersion is the version when it went missing.
 	inCheckpoint      bool
 	checkpointVersion uint64
-	// dismissed is set once an operator has said that it holds nothing although it is unconfirmed.
+	// dismissed is set once an operator has confirmed that it holds nothing although it is unconfirmed.
 	dismissed bool
-	// admin reports whether its claim is for administrative access, if that is known.
+	// admin is whether its claim is for administrative access, once known.
 	admin gpu.Opt[bool]
 }
 
-// ledger remembers who holds which device, because the kubelet forgets it for a while. A listed holding is a fact; one that
-// is listed no longer is unconfirmed until a proof shows that it is over. It is not safe for concurrent use.
+// ledger keeps the holdings of devices, because a restarting kubelet forgets them for a while. A listed holding is
+// certain; one that is no longer listed is unconfirmed until something proves its end. It is not safe for concurrent
+// use.
 type ledger struct {
 	metadata   Metadata                   // nil: the API server is not asked
 	running    func(*gpu.Assignment) bool // nil: processes are not looked at
@@ -50,8 +51,8 @@ type ledger struct {
 	listCount  uint64
 	holdings   []holding // by compareAssignments
 	settled    bool      // the last list was
-	lastAnswer time.Time // when the kubelet was last asked with success; zero before
-	overflow   bool      // more went missing than is remembered
+	lastAnswer time.Time // when the last successful call began; zero before
+	overflow   bool      // more went missing than is kept
 	unreadable []gpu.Assignment
 	epoch      uint64          // grows with every restart of the kubelet
 	free       []gpu.DeviceRef // confirmed by an operator in this epoch
@@ -60,7 +61,8 @@ type ledger struct {
 	unlisted   unlistedDevices
 }
 
-// resetForRestart notes that another kubelet listens on the socket. Holdings survive it; that a list lacked one says nothing any more.
+// resetForRestart handles that another kubelet listens on the socket. Holdings stay; that a list lacked one no longer
+// counts.
 func (g *ledger) resetForRestart(now time.Time) {
 	g.settlement.reset(now)
 	g.epoch++
@@ -70,8 +72,8 @@ func (g *ledger) resetForRestart(now time.Time) {
 	}
 }
 
-// recordList takes a list in that was asked for at now. linked says that the checkpoint did not change while the kubelet answered:
-// then both tell of the same pods.
+// recordList records a list that was requested at now. linked says that the checkpoint did not change while the kubelet
+// answered, so that both are of the same pods.
 func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	g.listCount++
 	settled := g.settlement.recordPods(l.pods, g.isStatic, now)
@@ -103,20 +105,21 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	g.overflow = missing == maxMissing || g.overflow && !settled
 	g.settled, g.lastAnswer, g.unreadable = settled, now, l.unreadable
 	if g.incompleteReason(nil, now) == "" || now.After(g.freeUntil) {
-		g.free = nil // the list says so itself, or a device may have been given out since
+		g.free = nil // the list is complete, or a device may have been assigned since
 	}
 	g.copyPodUIDs(linked)
 	g.pods.updateStates(g.holdings, g.listCount, now)
 	g.unlisted.compareWithLedger(g, now)
 }
 
-// inheritState takes over what was known of the same holding before.
+// inheritState copies what was known of the same holding before.
 func (h *holding) inheritState(before *holding) {
 	h.Seen, h.Holder.PodUID, h.inCheckpoint, h.admin = before.Seen, before.Holder.PodUID, before.inCheckpoint, before.admin
 	h.dismissed = before.dismissed && before.missingSince.IsZero() && !h.admin.Present()
 }
 
-// markAllMissing marks all holdings as missing: the kubelet has not answered for so long that its last list is no evidence any more.
+// markAllMissing marks all holdings as missing: the kubelet has not answered for so long that its last list no longer
+// counts.
 func (g *ledger) markAllMissing(now time.Time) {
 	var nothing listing
 	before := g.holdings
@@ -134,7 +137,7 @@ func (h *holding) markMissing(c *checkpoint, now time.Time) {
 	}
 }
 
-// keepMissing marks a holding that a list lacks as missing, and reports whether it may hold its device all the same.
+// keepMissing marks a holding that a list lacks as missing, and reports whether it may still hold its device.
 func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time) bool {
 	proof := ""
 	if h.missingSince.IsZero() && settled && g.settled {
@@ -150,7 +153,7 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 		}
 	}
 	if g.isRunning(&h.Assignment) {
-		return true // a live process overrules every proof
+		return true // a live process outweighs every proof
 	}
 	level.Debug(g.logger).Log("msg", "container holds a device no longer", "namespace", h.Holder.Namespace, "pod", h.Holder.Pod,
 		"container", h.Holder.Name, "id", h.ID, "proof", proof)
@@ -158,7 +161,7 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	return false
 }
 
-// proofOfEnd returns what shows that a missing holding is over; empty if nothing does.
+// proofOfEnd returns what proves that a missing holding has ended; empty if nothing does.
 func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time) string {
 	switch {
 	case settled && now.Sub(h.lackedBySettled) >= pollGap && !g.checkpoint.hasDevice(h):
@@ -187,7 +190,7 @@ func (l *listing) givesToAnother(h *holding) bool {
 	return listed && owner != h.podName()
 }
 
-// isStatic reports whether a pod is known to be a static one, by the UID that the API server tells of its mirror.
+// isStatic reports whether a pod is known to be static, by the UID that the API server has of its mirror pod.
 func (g *ledger) isStatic(pod podName) bool {
 	if g.metadata == nil {
 		return false
@@ -196,7 +199,7 @@ func (g *ledger) isStatic(pod podName) bool {
 	return ok && !isAPIUID(meta.UID)
 }
 
-// copyPodUIDs takes the UIDs of pods from the checkpoint, which has no names.
+// copyPodUIDs sets the pod UIDs of holdings from the checkpoint, which has no pod names.
 func (g *ledger) copyPodUIDs(linked bool) {
 	if g.checkpoint == nil || !linked {
 		return
@@ -209,8 +212,9 @@ func (g *ledger) copyPodUIDs(linked bool) {
 	}
 }
 
-// confirmFree records that an operator confirmed devices to be free, and unconfirmed holdings to hold nothing. It reports whether
-// the kubelet is still that of the epoch in which they were seen. What has been confirmed since by others is left as it is.
+// confirmFree records that an operator confirmed devices to be free and unconfirmed holdings to hold nothing. It
+// returns false if the kubelet has restarted since the epoch in which they were seen. Holdings that have become known
+// since stay.
 func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment, now time.Time) bool {
 	if epoch != g.epoch {
 		return false

@@ -7,23 +7,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// metadataWait is how long a new pod is not named while the API server is asked about it.
+// metadataWait is how long a new pod stays undescribed while its metadata is looked up.
 const metadataWait = time.Second
 
 // podState is what is known of a pod that has holdings.
 type podState struct {
-	since       time.Time // its first listing: what the API server said before may be about another pod of that name
-	uid         string    // as the checkpoint has it; empty if unknown
-	hasMetadata bool      // the API server has told of it
+	since       time.Time // its first listing; earlier metadata may be that of another pod of the name
+	uid         string    // by the checkpoint; empty if unknown
+	hasMetadata bool      // metadata is set
 	metadata    gpu.PodMetadata
 }
 
-// podStates remembers the pods of holdings by name. A name is used again, by another owner, too.
+// podStates keeps the pods of holdings by name. Another pod may reuse a name, even of another owner.
 type podStates struct {
 	byName map[podName]*podState
 }
 
-// updateStates follows the holdings, in which those of one pod stand together.
+// updateStates updates the states from the holdings, in which those of one pod are adjacent.
 func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	states := make(map[podName]*podState, len(p.byName))
 	for group := range groupByPod(held) {
@@ -41,7 +41,7 @@ func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	p.byName = states
 }
 
-// listedUID returns the UID that the checkpoint has of a pod that is listed; empty if it has none.
+// listedUID returns the UID of a listed pod by the checkpoint; empty if it has none.
 func listedUID(group []holding) string {
 	for n := range group {
 		if h := &group[n]; h.missingSince.IsZero() && h.Holder.PodUID != "" {
@@ -51,7 +51,7 @@ func listedUID(group []holding) string {
 	return ""
 }
 
-// podUID returns the UID of a holding's pod, by the checkpoint or by the API server; empty if neither has told.
+// podUID returns the UID of a holding's pod by the checkpoint or the API server; empty if neither has it.
 func (p *podStates) podUID(h *holding) string {
 	if state := p.byName[h.podName()]; h.Holder.PodUID == "" && state != nil && state.isOfPod(h) {
 		return state.metadata.UID
@@ -59,10 +59,10 @@ func (p *podStates) podUID(h *holding) string {
 	return h.Holder.PodUID
 }
 
-// isOfPod reports whether a holding is that of the state's pod, not of one that had its name before.
+// isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same name.
 func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.Before(s.since) }
 
-// forgetClaims forgets what was known of the claims of listed holdings: those of another pod have their names.
+// forgetClaims drops what was known of the claims of listed holdings, because another pod has claims of the same names.
 func forgetClaims(group []holding) {
 	for n := range group {
 		if h := &group[n]; h.missingSince.IsZero() {
@@ -71,8 +71,8 @@ func forgetClaims(group []holding) {
 	}
 }
 
-// isSuccessor reports whether the listed holdings of a name are another pod's than those that the state is of: another UID's,
-// or all new.
+// isSuccessor reports whether the listed holdings of a name are of a later pod than the state: one with another UID, or
+// with new holdings only.
 func isSuccessor(group []holding, state *podState, uid string, round uint64) bool {
 	if uid != "" && state.uid != "" && uid != state.uid {
 		return true
@@ -89,8 +89,8 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	return listed > 0
 }
 
-// fetchMetadata asks what the API server knows of a pod that is listed, and reports whether that is awaited. A pod of the name that has
-// another UID than the one before is another pod.
+// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. Metadata with another UID
+// than before is of another pod of the name.
 func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
 	if m == nil || !slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
 		return false
@@ -106,7 +106,7 @@ func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (aw
 	return !s.hasMetadata && now.Sub(s.since) < metadataWait
 }
 
-// groupByPod yields the holdings of one pod after the other.
+// groupByPod yields the holdings of each pod.
 func groupByPod(held []holding) func(yield func([]holding) bool) {
 	return func(yield func([]holding) bool) {
 		for len(held) > 0 {

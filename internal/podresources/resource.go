@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// resourceNames tells which of the kubelet's resources are NVIDIA devices. Others (network cards, FPGAs) are none of
-// this program's business.
+// resourceNames matches the names of resources that are NVIDIA devices, not network cards or FPGAs.
 type resourceNames struct {
 	exact    []string
 	prefixes []string
 }
 
-// newResourceNames accepts what NVIDIA's and GKE's device plugins and HAMi offer by default, with and without the
-// suffix .shared of replicas, and the configured names: exact, or a prefix that ends in "*".
+// newResourceNames returns a matcher for the resources that NVIDIA's and GKE's device plugins and HAMi offer by
+// default, with and without the suffix .shared of replicas, and for the configured names: exact, or a prefix that ends
+// in "*".
 func newResourceNames(configured []string) resourceNames {
 	r := resourceNames{
 		exact:    []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"},

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// settlement decides whether the kubelet's list has all of the node's pods. A kubelet that restarts lists none at first,
-// then the static pods, then those of the API server. So the list is settled once a pod of the API server, the witness, has
-// been listed since the kubelet's socket was made, and no other pod has appeared for a moment: the kubelet takes its pods in one by
-// one, the oldest first.
+// settlement decides whether the kubelet's list has all pods of the node. A restarting kubelet lists none at first,
+// then the static pods, then those of the API server. So the list is settled once a pod of the API server, the witness,
+// has been listed since the kubelet's socket was created, and no other pod has appeared for settleAfter: the kubelet
+// adds its pods one by one, the oldest first.
 type settlement struct {
-	witness           string   // "namespace/name", or a prefix of it that ends in "*"; empty: there is none, and no list is settled
-	nodes             []string // names of this node: a pod whose name ends in one of them is a static pod, and no witness
+	witness           string   // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
+	nodes             []string // names of this node: a pod whose name ends in one of them is static and no witness
 	startedAt         time.Time
-	sinceProgramStart bool             // began is when this program began, not the kubelet
-	witnessListed     bool             // the witness has been, since
-	podsSeen          map[podName]bool // that have been listed since; nil once the list is settled
-	lastNewPod        time.Time        // when one of them appeared last
+	sinceProgramStart bool             // startedAt is the start of this program, not of the kubelet
+	witnessListed     bool             // since startedAt
+	podsSeen          map[podName]bool // listed since startedAt; nil once the list is settled
+	lastNewPod        time.Time        // when one of podsSeen was first listed last
 	settled           bool
 }
 
@@ -25,7 +25,7 @@ func (s *settlement) reset(now time.Time) {
 	*s = settlement{witness: s.witness, nodes: s.nodes, sinceProgramStart: s.startedAt.IsZero(), startedAt: now, podsSeen: map[podName]bool{}, lastNewPod: now}
 }
 
-// recordPods takes the pods of a list in and reports whether it is settled.
+// recordPods records the pods of a list and reports whether the list is settled.
 func (s *settlement) recordPods(listed map[podName]bool, isStatic func(podName) bool, now time.Time) bool {
 	if s.settled {
 		return true
@@ -42,7 +42,8 @@ func (s *settlement) recordPods(listed map[podName]bool, isStatic func(podName) 
 	return s.settled
 }
 
-// hasWitness reports whether the witness is among the pods. A static pod is none: the kubelet lists those before the others.
+// hasWitness reports whether the witness is among the pods. Static pods do not count: the kubelet lists them before the
+// others.
 func (s *settlement) hasWitness(listed map[podName]bool, isStatic func(podName) bool) bool {
 	if s.witness == "" {
 		return false
@@ -61,7 +62,7 @@ func (s *settlement) hasWitness(listed map[podName]bool, isStatic func(podName) 
 	return false
 }
 
-// unsettledReason says why the list is not settled.
+// unsettledReason returns why the list is not settled.
 func (s *settlement) unsettledReason() string {
 	began := "this exporter"
 	if !s.sinceProgramStart {

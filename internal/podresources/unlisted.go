@@ -7,26 +7,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// unlistedDevices are the devices that the checkpoint has and the kubelet does not list: of plain init containers, of a kubelet
-// that does not list its pods yet, and of pods that have ended.
+// unlistedDevices are the devices that the checkpoint has and the kubelet does not list: those of init containers, of
+// pods that a restarting kubelet does not list yet, and of pods that have ended.
 type unlistedDevices struct {
 	byDevice map[checkpointDevice]*unlistedDevice
-	// endedPods are the UIDs of pods that were listed and are over, with the version of the checkpoint then. A static pod that is put
-	// back has the UID of the former one; the checkpoint is written then.
+	// endedPods are the UIDs of pods that were listed and have ended, with the version of the checkpoint then. A static
+	// pod that is created again has the same UID; the checkpoint is rewritten for it.
 	endedPods map[string]uint64
 }
 
 type unlistedDevice struct {
-	since     time.Time // when it was found
-	listCount uint64
-	dismissed bool // an operator has said that it is free
-	// pod is the pod of the UID if it is known to run: the kubelet lists it with other devices, or the API server has it.
+	since     time.Time // when it was first seen
+	listCount uint64    // of the ledger at that time
+	dismissed bool      // an operator has confirmed that it is free
+	// pod is the pod of the UID if it is known to run: the kubelet lists it with other devices, or the API server has
+	// it.
 	pod      podName
 	alive    bool
-	metadata gpu.PodMetadata // of the pod, once the API server has told
+	metadata gpu.PodMetadata // of the pod, once known
 }
 
-// recordEnd takes note of a holding that is over: the checkpoint may have it for a while.
+// recordEnd records a holding that has ended: the checkpoint may have it for a while.
 func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	if h.Holder.PodUID == "" {
 		return
@@ -37,13 +38,13 @@ func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	u.endedPods[h.Holder.PodUID] = version
 }
 
-// hasEnded reports whether the pod of a UID was listed and is over.
+// hasEnded reports whether the pod of a UID was listed and has ended.
 func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
 	at, ended := u.endedPods[uid]
 	return ended && (isAPIUID(uid) || at == version)
 }
 
-// dismissDevice records that an operator confirmed a device to be free that only the checkpoint has.
+// dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is free.
 func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	for d, device := range u.byDevice {
 		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name && d.resource == a.Holder.Resource && d.id == a.ID {
@@ -52,7 +53,7 @@ func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	}
 }
 
-// compareWithLedger compares the checkpoint with the ledger.
+// compareWithLedger updates the devices from the checkpoint and the holdings of the ledger.
 func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
 		u.byDevice, u.endedPods = nil, nil
@@ -95,9 +96,9 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	}
 }
 
-// indexLedger returns the devices of the ledger's holdings, the pods that the kubelet lists by UID, and the devices that it lists
-// as given by plugins. A pod that is listed with a device and that the checkpoint has no longer
-// has ended: the device may be another's.
+// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
+// listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
+// may be another's.
 func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]podName, owned map[pluginDevice]bool) {
 	held, listed, owned = map[checkpointDevice]bool{}, map[string]podName{}, map[pluginDevice]bool{}
 	for n := range g.holdings {
@@ -118,12 +119,12 @@ func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool
 	return held, listed, owned
 }
 
-// isAPIUID reports whether a UID is one of the API server's: a static pod has another, of which the API server may know
-// nothing while the pod runs.
+// isAPIUID reports whether a UID is from the API server. That of a static pod is not: the API server may not know the
+// pod while it runs.
 func isAPIUID(uid string) bool { return strings.Contains(uid, "-") }
 
-// listAssignments returns the devices as holdings, in no order. A pod that is known to run holds what it was given if the list is
-// settled, whether it is listed or not; of others nothing is known. The checkpoint was read at a time.
+// listAssignments returns the devices as assignments, in no order. With a settled list, a pod that is known to run
+// holds its devices; all others are unconfirmed. read is when the checkpoint was read.
 func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.Assignment {
 	var list []gpu.Assignment
 	for d, device := range u.byDevice {

@@ -11,14 +11,13 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// socketWatch notices that a new socket was made in place of the old one, which is what a kubelet does when it starts.
-// Without a watch (the kernel's limit on inotify instances is often reached on busy nodes) only the backoff's end
-// brings the connection back.
+// socketWatch notices that a new socket replaced the old one, as when a kubelet starts. Without a watch (busy nodes
+// often reach the kernel's limit on inotify instances) a new connection waits for the end of the backoff.
 type socketWatch struct {
 	socket        string // absolute
 	dir           string
 	logger        log.Logger
-	watcher       *fsnotify.Watcher // nil where the system gives none
+	watcher       *fsnotify.Watcher // nil if the system has none left
 	watching      atomic.Bool
 	socketCreated atomic.Bool
 	warned        bool          // a failure to watch was logged
@@ -38,12 +37,12 @@ func newSocketWatch(socket string, logger log.Logger) *socketWatch {
 	return w
 }
 
-// startWatching watches the directory if it is there and is not watched yet. It is called from one goroutine at a time.
+// startWatching watches the directory if it exists and is not watched yet. It is not safe for concurrent use.
 func (w *socketWatch) startWatching() {
 	if w.watcher == nil || w.watching.Load() {
 		return
 	}
-	w.watching.Store(true) // before Add: the goroutine may learn at once that the directory is gone again
+	w.watching.Store(true) // before Add: the goroutine may see at once that the directory was removed
 	if err := w.watcher.Add(w.dir); err != nil {
 		w.watching.Store(false)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -51,15 +50,15 @@ func (w *socketWatch) startWatching() {
 		}
 		return
 	}
-	w.socketCreated.Store(true) // a socket may have been created before
+	w.socketCreated.Store(true) // a socket may have been created before Add
 }
 
-// resetSocketCreated reports whether a new socket was made since the last call.
+// resetSocketCreated reports whether a new socket was created since the last call.
 func (w *socketWatch) resetSocketCreated() bool { return w.socketCreated.Swap(false) }
 
 func (w *socketWatch) close() {
 	if w.watcher != nil {
-		// It can only say that it is closed already.
+		// The only error is that it is closed already.
 		_ = w.watcher.Close()
 	}
 	<-w.done
@@ -78,7 +77,7 @@ func (w *socketWatch) handleEvents() {
 			if !ok {
 				return
 			}
-			// Events were lost, and the new socket's may be among them.
+			// Events were lost, perhaps that of a new socket.
 			level.Debug(w.logger).Log("msg", "watch on the kubelet's socket", "dir", w.dir, "err", err)
 			w.socketCreated.Store(true)
 		}
@@ -90,7 +89,7 @@ func (w *socketWatch) handleEvent(event fsnotify.Event) {
 	case event.Name == w.socket && event.Has(fsnotify.Create):
 		w.socketCreated.Store(true)
 	case event.Name == w.dir && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)):
-		// The watch went with the directory. Its error says that nothing is left to remove.
+		// The watch ended with the directory; the only error is that it does not exist.
 		_ = w.watcher.Remove(w.dir)
 		w.watching.Store(false)
 	}

@@ -6,14 +6,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// profilerReading is what the profiler said last of one GPU.
+// profilerReading is the last answer of the profiler for one GPU.
 type profilerReading struct {
 	gpu.Profiling
-	requestedAt      time.Time // by the loop's clock; zero: it has said nothing
-	anomaliesCounted bool      // what is odd in it has been counted
+	requestedAt      time.Time // by the loop's clock; zero: there is no answer
+	anomaliesCounted bool      // its anomalies are in the GPU's total
 }
 
-// addActivity completes a reading with the activity that the driver itself does not tell, and rolls the instances' up.
+// addActivity adds the profiler's activity to a reading that has none of its own, and rolls the activity of the
+// instances up.
 func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	own := g.ActivitySource != gpu.ActivityUnknown
 	if !own {
@@ -29,8 +30,9 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	rollUpActivity(g)
 }
 
-// applyProfiling lays what the profiler said to the GPU and its instances. It was asked for the layout of the last Snapshot
-// and has answered before this reading began: where the layout is still the same, nothing was repartitioned in between.
+// applyProfiling copies the profiler's last answer to the GPU and its instances. The answer is for the layout of the
+// last Snapshot and came before this reading began: if the layout generation is still the same, the GPU was not
+// repartitioned in between.
 func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	p := &t.profiling
 	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
@@ -47,7 +49,8 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// countAnomalies counts the values of one reading that cannot be.
+// countAnomalies adds the values of one reading that are impossible, those above 1 and those that are no numbers, to
+// the total.
 func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := countAboveOne(&g.Activity)
 	for i := range g.Instances {
@@ -65,7 +68,7 @@ func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	t.totals.ActivityAnomalies = gpu.Some(counter)
 }
 
-// ratioTolerance is what a ratio of 1 may be off by after a source has divided.
+// ratioTolerance is by how much rounding can raise a ratio above 1.
 const ratioTolerance = 1e-9
 
 func countAboveOne(a *gpu.Activity) int {
@@ -78,9 +81,10 @@ func countAboveOne(a *gpu.Activity) int {
 	return n
 }
 
-// rollUpActivity makes a MIG GPU's activity out of its instances': by their SMs, and that of the memory by their memory slices,
-// of those of the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio
-// that one instance with a compute instance does not tell is absent: a part of the sum would pass for all of it.
+// rollUpActivity derives the activity of a MIG GPU from that of its instances, weighted by their SMs, or by their
+// memory slices for DRAM, relative to the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5
+// % of an A100.) A ratio is absent if an instance that has a compute instance does not report it: a partial sum would
+// look like the whole.
 func rollUpActivity(g *gpu.GPU) {
 	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return
@@ -97,7 +101,8 @@ func rollUpActivity(g *gpu.GPU) {
 	}
 }
 
-// weightedRatio is one ratio of the GPU, the m-th of Activity.
+// weightedRatio returns the m-th ratio of Activity as the weighted sum over the GPU instances; absent if one is
+// missing.
 func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 	for i := range g.Instances {
@@ -114,7 +119,8 @@ func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// hasComputeInstances reports whether any GPU instance has a compute instance. A GPU without one has no more than its own counters.
+// hasComputeInstances reports whether any GPU instance has a compute instance. Nothing can run on instances without
+// one.
 func hasComputeInstances(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if len(g.Instances[i].ComputeInstances) > 0 {
@@ -124,8 +130,8 @@ func hasComputeInstances(g *gpu.GPU) bool {
 	return false
 }
 
-// memoryShares are the instances' shares of the memory slices of the largest profile; nil where the driver does not tell
-// how many there are.
+// memoryShares returns the instances' shares of the memory slices of the largest profile; nil if the driver does not
+// report how many there are.
 func memoryShares(g *gpu.GPU) []float64 {
 	most := 0
 	for i := range g.Profiles {

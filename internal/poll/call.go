@@ -2,8 +2,8 @@ package poll
 
 import "time"
 
-// asyncCall runs one function at a time, in a goroutine that may never return when a driver hangs. It is owned by the loop's
-// goroutine; an abandoned function leaves its result in the buffer and ends by itself.
+// asyncCall runs one function at a time in a goroutine, which never returns if the driver hangs. It is owned by the
+// loop's goroutine. An abandoned function leaves its result in the channel's buffer and its goroutine ends.
 type asyncCall[T any] struct {
 	done    chan callResult[T]
 	started time.Time // by the loop's clock
@@ -13,7 +13,7 @@ type asyncCall[T any] struct {
 type callResult[T any] struct {
 	value   T
 	err     error
-	started time.Time // by the loop's clock; take sets it
+	started time.Time // by the loop's clock; receive sets it
 }
 
 // start runs f unless an earlier one has not returned yet, and reports whether it did.
@@ -33,7 +33,8 @@ func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	return true
 }
 
-// receive returns the result if there is one. It waits for it until expired delivers; a nil expired means not at all.
+// receive returns the result, if there is one, and waits for it until expired is closed. With a nil expired it does not
+// wait.
 func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 	if !c.running {
 		return callResult[T]{}, false
@@ -60,7 +61,7 @@ func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	return r
 }
 
-// isHung reports whether the running function has been at it for longer than limit.
+// isHung reports whether the running function has not returned for limit or longer.
 func (c *asyncCall[T]) isHung(now time.Time, limit time.Duration) bool {
 	return c.running && now.Sub(c.started) >= limit
 }

@@ -2,9 +2,9 @@ package poll
 
 import "time"
 
-// adjustForClockSetBack moves what the loop remembers of the past with a clock that was set back: everything is as old as it was at
-// the last cycle, instead of lying in the future and never coming of age. A clock that leaps forward makes everything
-// older, which mends itself with the next reading. (Where time.Now measures, neither is seen: it has a monotonic part.)
+// adjustForClockSetBack shifts all remembered times if the clock was set back, so that their ages are those of the last
+// cycle; otherwise they would lie in the future and never expire. A clock that leaps forward makes everything older,
+// which the next reading corrects. With time.Now neither happens, since it has a monotonic reading.
 func (p *Poller) adjustForClockSetBack(now time.Time) {
 	last := p.lastCycle
 	p.lastCycle = now
@@ -39,7 +39,7 @@ func (p *Poller) adjustForClockSetBack(now time.Time) {
 	}
 }
 
-// shiftTimes moves times, but for those that have not come yet.
+// shiftTimes adds by to all times that are not zero.
 func shiftTimes(by time.Duration, times ...*time.Time) {
 	for _, t := range times {
 		if !t.IsZero() {

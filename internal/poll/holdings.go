@@ -6,17 +6,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// holdings remembers who has had the devices of one GPU to themselves, since when, and the energy that they have used. Energy
-// is added between two readings to who held the device before the second: what a pod used up to its end is never laid to its
-// successor.
+// holdings tracks the exclusive holders of a GPU's devices: since when they have held them, and the energy used. The
+// energy between two readings is credited to the holder before the second one: what a pod used up to its end is never
+// credited to its successor.
 type holdings struct {
 	open map[deviceKey]*holding
-	// ended are those that ended with the last update, with nothing but their energy.
+	// ended are the uses that ended with the last update; they have their energy alone.
 	ended []gpu.ContainerUse
 }
 
-// deviceKey is a device of the GPU; instance and compute are absent for the whole GPU. The generation tells apart devices that have
-// had the same ids.
+// deviceKey identifies a device of the GPU; instance and compute are absent for the whole GPU. The generation separates
+// devices that had the same ids one after the other.
 type deviceKey struct {
 	instance   gpu.Opt[gpu.InstanceID]
 	compute    gpu.Opt[gpu.ComputeID]
@@ -34,9 +34,9 @@ func computeDeviceKey(gi *gpu.GPUInstance, ci *gpu.ComputeInstance) deviceKey {
 type holding struct {
 	tenant       tenant
 	since        time.Time
-	energy       gpu.Opt[gpu.Counter] // absent while the device's is not known, or its holder not described
-	countedSince time.Time            // since when energy is counted
-	reported     bool                 // its use has been told
+	energy       gpu.Opt[gpu.Counter] // absent while the device's energy is unknown, or the holder not described
+	countedSince time.Time            // when counting began
+	reported     bool                 // its use has been in a Snapshot
 }
 
 // tenant is a container or a batch job, or both.
@@ -46,14 +46,15 @@ type tenant struct {
 	job       string
 }
 
-// isSame reports whether two tenants are one: a pod that was created again under its name is another. A UID may be known late.
+// isSame reports whether both are the same tenant: a pod that was created again under its name is not, but a UID may
+// become known late.
 func (t *tenant) isSame(other *tenant) bool {
 	return t.container == other.container && t.job == other.job &&
 		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))
 }
 
-// exclusiveTenant returns who has a device to itself: its only holder, and its only batch job; false for neither. The holder points
-// into holders.
+// exclusiveTenant returns the container that exclusively holds a device, and its only batch job; ok is false if there
+// is neither. The holder points into holders.
 func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
 		by.container, by.podUID = holder.Container, holder.PodUID
@@ -64,8 +65,8 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 	return by, holder, holder != nil || by.job != ""
 }
 
-// update writes into the GPU's exclusive holders since when they have held their device. Holdings begin and end with it.
-// boardEnergy says whether the energy of the whole GPU is known.
+// update begins, continues and ends the holdings of the GPU, and sets Since of its exclusive holders. gpuEnergyKnown
+// says whether the energy of the whole GPU is known.
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 	h.open, h.ended = make(map[deviceKey]*holding, len(before)), nil
@@ -85,7 +86,7 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	}
 }
 
-// updateHolding goes on with a holding, or begins one in its place.
+// updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
 func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.Holder, jobs []string, energyKnown bool, now time.Time) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	if current != nil && (!held || !current.tenant.isSame(&by)) {
@@ -115,8 +116,8 @@ func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.
 	h.open[key] = current
 }
 
-// hasHeldParts reports whether a part of the GPU is held. A holder of the whole GPU beside it contradicts that, and has no use of
-// its own: it would be counted twice.
+// hasHeldParts reports whether a container or a batch job holds a part of the GPU. A holder of the whole GPU then
+// contradicts that, and no use is reported of it: it would count twice.
 func hasHeldParts(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if len(g.Instances[i].Holders) > 0 || len(g.Instances[i].Jobs) > 0 {
@@ -131,8 +132,8 @@ func hasHeldParts(g *gpu.GPU) bool {
 	return false
 }
 
-// addEnergy adds energy that a device used between two readings to its holding. Of a holding that began in between only the share
-// of the time since then is its own.
+// addEnergy adds energy that a device used between two readings to its holding. If the holding began in between, only
+// the share of the time since then is added.
 func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time) {
 	current := h.open[key]
 	if current == nil {

@@ -11,19 +11,19 @@ import (
 // jobState is the last mapping of devices to batch jobs.
 type jobState struct {
 	call      asyncCall[gpu.Jobs]
-	requested bool // asked in this cycle
+	requested bool // in this cycle
 	last      gpu.Jobs
 	success   time.Time // of the last answer; zero before the first
 	err       error
 }
 
-// request asks for the jobs of devices, unless an earlier question has not been answered.
+// request starts to read the jobs of devices, unless an earlier call has not returned.
 func (s *jobState) request(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
-	s.receive(nil) // an answer that came after its cycle
+	s.receive(nil) // the result of a call that outlasted its cycle
 	s.requested = s.call.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
 }
 
-// jobDevices lists the GPUs and their GPU instances as they were read last.
+// jobDevices returns the GPUs and GPU instances of the last readings.
 func (p *Poller) jobDevices() []gpu.JobDevice {
 	known := map[gpu.JobDevice]bool{}
 	for _, t := range p.gpus {
@@ -38,8 +38,8 @@ func (p *Poller) jobDevices() []gpu.JobDevice {
 	return slices.Collect(maps.Keys(known))
 }
 
-// collect takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
-// the work of one job to another. An answer with an error may have the jobs of some devices.
+// collect receives the result, waiting until expired is closed. There are no jobs without a result: an outdated mapping
+// would credit one job's work to another. A result with an error may have the jobs of some devices.
 func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.Duration) {
 	if !s.requested {
 		expired = nil
@@ -49,7 +49,7 @@ func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.
 	}
 }
 
-// receive takes the answer if there is one, waiting for it until expired is closed, and reports whether there was.
+// receive stores the result, if there is one, and reports whether there was. It waits until expired is closed.
 func (s *jobState) receive(expired <-chan struct{}) bool {
 	r, ok := s.call.receive(expired)
 	if !ok {
@@ -61,7 +61,7 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 	return true
 }
 
-// sourceState is nothing if no source is configured.
+// sourceState returns the state of the source; false if none is configured.
 func (s *jobState) sourceState() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil {
 		return gpu.SourceState{}, false

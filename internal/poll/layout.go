@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layoutTracker follows a GPU's GI/CI tree over time. Ids and UUIDs are reused after a layout change: an instance keeps its generation
-// only while it stands unchanged in every reading.
+// layoutTracker follows a GPU's GPU and compute instances over time. Ids and UUIDs are reused after a layout change: an
+// instance keeps its generation only while every reading has it unchanged.
 type layoutTracker struct {
 	generation uint64 // 0: the tree has not been seen yet
 	tree       []instanceNode
 }
 
-// instanceNode is what identifies one GPU instance and its compute instances within one layout.
+// instanceNode identifies a GPU instance and its compute instances within a layout.
 type instanceNode struct {
 	id               gpu.InstanceID
 	profile          string
@@ -34,7 +34,8 @@ type computeNode struct {
 	since      time.Time
 }
 
-// matches reports whether two are one instance. A placement that is not told (the right to see it was lost) agrees with any.
+// matches reports whether both are the same instance. A placement is compared only if both are known: the right to see
+// placements may be lost.
 func (a instanceNode) matches(b instanceNode) bool {
 	placed := a.placement.Present() && b.placement.Present()
 	return a.id == b.id && a.profile == b.profile && (!placed || a.placement == b.placement)
@@ -44,7 +45,8 @@ func (a computeNode) matches(b computeNode) bool {
 	return a.id == b.id && a.uuid == b.uuid && a.profile == b.profile
 }
 
-// update writes the generations into g and reports whether the tree differs from the one before; the first is no change.
+// update sets the generations of the instances of g and reports whether the layout changed; the first layout is no
+// change.
 func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
@@ -63,14 +65,14 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		}
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			cn := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
-			if was := l.findCompute(old, cn); was != nil {
-				cn.generation, cn.since = was.generation, was.since
+			compute := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
+			if known := l.findCompute(old, compute); known != nil {
+				compute.generation, compute.since = known.generation, known.since
 			} else {
 				changed = true
 			}
-			ci.Generation, ci.Since = cn.generation, cn.since
-			node.computeInstances = append(node.computeInstances, cn)
+			ci.Generation, ci.Since = compute.generation, compute.since
+			node.computeInstances = append(node.computeInstances, compute)
 		}
 		gi.Generation, gi.Since = node.generation, node.since
 		tree[i] = node
@@ -82,8 +84,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// hiddenNodes are the nodes that a reading cannot have seen: the right to list GPU instances was lost, and without it those
-// that have no compute instance do not show. They count as unchanged until they could be seen again.
+// hiddenNodes returns the instances that the reading cannot have seen: without the right to list GPU instances, those
+// without a compute instance do not show. They count as unchanged until they can be seen again.
 func (l *layoutTracker) hiddenNodes(g *gpu.GPU) []instanceNode {
 	if !mayLackInstances(g) {
 		return nil
@@ -98,14 +100,15 @@ func (l *layoutTracker) hiddenNodes(g *gpu.GPU) []instanceNode {
 	return list
 }
 
-// mayLackInstances reports whether a reading may have left out GPU instances for lack of a right.
+// mayLackInstances reports whether a reading may have left out GPU instances because of missing permission.
 func mayLackInstances(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)
 	})
 }
 
-// findCompute finds a compute instance in the node at an index of the tree before, -1 for none.
+// findCompute returns the matching compute instance of the previous layout's node with an index; nil if there is none
+// or the index is -1.
 func (l *layoutTracker) findCompute(node int, c computeNode) *computeNode {
 	if node < 0 {
 		return nil
@@ -124,8 +127,8 @@ type capacityCache struct {
 	value      gpu.Capacity
 }
 
-// get returns what could still be created on g, absent where the profiles or what is placed are not known. While MIG is off
-// nothing can be created, and there are no slices: only what the empty GPU could hold is told.
+// get returns what could still be created on g; absent if the profiles or the placements are not known. While MIG is
+// off nothing can be created and there are no slices: only the maximum of each profile is set.
 func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
 	placeable := slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 })

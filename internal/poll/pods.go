@@ -8,19 +8,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podState is what is known of who holds which device, and how old it is.
+// podState is the last answer about the holders of devices.
 type podState struct {
 	call      asyncCall[gpu.Assignments]
 	cancel    context.CancelFunc
-	requested bool // asked in this cycle
+	requested bool // in this cycle
 	last      gpu.Assignments
-	known     bool      // last is something
+	known     bool      // last is set, and the node has a kubelet
 	success   time.Time // of the last answer; zero before the first
-	stale     bool      // what the kubelet said last still counts although it does not answer
-	err       error     // why the kubelet did not answer last; gpu.ErrNoKubelet if there is none
+	stale     bool      // the kubelet does not answer, and its last answer is still in use
+	err       error     // of the last call; wraps gpu.ErrNoKubelet if the node has no kubelet
 }
 
-// request asks who holds what, unless an earlier question has not been answered.
+// request starts to list the holders, unless an earlier call has not returned.
 func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 	if s.call.running {
 		s.requested = false
@@ -35,7 +35,8 @@ func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 	})
 }
 
-// collect takes the answer if it comes before expired is closed: what is known, whether the kubelet has answered or not.
+// collect receives the result, waiting until expired is closed. Even with an error the result has the holders that are
+// known.
 func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
 	if !s.requested {
 		expired = nil
@@ -52,7 +53,7 @@ func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter ti
 	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// sourceState is nothing if no source is configured, and if there is no kubelet on this node.
+// sourceState returns the state of the kubelet; false if it is not asked, or the node has none.
 func (s *podState) sourceState() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil || errors.Is(s.err, gpu.ErrNoKubelet) {
 		return gpu.SourceState{}, false
@@ -60,7 +61,7 @@ func (s *podState) sourceState() (gpu.SourceState, bool) {
 	return gpu.SourceState{Name: gpu.SourceKubelet, Up: s.err == nil, Stale: s.stale, LastSuccess: s.success, Err: s.err}, true
 }
 
-// cancelAndWait ends the question under way.
+// cancelAndWait cancels the call under way and waits for its end.
 func (s *podState) cancelAndWait() {
 	if s.call.running {
 		s.cancel()

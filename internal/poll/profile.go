@@ -8,16 +8,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// profilerState is the asking of the profiler, and what came of it last.
+// profilerState is the call to the profiler and its last outcome.
 type profilerState struct {
 	call    asyncCall[map[gpu.UUID]gpu.Profiling]
 	success time.Time // of the last answer; zero before the first
 	err     error
 }
 
-// requestProfiling asks for the activity of the GPUs of the last Snapshot before anything else is read: the readings that follow
-// show whether the layout that it was asked for still stands. It waits for half of the cycle's time at most; what comes
-// later serves the next cycle.
+// requestProfiling starts to read the activity of the GPUs of the last Snapshot before anything else is read: the
+// readings that follow show whether that layout is still current. It waits for at most half of the cycle's time; a
+// later result serves the next cycle.
 func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	before := p.current.Load()
 	if p.opts.Profiler == nil || before == nil {
@@ -26,7 +26,7 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	expired, stop := closedAfter(ctx, p.opts.Grace/2)
 	defer stop()
 	s := &p.profiling
-	p.receiveProfiling(nil) // one that ended after its cycle
+	p.receiveProfiling(nil) // the result of a call that outlasted its cycle
 	if !s.call.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
 		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
 			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host engine for all GPUs", gpu.ErrTimeout)
@@ -36,7 +36,7 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	p.receiveProfiling(expired)
 }
 
-// receiveProfiling takes an answer if there is one, waiting for it until expired is closed.
+// receiveProfiling stores the result, if there is one. It waits until expired is closed.
 func (p *Poller) receiveProfiling(expired <-chan struct{}) {
 	s := &p.profiling
 	r, ok := s.call.receive(expired)
@@ -71,15 +71,15 @@ func (p *Poller) receiveProfiling(expired <-chan struct{}) {
 	}
 }
 
-// incompleteLimit is for how long a profiler may leave out instances of a GPU that it reports otherwise. After a layout change one
-// needs some 5 s.
+// incompleteLimit is how long a profiler may omit instances of a GPU that it reports otherwise. After a layout change
+// it needs some 5 s.
 const incompleteLimit = 10 * time.Second
 
-// completeFor is for how long a profiler that has failed must report everything of a GPU before it is used again: one that answers in
-// part every few seconds would make the activity come and go.
+// completeFor is how long a profiler that has failed must report a GPU completely before it is used again: with one
+// that answers in part every few seconds, the activity would come and go.
 const completeFor = 5 * time.Second
 
-// reportsAll reports whether an answer has the activity of everything of a GPU that can work.
+// reportsAll reports whether an answer has the activity of the GPU, or of all its instances on which something can run.
 func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	if answer.LayoutGeneration != g.MIG.LayoutGeneration {
 		return false
@@ -96,9 +96,9 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	return true
 }
 
-// chooseSources decides, before the GPUs are read, of which the driver is to be asked for activity because the profiler does not
-// report it: from when its last values no longer count until it has reported all of the GPU for a while. A profiler that is paused is
-// left alone: the driver's own profiling would disturb the program that it is paused for.
+// chooseSources decides, before the GPUs are read, which of them get their activity from the driver because the
+// profiler does not report it: from when its last values expire until it has reported all of the GPU for a while. A
+// paused profiler changes nothing: the driver's own profiling would disturb the program that it is paused for.
 func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
@@ -125,14 +125,14 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// ProfilerFails reports whether the profiler does not report the activity of a GPU, or of all its instances, so that the driver is to be
-// asked for it. It is safe for concurrent use.
+// ProfilerFails reports whether the profiler does not report the activity of a GPU or of all its instances, so that it
+// must be read from the driver. It is safe for concurrent use.
 func (p *Poller) ProfilerFails(id gpu.UUID) bool {
 	own := p.activityFromDriver.Load()
 	return own != nil && (*own)[id]
 }
 
-// sourceState is nothing where there is no profiler, or it has not been asked yet.
+// sourceState returns the state of the profiler; false if there is none or it has not been called yet.
 func (s *profilerState) sourceState() (gpu.SourceState, bool) {
 	if s.success.IsZero() && s.err == nil {
 		return gpu.SourceState{}, false

@@ -8,12 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// discoverGPUs finds the GPUs of the node. While the driver does not answer, the last inventory stays; without a driver
-// there is none.
+// discoverGPUs updates the inventory of GPUs. While the driver does not answer, the last inventory stays; without a
+// driver it is empty.
 func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	wait := expired
 	if !p.discovery.start(now, p.source.Discover) {
-		wait = nil // it has hung since an earlier cycle, which has waited for it
+		wait = nil // an earlier cycle has waited for it
 	}
 	r, ok := p.discovery.receive(wait)
 	switch {
@@ -34,7 +34,8 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// updateTracked keeps a tracked GPU for everything that the inventory has, and takes note of what it has no longer.
+// updateTracked creates a trackedGPU for every new GPU of the inventory and marks those that the inventory lacks as
+// down.
 func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
@@ -66,11 +67,12 @@ func (p *Poller) updateTracked(now time.Time) {
 	p.updateMissing(now)
 }
 
-// keepDisplaced is how long a lost GPU is kept whose index another GPU has: its counts of XIDs must be scraped, and stay in the
-// range of alerts.
+// keepDisplaced is how long a lost GPU is kept after another GPU got its index: its counts of XIDs must be scraped, and
+// stay in the range of alerts.
 const keepDisplaced = 15 * time.Minute
 
-// isDisplacedTooLong reports whether a lost GPU whose index another GPU has is to be dropped.
+// isDisplacedTooLong reports whether a lost GPU is to be dropped because another GPU has had its index for
+// keepDisplaced.
 func (t *trackedGPU) isDisplacedTooLong(now time.Time) bool {
 	if t.displacedSince.IsZero() {
 		t.displacedSince = now
@@ -78,8 +80,8 @@ func (t *trackedGPU) isDisplacedTooLong(now time.Time) bool {
 	return now.Sub(t.displacedSince) >= keepDisplaced
 }
 
-// updateMissing takes note of the GPUs that the driver counts and gives no handle for. One that has answered before is
-// known by its UUID still.
+// updateMissing updates the GPUs that the driver counts but gives no handle for. A GPU that has answered before is
+// still known by its UUID and stays there.
 func (p *Poller) updateMissing(now time.Time) {
 	known := map[int]bool{}
 	for _, t := range p.gpus {
@@ -111,7 +113,7 @@ func (p *Poller) updateMissing(now time.Time) {
 	}
 }
 
-// lossReason tells why a GPU that answered before is no longer among those that can be asked.
+// lossReason returns why a GPU that answered before is no longer in the inventory.
 func (p *Poller) lossReason(index int) error {
 	for _, m := range p.inventory.Missing {
 		if m.Index == index {
@@ -124,13 +126,13 @@ func (p *Poller) lossReason(index int) error {
 	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
 }
 
-// readGPUs starts a reading of every GPU of the inventory that is not still at an earlier one, and takes what comes in time. A
-// reading of a GPU that the inventory does not have any more says nothing of now: it is dropped.
+// readGPUs starts a reading of every GPU of the inventory that has none under way, and receives those that end in time.
+// The reading of a GPU that is no longer in the inventory is outdated and dropped.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
-		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // one that ended after its cycle
+		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
 		fresh[found.UUID] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(found.UUID) })
@@ -157,8 +159,8 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// receiveReading takes a GPU's reading if there is one, waiting for it until expired is closed. The index is the inventory's: the GPU may
-// have had another one when the reading began.
+// receiveReading records a GPU's reading, if there is one, and waits for it until expired is closed. The index is the
+// inventory's: the GPU may have had another one when the reading began.
 func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired <-chan struct{}) error {
 	r, ok := t.read.receive(expired)
 	switch {

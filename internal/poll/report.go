@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// logChanges logs what changed and what is missing, once each.
+// logChanges logs what changed between two Snapshots, and what is missing, once each.
 func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
 	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
@@ -44,7 +44,7 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	p.logUnmatched(before.Unmatched, now.Unmatched)
 }
 
-// logHolders logs when it is no longer known, and known again, who holds the devices.
+// logHolders logs when the holders of devices become unknown, and known again.
 func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	was, is := firstUnknown(before), firstUnknown(now)
 	switch {
@@ -55,8 +55,8 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	}
 }
 
-// firstUnknown returns why the holders of devices are not known: of all, or of the first that has an unconfirmed one; empty if
-// they are known.
+// firstUnknown returns why the holders of all devices are not known, or of the first device with an unconfirmed one;
+// empty if all are known.
 func firstUnknown(s *gpu.Snapshot) string {
 	if s.HoldersIncomplete != "" {
 		return s.HoldersIncomplete
@@ -91,7 +91,7 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 // maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.
 const maxUnmatchedLogged = 20
 
-// logUnmatched logs the device ids that name no device of this node and did not stand there before.
+// logUnmatched logs the device ids that name no device of this node and were not in the Snapshot before.
 func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 	for _, a := range now {
@@ -108,7 +108,7 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	}
 }
 
-// logSource logs a source that went away or came back, and why it is away each time that the reason changes.
+// logSource logs a source that stopped or resumed answering, and each new reason why it does not answer.
 func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	was := gpu.SourceState{Up: true}
 	for _, s := range before.Sources {

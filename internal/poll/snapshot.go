@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// buildSnapshot merges what is known into a Snapshot that shares nothing with the loop's own state.
+// buildSnapshot merges everything into a Snapshot that shares no memory with the loop's own state.
 func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	p.generation++
 	s := &gpu.Snapshot{Generation: p.generation, Time: now, Hostname: p.opts.Hostname}
@@ -59,7 +59,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	return s
 }
 
-// hungCalls counts the driver calls that have not returned in time.
+// hungCalls returns the number of driver calls that have not returned in time.
 func (p *Poller) hungCalls() int {
 	n := 0
 	if p.opts.HungElsewhere != nil {
@@ -85,18 +85,19 @@ func (p *Poller) hungCalls() int {
 	return n
 }
 
-// listGPUs is every GPU that has answered or failed to, by index. A lost GPU comes after the one that has its index now.
+// listGPUs returns every GPU that has answered or failed, by index. A lost GPU comes after the GPU that has its index
+// now.
 func (p *Poller) listGPUs(now time.Time) []gpu.GPU {
 	list := make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
 		if t.last.LastRead.IsZero() && len(t.failure) == 0 {
-			continue // its first reading is under way: nothing is known of it
+			continue // its first reading is under way
 		}
 		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
 	for _, t := range p.missing {
 		if len(t.failure) == 0 {
-			continue // it is being looked up
+			continue // its lookup is under way
 		}
 		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
@@ -114,7 +115,7 @@ func (p *Poller) displacedRank(id gpu.UUID) int {
 	return 0
 }
 
-// snapshotGPU returns the GPU as it stands, without readings where they are stale.
+// snapshotGPU returns a copy of the GPU for a Snapshot, without its readings if they are stale.
 func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GPU {
 	g := t.last
 	g.Up = t.up
@@ -136,8 +137,8 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
-		if it := t.instances[gi.ID]; it != nil {
-			gi.XIDErrors = slices.Clone(it.xids)
+		if totals := t.instances[gi.ID]; totals != nil {
+			gi.XIDErrors = slices.Clone(totals.xids)
 		}
 		gi.Up = gi.Up && t.up
 		for c := range gi.ComputeInstances {
@@ -150,13 +151,13 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	return g
 }
 
-// isStale reports whether the GPU has been down for so long that its last readings say nothing of it any more.
+// isStale reports whether the GPU has been down for so long that its last readings no longer count.
 func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
 	return !t.up && now.Sub(t.receivedAt) >= staleAfter
 }
 
-// dropReadings leaves identity, facts, counts of errors, and the last MIG mode and layout, which belong together: a hung GPU must not stay at
-// 98 % for hours.
+// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. Identity, facts, error counts, and the
+// last MIG mode and layout stay.
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}

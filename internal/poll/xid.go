@@ -40,7 +40,7 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
-// shouldLogXID reports whether an XID is to be logged now, and takes note if it is.
+// shouldLogXID reports whether an XID is to be logged now, and records the time if it is.
 func (t *trackedGPU) shouldLogXID(xid uint64, now time.Time) bool {
 	if last, ok := t.lastXIDLog[xid]; ok && !now.Before(last) && now.Sub(last) < xidLogInterval {
 		return false
@@ -88,20 +88,20 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// countXID counts an XID for the GPU and for the GPU instance that it names, or else among those of the GPU alone.
+// countXID counts an XID for the GPU, and for the GPU instance that it names or else among those of the GPU alone.
 func (t *trackedGPU) countXID(e gpu.Event) {
 	t.totals.XIDs.Value++
 	t.totals.XIDErrors = incrementXID(t.totals.XIDErrors, e)
 	if id, ok := e.Instance.Get(); ok {
-		if it := t.instances[id]; it != nil {
-			it.xids = incrementXID(it.xids, e)
+		if totals := t.instances[id]; totals != nil {
+			totals.xids = incrementXID(totals.xids, e)
 			return
 		}
 	}
 	t.totals.GPUXIDs = incrementXID(t.totals.GPUXIDs, e)
 }
 
-// incrementXID counts in a list ordered by XID.
+// incrementXID increments the count of an XID in a list that is ordered by XID.
 func incrementXID(list []gpu.XIDCount, e gpu.Event) []gpu.XIDCount {
 	i, found := slices.BinarySearchFunc(list, e.XID, func(c gpu.XIDCount, xid uint64) int {
 		return cmp.Compare(c.XID, xid)
