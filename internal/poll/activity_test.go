@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -62,9 +63,10 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 			tt.change(&g)
 			tr.recordReading(g, time.Unix(1, 0))
 			got := tr.last.Activity.SM
-			if got.Present() != tt.want.Present() || math.Abs(got.Or(0)-tt.want.Or(0)) > 1e-9 || tr.last.ActivityRollup != tt.rollup {
-				t.Errorf("SM activity %v, rolled up %v; want %v, %v", got, tr.last.ActivityRollup, tt.want, tt.rollup)
+			if got.Present() != tt.want.Present() || math.Abs(got.Or(0)-tt.want.Or(0)) > 1e-9 {
+				t.Errorf("SM activity %v, want %v", got, tt.want)
 			}
+			cmptest.Equal(t, "rolled up", tr.last.ActivityRollup, tt.rollup)
 		})
 	}
 }
@@ -134,10 +136,9 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	h.pollAfter(time.Second)
 	s := h.pollAfter(time.Second)
 	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
-	if a.ActivitySource != gpu.ActivityDCGM || a.Instances[0].Activity.SM != gpu.Some(0.5) ||
-		a.Instances[1].ComputeInstances[0].Activity.SM != gpu.Some(0.5) {
-		t.Errorf("source %q, instance %v", a.ActivitySource, a.Instances[0].Activity)
-	}
+	cmptest.Equal(t, "source of A", a.ActivitySource, gpu.ActivityDCGM)
+	cmptest.Equal(t, "SM activity of a GPU instance", a.Instances[0].Activity.SM, gpu.Some(0.5))
+	cmptest.Equal(t, "SM activity of a compute instance", a.Instances[1].ComputeInstances[0].Activity.SM, gpu.Some(0.5))
 	if b.ActivitySource != gpu.ActivityGPM || b.Activity.SM != gpu.Some(0.9) {
 		t.Errorf("what the driver said was replaced: %q, %v", b.ActivitySource, b.Activity.SM)
 	}
@@ -193,9 +194,8 @@ func TestHungProfilerCostsNoReading(t *testing.T) {
 	if g := findGPU(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
 		t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
 	}
-	if state := s.Sources[len(s.Sources)-1]; state.Up || !errors.Is(state.Err, gpu.ErrTimeout) || s.HungCalls != 1 {
-		t.Errorf("source state %+v, %d hung calls", state, s.HungCalls)
-	}
+	cmptest.Equal(t, "profiler", s.Sources[len(s.Sources)-1], gpu.SourceState{Name: gpu.SourceDCGM, Err: gpu.ErrTimeout})
+	cmptest.Equal(t, "hung calls", s.HungCalls, 1)
 	close(p.wait)
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -226,9 +226,8 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	defer stop()
 	s := h.pollAfter(time.Second)
 	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
-	if len(a.Jobs) != 0 || len(a.Instances[0].Jobs) != 2 || len(a.Instances[1].Jobs) != 0 || len(b.Jobs) != 1 {
-		t.Errorf("jobs %v, %v, %v, %v", a.Jobs, a.Instances[0].Jobs, a.Instances[1].Jobs, b.Jobs)
-	}
+	got := []int{len(a.Jobs), len(a.Instances[0].Jobs), len(a.Instances[1].Jobs), len(b.Jobs)}
+	cmptest.Equal(t, "number of jobs of A, its instances, and B", got, []int{0, 2, 0, 1})
 	want := map[gpu.JobDevice]bool{{Index: 0}: true, {Index: 1}: true}
 	for _, gi := range a.Instances {
 		want[gpu.JobDevice{Instance: gpu.Some(gi.ID)}] = true

@@ -1,11 +1,12 @@
 package poll
 
 import (
-	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -50,13 +51,12 @@ func TestClockThatJumps(t *testing.T) {
 			src.set(func() { src.gpus[uuidA] = busyGPU(n + 1) })
 			s := h.pollAfter(jump)
 			g := findGPU(t, s, uuidA)
-			if !g.Up || !g.LastRead.Equal(s.Time) || !g.Readings.PowerWatts.Present() {
-				t.Errorf("%d: after %s: up %v, last read %s at %s", n, jump, g.Up, g.LastRead, s.Time)
-			}
+			at := fmt.Sprintf("step %d, after %s", n, jump)
+			cmptest.Equal(t, at+": up", g.Up, true)
+			cmptest.Equal(t, at+": last read", g.LastRead, s.Time)
+			cmptest.Equal(t, at+": power", g.Readings.PowerWatts, busyGPU(0).Readings.PowerWatts)
 			for _, source := range s.Sources {
-				if !source.Up || source.Stale || !source.LastSuccess.Equal(s.Time) {
-					t.Errorf("%d: after %s: %+v at %s", n, jump, source, s.Time)
-				}
+				cmptest.Equal(t, at+": source", source, gpu.SourceState{Name: source.Name, Up: true, LastSuccess: s.Time})
 			}
 			if holders := g.Instances[1].ComputeInstances[0].Holders; len(holders) != 1 {
 				t.Errorf("%d: after %s: holders %+v", n, jump, holders)
@@ -93,13 +93,15 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 		pods.err = gpu.ErrUnavailable
 		h.pollAfter(time.Second)
 		s := h.pollAfter(-time.Hour)
-		if a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB); !b.Up || b.LastRead.After(s.Time) || len(a.Holders) != 1 {
-			t.Errorf("at the jump: up %v, last read %s at %s, holders %v", b.Up, b.LastRead, s.Time, a.Holders)
-		}
+		b := findGPU(t, s, uuidB)
+		cmptest.Equal(t, "at the jump: up", b.Up, true)
+		cmptest.Equal(t, "at the jump: last read in the future", b.LastRead.After(s.Time), false)
+		cmptest.Equal(t, "at the jump: number of holders", len(findGPU(t, s, uuidA).Holders), 1)
 		s = h.pollAfter(5 * time.Second)
-		if b := findGPU(t, s, uuidB); b.Up || b.Readings.PowerWatts.Present() || s.HungCalls != 1 {
-			t.Errorf("past the timeout: up %v, power %v, %d hung calls", b.Up, b.Readings.PowerWatts, s.HungCalls)
-		}
+		b = findGPU(t, s, uuidB)
+		cmptest.Equal(t, "past the timeout: up", b.Up, false)
+		cmptest.Equal(t, "past the timeout: power", b.Readings.PowerWatts, gpu.None[float64]())
+		cmptest.Equal(t, "past the timeout: hung calls", s.HungCalls, 1)
 		if a := findGPU(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
 			t.Errorf("past the timeout: the other GPU is up %v, held by %v", a.Up, a.Holders)
 		}
@@ -134,9 +136,12 @@ func TestLookupThatHangs(t *testing.T) {
 		}
 		for range 3 {
 			s = h.pollAfter(time.Second)
-			if len(s.GPUs) != 2 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrTimeout) || s.HungCalls != 1 {
-				t.Fatalf("after the timeout: %+v, %d hung calls", s.GPUs, s.HungCalls)
+			if len(s.GPUs) != 2 {
+				t.Fatalf("after the timeout: %d GPUs, want 2", len(s.GPUs))
 			}
+			cmptest.Equal(t, "after the timeout: up", s.GPUs[1].Up, false)
+			cmptest.Equal(t, "after the timeout: errors", s.GPUs[1].Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrTimeout}})
+			cmptest.Equal(t, "after the timeout: hung calls", s.HungCalls, 1)
 			if n := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
 				t.Errorf("%g timeouts", n)
 			}
@@ -145,9 +150,10 @@ func TestLookupThatHangs(t *testing.T) {
 			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: foundGPUs(uuidA, uuidB)}
 			src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
 		})
-		if s = h.pollAfter(time.Second); len(s.GPUs) != 2 || !s.GPUs[1].Up || s.HungCalls != 0 {
-			t.Errorf("found at last: %+v, %d hung calls", s.GPUs, s.HungCalls)
-		}
+		s = h.pollAfter(time.Second)
+		cmptest.Equal(t, "GPUs that are found at last", gpuUUIDs(s), []gpu.UUID{uuidA, uuidB})
+		cmptest.Equal(t, "found at last: up", findGPU(t, s, uuidB).Up, true)
+		cmptest.Equal(t, "found at last: hung calls", s.HungCalls, 0)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -29,7 +30,8 @@ func TestFreeByConfirmation(t *testing.T) {
 	}
 	pods.list = gpu.Assignments{}
 	s = h.pollAfter(time.Second)
-	if a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB); a.ConfirmedFree || b.ConfirmedFree || b.Allocated != gpu.Some(false) || a.Instances[0].ConfirmedFree {
-		t.Errorf("the list is complete: GPUs %v, %v", a.ConfirmedFree, b.ConfirmedFree)
-	}
+	a, b = findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	got := []bool{a.ConfirmedFree, b.ConfirmedFree, a.Instances[0].ConfirmedFree}
+	cmptest.Equal(t, "confirmed with a complete list: A, B, an instance of A", got, []bool{false, false, false})
+	cmptest.Equal(t, "B is allocated", b.Allocated, gpu.Some(false))
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -141,9 +142,8 @@ func TestFallBackToTheDriver(t *testing.T) {
 			}
 			a, b := n.pollSecond()
 			g := findGPU(t, n.Current(), uuidA)
-			if a != gpu.ActivityDCGM || b != gpu.ActivityDCGM || g.Instances[0].Activity.SM != gpu.Some(0.25) {
-				t.Errorf("back: by %q and %q, SM activity %v", a, b, g.Instances[0].Activity.SM)
-			}
+			cmptest.Equal(t, "sources with the profiler back", []gpu.ActivitySource{a, b}, []gpu.ActivitySource{gpu.ActivityDCGM, gpu.ActivityDCGM})
+			cmptest.Equal(t, "SM activity with the profiler back", g.Instances[0].Activity.SM, gpu.Some(0.25))
 			if spent := n.totalEnergy() - before; math.Abs(spent-3700) > 1e-6 {
 				t.Errorf("after it: %v J", spent)
 			}

@@ -1,13 +1,13 @@
 package poll
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -240,25 +240,28 @@ func TestKubeletGone(t *testing.T) {
 	}
 	pods.err, pods.list = fmt.Errorf("no socket: %w", gpu.ErrNotFound), gpu.Assignments{Incomplete: "no socket"}
 	s = h.pollAfter(time.Second)
-	if len(s.Sources) != 2 || s.Sources[1].Up || s.GPUs[0].Allocated.Present() || s.HoldersIncomplete != "no socket" {
-		t.Errorf("a kubelet that does not answer: %+v, allocated %v, incomplete %q", s.Sources, s.GPUs[0].Allocated, s.HoldersIncomplete)
-	}
+	kubelet := gpu.SourceState{Name: gpu.SourceKubelet, Err: gpu.ErrNotFound}
+	cmptest.Equal(t, "a kubelet that does not answer", s.Sources[1:], []gpu.SourceState{kubelet})
+	cmptest.Equal(t, "allocated", s.GPUs[0].Allocated, gpu.None[bool]())
+	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "no socket")
 	listed := []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)}
 	pods.err, pods.list = nil, gpu.Assignments{List: listed}
 	s = h.pollAfter(time.Second)
-	if len(s.Sources) != 2 || !s.Sources[1].Up || len(s.GPUs[0].Holders) != 1 {
-		t.Errorf("kubelet up: %+v, holders %v", s.Sources, s.GPUs[0].Holders)
-	}
+	kubelet = gpu.SourceState{Name: gpu.SourceKubelet, Up: true, LastSuccess: s.Time}
+	cmptest.Equal(t, "a kubelet that answers", s.Sources[1:], []gpu.SourceState{kubelet})
+	cmptest.Equal(t, "holders", formatHolders(&s.GPUs[0]), map[string][]string{"gpu": {"p"}})
 	pods.err = fmt.Errorf("list: %w", gpu.ErrUnavailable)
 	s = h.pollAfter(30 * time.Second)
-	if k := s.Sources[1]; k.Up || !k.Stale || !errors.Is(k.Err, gpu.ErrUnavailable) || s.GPUs[0].Allocated != gpu.Some(true) || s.HoldersIncomplete != "" {
-		t.Errorf("kubelet gone for 30 s: %+v, holders %v; want the last answer, marked stale", k, s.GPUs[0].Holders)
-	}
+	kubelet.Up, kubelet.Stale, kubelet.Err = false, true, gpu.ErrUnavailable
+	cmptest.Equal(t, "a kubelet that is gone for 30 s", s.Sources[1], kubelet)
+	cmptest.Equal(t, "allocated by its last answer", s.GPUs[0].Allocated, gpu.Some(true))
+	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "")
 	pods.unconfirmed, pods.list.Incomplete = true, "no answer"
 	s = h.pollAfter(31 * time.Second)
-	if k := s.Sources[1]; k.Stale || len(s.GPUs[0].Holders) != 1 || s.GPUs[0].Holders[0].Unconfirmed == "" || s.GPUs[0].Allocated.Present() || k.LastSuccess.IsZero() {
-		t.Errorf("kubelet gone for 61 s: %+v, holders %v; want what is known without it", k, s.GPUs[0].Holders)
-	}
+	kubelet.Stale = false
+	cmptest.Equal(t, "a kubelet that is gone for 61 s", s.Sources[1], kubelet)
+	cmptest.Equal(t, "holders without it", formatHolders(&s.GPUs[0]), map[string][]string{"gpu": {"p?"}})
+	cmptest.Equal(t, "allocated without it", s.GPUs[0].Allocated, gpu.None[bool]())
 }
 
 // TestSourcesOfOthers are shown beside the kubelet.

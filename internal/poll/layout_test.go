@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -14,9 +15,9 @@ func TestLayoutGenerations(t *testing.T) {
 		return tr.last
 	}
 	g := see(migGPU())
-	if g.MIG.LayoutGeneration != 1 || g.Instances[0].Generation != 1 || tr.totals.LayoutChanges.Value != 0 {
-		t.Errorf("first layout: generation %d, changes %v", g.MIG.LayoutGeneration, tr.totals.LayoutChanges.Value)
-	}
+	cmptest.Equal(t, "first generation", g.MIG.LayoutGeneration, 1)
+	cmptest.Equal(t, "first generation of an instance", g.Instances[0].Generation, 1)
+	cmptest.Equal(t, "changes before the first", tr.totals.LayoutChanges.Value, 0)
 	g = see(migGPU())
 	if g.MIG.LayoutGeneration != 1 || tr.totals.LayoutChanges.Value != 0 {
 		t.Errorf("same layout: generation %d, changes %v", g.MIG.LayoutGeneration, tr.totals.LayoutChanges.Value)
@@ -98,9 +99,12 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	blind.Instances = nil
 	blind.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
 	tr.recordReading(blind, time.Unix(2, 0))
-	if len(tr.last.Instances) != 2 || tr.last.Instances[0].Up || tr.totals.LayoutChanges.Value != 0 {
-		t.Errorf("after a failed scan: %d instances, up %v, %v changes", len(tr.last.Instances), tr.last.Instances[0].Up, tr.totals.LayoutChanges.Value)
+	up := []bool{}
+	for i := range tr.last.Instances {
+		up = append(up, tr.last.Instances[i].Up)
 	}
+	cmptest.Equal(t, "instances that are up after a failed scan", up, []bool{false, false})
+	cmptest.Equal(t, "changes after a failed scan", tr.totals.LayoutChanges.Value, 0)
 	narrow := migGPU()
 	for i := range narrow.Instances {
 		narrow.Instances[i].Placement = gpu.None[gpu.Placement]()
@@ -136,12 +140,12 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 	want := see(3, less)
 	for at, next := range map[string]gpu.GPU{"failed": blind, "read again": less} {
 		g := see(4, next)
-		if g.Totals.LayoutChanges != want.Totals.LayoutChanges || g.Totals.LayoutChanges.Value != 1 || g.Totals.LayoutChanges.Since.IsZero() {
-			t.Errorf("%s: layout changes %+v, want %+v", at, g.Totals.LayoutChanges, want.Totals.LayoutChanges)
+		cmptest.Equal(t, at+": layout changes", g.Totals.LayoutChanges, gpu.Counter{Value: 1, Since: time.Unix(1, 0)})
+		if len(g.Instances) != 1 {
+			t.Fatalf("%s: %d instances, want 1", at, len(g.Instances))
 		}
-		if len(g.Instances) != 1 || g.Instances[0].Generation != want.Instances[0].Generation || g.Instances[0].Up == (at == "failed") {
-			t.Errorf("%s: instances %+v", at, g.Instances)
-		}
+		cmptest.Equal(t, at+": generation", g.Instances[0].Generation, want.Instances[0].Generation)
+		cmptest.Equal(t, at+": up", g.Instances[0].Up, at != "failed")
 	}
 	see(5, blind)
 	if g := see(6, gpu.GPU{}); !g.Totals.LayoutChanges.Since.IsZero() || len(g.Instances) != 0 {
@@ -164,12 +168,14 @@ func TestPermissionToSeeTheTree(t *testing.T) {
 		tr.recordReading(g, time.Unix(at, 0))
 		return tr.last.MIG.LayoutGeneration, tr.last.Capacity.Present()
 	}
-	if generation, capacity := see(2, denied, all.Instances[0]); generation != 1 || capacity || len(tr.last.Instances) != 1 {
-		t.Errorf("out of sight: generation %d, capacity %v, %d instances", generation, capacity, len(tr.last.Instances))
-	}
-	if generation, capacity := see(3, nil, all.Instances...); generation != 1 || !capacity || !tr.last.Instances[1].Since.Equal(time.Unix(1, 0)) {
-		t.Errorf("in sight again: generation %d, capacity %v, since %v", generation, capacity, tr.last.Instances[1].Since)
-	}
+	generation, capacity := see(2, denied, all.Instances[0])
+	cmptest.Equal(t, "out of sight: generation", generation, 1)
+	cmptest.Equal(t, "out of sight: capacity", capacity, false)
+	cmptest.Equal(t, "out of sight: number of instances", len(tr.last.Instances), 1)
+	generation, capacity = see(3, nil, all.Instances...)
+	cmptest.Equal(t, "in sight again: generation", generation, 1)
+	cmptest.Equal(t, "in sight again: capacity", capacity, true)
+	cmptest.Equal(t, "in sight again: since", tr.last.Instances[1].Since, time.Unix(1, 0))
 	less := cloneInstances(all.Instances)[0]
 	less.ComputeInstances = less.ComputeInstances[:1]
 	if generation, _ := see(4, denied, less); generation != 2 {
@@ -209,9 +215,11 @@ func TestCapacityWithoutMIG(t *testing.T) {
 	}
 	tr.recordReading(g, time.Unix(1, 0))
 	got, ok := tr.last.Capacity.Get()
-	if !ok || len(got.Profiles) != 2 || got.Profiles[0].Max != 2 || got.Profiles[0].Available != 0 || got.Memory != (gpu.SliceCount{}) {
-		t.Errorf("capacity %+v", got)
+	if !ok {
+		t.Fatal("no capacity while MIG is off")
 	}
+	cmptest.Equal(t, "profiles while MIG is off", got.Profiles, []gpu.ProfileCapacity{{Name: "3g.20gb", Max: 2}, {Name: "7g.40gb", Max: 1}})
+	cmptest.Equal(t, "memory slices while MIG is off", got.Memory, gpu.SliceCount{})
 	g.MIG.Enabled = gpu.Some(true)
 	tr.recordReading(g, time.Unix(2, 0))
 	if got := tr.last.Capacity.Or(gpu.Capacity{}); got.Profiles[0].Available != 2 || got.Memory.Free != 8 {

@@ -1,11 +1,11 @@
 package poll
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -28,9 +28,9 @@ func TestLateReadingOfALostGPU(t *testing.T) {
 				synctest.Wait()
 				for range 2 {
 					b := findGPU(t, h.pollAfter(time.Second), uuidB)
-					if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrLost) || !b.LastRead.Equal(before.Time) {
-						t.Errorf("up %v, errors %v, last read %v; want lost since %v", b.Up, b.Errors, b.LastRead, before.Time)
-					}
+					cmptest.Equal(t, "up", b.Up, false)
+					cmptest.Equal(t, "errors", b.Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}})
+					cmptest.Equal(t, "last read", b.LastRead, before.Time)
 					if n := errorCount(b, gpu.ReadingDevice, gpu.ReasonOther); n != 0 {
 						t.Errorf("the late error is counted %v times", n)
 					}

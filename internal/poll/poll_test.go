@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -53,9 +54,10 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		s = h.pollAfter(time.Second)
-		if b := findGPU(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) || s.HungCalls != 0 {
-			t.Errorf("after the hang: up %v, last read %v, hung %d; want recovered", b.Up, b.LastRead, s.HungCalls)
-		}
+		b = findGPU(t, s, uuidB)
+		cmptest.Equal(t, "up after the hang", b.Up, true)
+		cmptest.Equal(t, "last read after the hang", b.LastRead, s.Time)
+		cmptest.Equal(t, "hung calls after the hang", s.HungCalls, 0)
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
@@ -169,9 +171,10 @@ func TestDriverStumbles(t *testing.T) {
 	h.pollAfter(time.Second)
 	src.set(func() { src.invErr = fmt.Errorf("nvmlDeviceGetCount: %w", gpu.ErrDriver) })
 	s := h.pollAfter(time.Second)
-	if s.Sources[0].Up || !s.Sources[0].Stale || !s.GPUs[0].Up || !s.Driver.Present() {
-		t.Errorf("one failed enumeration: source %+v, GPU up %v", s.Sources[0], s.GPUs[0].Up)
-	}
+	cmptest.Equal(t, "source is up", s.Sources[0].Up, false)
+	cmptest.Equal(t, "source is stale", s.Sources[0].Stale, true)
+	cmptest.Equal(t, "GPU is up", s.GPUs[0].Up, true)
+	cmptest.Equal(t, "driver is known", s.Driver.Present(), true)
 }
 
 func TestStoppingEndsWhileAReadHangs(t *testing.T) {
@@ -202,9 +205,9 @@ func TestFailedReadingKeepsTheOthers(t *testing.T) {
 	src.set(func() { src.errs[uuidB] = fmt.Errorf("nvmlDeviceGetMigMode: %w", gpu.ErrLost) })
 	s := h.pollAfter(time.Second)
 	b := findGPU(t, s, uuidB)
-	if b.Up || !b.Readings.PowerWatts.Present() || b.LastRead.Equal(s.Time) {
-		t.Errorf("lost GPU: up %v, power %v, last read %v", b.Up, b.Readings.PowerWatts, b.LastRead)
-	}
+	cmptest.Equal(t, "lost GPU is up", b.Up, false)
+	cmptest.Equal(t, "lost GPU has its last power", b.Readings.PowerWatts.Present(), true)
+	cmptest.Equal(t, "lost GPU was read now", b.LastRead.Equal(s.Time), false)
 	if !findGPU(t, s, uuidA).Up {
 		t.Error("the other GPU went down too")
 	}
@@ -230,9 +233,10 @@ func TestMissingGPUIsServedByIndex(t *testing.T) {
 	h := newHarness(t, src, nil)
 	defer h.startLoop()()
 	s := h.pollAfter(time.Second)
-	if len(s.GPUs) != 2 || s.GPUs[1].Index != 1 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrLost) {
-		t.Errorf("GPUs %+v; want the missing one at index 1, down and lost", s.GPUs)
-	}
+	cmptest.Equal(t, "GPUs, with the missing one", gpuUUIDs(s), []gpu.UUID{uuidA, ""})
+	cmptest.Equal(t, "missing GPU's index", s.GPUs[1].Index, 1)
+	cmptest.Equal(t, "missing GPU is up", s.GPUs[1].Up, false)
+	cmptest.Equal(t, "missing GPU's errors", s.GPUs[1].Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}})
 	if before := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonLost); before == 0 {
 		t.Error("its errors are not counted")
 	}
@@ -241,9 +245,8 @@ func TestMissingGPUIsServedByIndex(t *testing.T) {
 		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
 	})
 	s = h.pollAfter(time.Second)
-	if len(s.GPUs) != 2 || s.GPUs[1].UUID != uuidB || !s.GPUs[1].Up {
-		t.Errorf("GPUs %+v; want it found", s.GPUs)
-	}
+	cmptest.Equal(t, "GPUs once it is found", gpuUUIDs(s), []gpu.UUID{uuidA, uuidB})
+	cmptest.Equal(t, "found GPU is up", findGPU(t, s, uuidB).Up, true)
 }
 
 func TestDriverArrivesLate(t *testing.T) {
@@ -252,18 +255,18 @@ func TestDriverArrivesLate(t *testing.T) {
 	h := newHarness(t, src, nil)
 	defer h.startLoop()()
 	s := h.pollAfter(time.Second)
-	if len(s.GPUs) != 0 || s.Sources[0].Up || !errors.Is(s.Sources[0].Err, gpu.ErrNoDriver) || s.Driver.Present() {
-		t.Errorf("without a driver: %+v", s)
-	}
+	cmptest.Equal(t, "GPUs without a driver", gpuUUIDs(s), nil)
+	cmptest.Equal(t, "source without a driver", s.Sources[0], gpu.SourceState{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver})
+	cmptest.Equal(t, "driver", s.Driver, gpu.None[gpu.Driver]())
 	src.set(func() {
 		src.invErr = nil
 		src.inv.GPUs = foundGPUs(uuidA)
 		src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA}}
 	})
 	s = h.pollAfter(time.Second)
-	if len(s.GPUs) != 1 || !s.GPUs[0].Up || !s.Sources[0].Up {
-		t.Errorf("with the driver: %+v", s)
-	}
+	cmptest.Equal(t, "GPUs with the driver", gpuUUIDs(s), []gpu.UUID{uuidA})
+	cmptest.Equal(t, "GPU is up", findGPU(t, s, uuidA).Up, true)
+	cmptest.Equal(t, "source is up", s.Sources[0].Up, true)
 	src.set(func() { src.invErr = gpu.ErrNoDriver })
 	s = h.pollAfter(time.Second)
 	if len(s.GPUs) != 1 || s.GPUs[0].Up {
@@ -310,9 +313,10 @@ func TestEvents(t *testing.T) {
 		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
 		s := h.pollAfter(time.Second)
 		tot := s.GPUs[0].Totals
-		if tot.XIDs.Value != 3 || len(tot.XIDErrors) != 2 || tot.XIDErrors[0].XID != 13 || tot.XIDErrors[1].Value != 2 {
-			t.Errorf("XIDs %+v %+v", tot.XIDs, tot.XIDErrors)
-		}
+		cmptest.Equal(t, "all XIDs", tot.XIDs.Value, 3)
+		cmptest.Equal(t, "counts by XID", tot.XIDErrors, []gpu.XIDCount{
+			{XID: 13, Counter: gpu.Counter{Value: 1, Since: at}, Last: at}, {XID: 79, Counter: gpu.Counter{Value: 2, Since: at}, Last: at},
+		})
 		if gi := s.GPUs[0].Instances[0]; len(gi.XIDErrors) != 1 || gi.XIDErrors[0].XID != 13 {
 			t.Errorf("XIDs of the GPU instance: %+v", gi.XIDErrors)
 		}

@@ -1,9 +1,11 @@
 package poll
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -44,9 +46,7 @@ func TestProcessContainers(t *testing.T) {
 		if asked {
 			want = main
 		}
-		if len(got) != 2 || got[11] != want || got[12] != (gpu.Container{}) {
-			t.Errorf("asked %v: %v, want %v for 11 and none for 12", asked, got, want)
-		}
+		cmptest.Equal(t, fmt.Sprintf("containers by process, asked %v", asked), got, map[uint32]gpu.Container{11: want, 12: {}})
 		if list[0] != (gpu.Process{PID: 11, MemoryBytes: gpu.Some[uint64](1)}) {
 			t.Errorf("asked %v: the reading was changed: %+v", asked, list[0])
 		}
@@ -66,9 +66,9 @@ func TestProcessContainersAreBounded(t *testing.T) {
 	g.Readings.Processes = gpu.Some(list)
 	containers := countingContainers{fakeContainers{}, map[uint32]int{}}
 	setProcessContainers(&g, containers)
-	if len(containers.asked) != gpu.MaxProcesses || containers.asked[999] != 1 || containers.asked[0] != 0 {
-		t.Errorf("%d processes were looked up, want the %d largest", len(containers.asked), gpu.MaxProcesses)
-	}
+	cmptest.Equal(t, "number of looked-up processes", len(containers.asked), gpu.MaxProcesses)
+	cmptest.Equal(t, "lookups of the largest process", containers.asked[999], 1)
+	cmptest.Equal(t, "lookups of the smallest process", containers.asked[0], 0)
 	if n := len(g.Readings.Processes.Or(nil)); n != 1000 {
 		t.Errorf("%d processes are left, want all", n)
 	}

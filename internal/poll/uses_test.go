@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -71,9 +72,11 @@ func TestUses(t *testing.T) {
 			}
 			for _, want := range tt.want {
 				got := useOf(&gpus[0], "p", want.Instance, want.Compute)
-				if got == nil || got.MemoryUsed != want.MemoryUsed || got.PowerWatts != want.PowerWatts || got.Sharing != want.Sharing {
-					t.Errorf("%+v, want %+v", gpus[0].Containers, want)
+				if got == nil {
+					t.Fatalf("%+v, want %+v", gpus[0].Containers, want)
 				}
+				want.Container, want.EnergyJoules = got.Container, got.EnergyJoules
+				cmptest.Equal(t, "use", *got, want)
 			}
 		})
 	}
@@ -88,10 +91,11 @@ func TestUsesOfJobs(t *testing.T) {
 	var h holdings
 	h.update(&g, true, time.Unix(1, 0))
 	uses := h.collectUses(&g, nil, false)
-	if len(uses) != 2 || uses[0].Job != "41" || uses[0].Compute.Present() || uses[0].MemoryUsed != gpu.Some(uint64(7)) ||
-		uses[1].Job != "42" || uses[1].Pod != "p" || !uses[1].Compute.Present() {
-		t.Errorf("%+v, want job 41 on the split GPU instance, and job 42 with pod p", uses)
-	}
+	p := gpu.Container{Pod: "p"}
+	cmptest.Equal(t, "uses", uses, []gpu.ContainerUse{
+		{Job: "41", Instance: gpu.Some(gpu.InstanceID(2)), Sharing: gpu.SharingExclusive, MemoryUsed: gpu.Some(uint64(7))},
+		{Container: p, Job: "42", Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0)), Sharing: gpu.SharingExclusive},
+	})
 }
 
 // TestPowerOfASplitInstance: its compute instances share it by the rule by which it has its own, and never get more.
@@ -139,8 +143,8 @@ func TestEnergyOfHoldings(t *testing.T) {
 			}
 			c.at = c.at.Add(time.Second)
 		}
-		if c.ended == 0 || c.handovers == 0 || c.compared == 0 {
-			t.Errorf("seed %d: %d hand-overs, %d last increases, %d compared: nothing was tried", seed, c.handovers, c.ended, c.compared)
+		if min(c.ended, c.handovers, c.compared) == 0 {
+			t.Errorf("seed %d: %d hand-overs, %d last increases, %d compared: want some of each", seed, c.handovers, c.ended, c.compared)
 		}
 	}
 }
@@ -220,8 +224,11 @@ func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]repor
 	before, held := c.reported[key]
 	device := c.used[uuid]
 	if !held {
-		if joules.Value != 0 || !joules.Since.Equal(c.at) || !isOpen {
-			return fmt.Errorf("the holding of %s begins with %+v", u.Pod, joules)
+		if !isOpen {
+			return fmt.Errorf("the holding of %s ends before it began", u.Pod)
+		}
+		if joules.Value != 0 || !joules.Since.Equal(c.at) {
+			return fmt.Errorf("the holding of %s begins with %+v, want 0 J since %v", u.Pod, joules, c.at)
 		}
 		now[key] = reportedUse{device: device, read: c.since, begun: c.at}
 		return nil

@@ -3,12 +3,14 @@ package poll
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -30,13 +32,15 @@ func TestXIDsOfALostGPUStay(t *testing.T) {
 	left := time.Duration(0)
 	for ; left < keepDisplaced; left += 30 * time.Second {
 		s := h.pollAfter(30 * time.Second)
-		if len(s.GPUs) != 2 || s.GPUs[0].UUID != uuidB || s.GPUs[1].UUID != uuidA {
-			t.Fatalf("%v after the loss: %v, want the GPU that has the index now, then the lost one", left, gpuUUIDs(s))
+		if want := []gpu.UUID{uuidB, uuidA}; !slices.Equal(gpuUUIDs(s), want) {
+			t.Fatalf("%v after the loss: %v, want %v", left, gpuUUIDs(s), want)
 		}
 		g := &s.GPUs[1]
-		if g.Up || g.Totals.XIDs.Value != 1 || len(g.Totals.XIDErrors) != 1 || g.Totals.LayoutChanges.Since.IsZero() {
-			t.Errorf("%v after the loss: up %v, XIDs %+v, layout changes %+v", left, g.Up, g.Totals.XIDErrors, g.Totals.LayoutChanges)
-		}
+		what := fmt.Sprintf("%v after the loss: ", left)
+		cmptest.Equal(t, what+"up", g.Up, false)
+		cmptest.Equal(t, what+"all XIDs", g.Totals.XIDs.Value, 1)
+		cmptest.Equal(t, what+"number of XIDs", len(g.Totals.XIDErrors), 1)
+		cmptest.Equal(t, what+"layout changes are counted", g.Totals.LayoutChanges.Since.IsZero(), false)
 		if n := errorCount(g, gpu.ReadingDevice, gpu.ReasonLost); n != 1 {
 			t.Errorf("the loss counts %v times, want once", n)
 		}
@@ -59,8 +63,9 @@ func TestLostGPUComesBack(t *testing.T) {
 			t.Fatalf("ten minutes after the loss: %v", gpuUUIDs(s))
 		}
 		src.set(func() { src.inv.GPUs = foundGPUs(uuidA, uuidB) })
-		if s := h.pollAfter(time.Second); len(s.GPUs) != 2 || s.GPUs[0].UUID != uuidA || !s.GPUs[0].Up {
-			t.Fatalf("after it came back: %v", gpuUUIDs(s))
+		s := h.pollAfter(time.Second)
+		if want := []gpu.UUID{uuidA, uuidB}; !slices.Equal(gpuUUIDs(s), want) || !s.GPUs[0].Up {
+			t.Fatalf("after it came back: %v, first up %v, want %v", gpuUUIDs(s), s.GPUs[0].Up, want)
 		}
 	}
 }
@@ -77,9 +82,9 @@ func TestLayoutOfADownGPUStays(t *testing.T) {
 	h.pollAfter(time.Second)
 	s := h.pollAfter(14 * time.Minute)
 	g := findGPU(t, s, uuidA)
-	if g.MIG.Enabled != gpu.Some(true) || len(g.Instances) != len(migGPU().Instances) || g.Totals.LayoutChanges.Since.IsZero() {
-		t.Errorf("MIG mode %v, %d instances, layout changes %+v, want all as before", g.MIG.Enabled, len(g.Instances), g.Totals.LayoutChanges)
-	}
+	cmptest.Equal(t, "MIG mode", g.MIG.Enabled, gpu.Some(true))
+	cmptest.Equal(t, "number of instances", len(g.Instances), len(migGPU().Instances))
+	cmptest.Equal(t, "layout changes are counted", g.Totals.LayoutChanges.Since.IsZero(), false)
 	if g.MIG.Pending.Present() || g.Readings.PowerWatts.Present() {
 		t.Errorf("pending MIG mode %v, power %v, want neither", g.MIG.Pending, g.Readings.PowerWatts)
 	}
