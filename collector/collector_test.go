@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -190,8 +191,9 @@ func TestDuplicatesAreLeftOut(t *testing.T) {
 	if got := len(metricsOf(families, "nvidia_gpu_up")); got != 1 {
 		t.Errorf("nvidia_gpu_up has %d series, want 1", got)
 	}
-	if got := success(families); got["up"] || got["info"] || !got["power"] || !got["exporter"] {
-		t.Errorf("success %v, want up and info to fail and power to succeed", got)
+	got := success(families)
+	for group, want := range map[string]bool{"up": false, "info": false, "power": true, "exporter": true} {
+		cmptest.Equal(t, "success of "+group, got[group], want)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -292,9 +293,10 @@ func TestNamesServed(t *testing.T) {
 		has := func(prefix string) bool {
 			return slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), prefix) })
 		}
-		if has("nvidia_gpu_") != test.native || has("DCGM_") != test.dcgm || !has("mig_exporter_snapshot_timestamp_seconds") {
-			t.Errorf("%s: native names %v, dcgm-exporter's %v", test.names, has("nvidia_gpu_"), has("DCGM_"))
-		}
+		what := string(test.names) + ": has families of "
+		cmptest.Equal(t, what+"GPUs", has("nvidia_gpu_"), test.native)
+		cmptest.Equal(t, what+"dcgm-exporter", has("DCGM_"), test.dcgm)
+		cmptest.Equal(t, what+"the exporter", has("mig_exporter_snapshot_timestamp_seconds"), true)
 	}
 }
 
@@ -323,8 +325,12 @@ func TestDCGMTypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := metricsOf(families, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL")
-	if len(m) != 1 || m[0].GetCounter().GetValue() != 3 || m[0].GetCounter().CreatedTimestamp != nil {
-		t.Errorf("got %v", m)
+	if len(m) != 1 {
+		t.Fatalf("got %v, want one series", m)
+	}
+	cmptest.Equal(t, "value", m[0].GetCounter().GetValue(), 3)
+	if created := m[0].GetCounter().CreatedTimestamp; created != nil {
+		t.Errorf("created %v, want none", created)
 	}
 }
 

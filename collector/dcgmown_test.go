@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -236,8 +237,10 @@ func TestDCGMWindowsDoNotGrow(t *testing.T) {
 		d.publish(time.Duration(i) * time.Second)
 	}
 	h := d.c.dcgm.counters.history(d.g.UUID)
-	if n, m := len(h.clocks), len(h.xids); n != 300 || m != 300 || cap(h.clocks) > 2000 {
-		t.Errorf("%d readings (room for %d) and %d XIDs, want 300 of five minutes", n, cap(h.clocks), m)
+	cmptest.Equal(t, "readings of five minutes", len(h.clocks), 300)
+	cmptest.Equal(t, "XIDs of five minutes", len(h.xids), 300)
+	if room := cap(h.clocks); room > 2000 {
+		t.Errorf("room for %d readings, want 2000 at most", room)
 	}
 	d.c.Observe(node())
 	if n := len(d.c.dcgm.counters.gpus); n != 0 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -119,7 +120,9 @@ func TestDocumentedSeriesOfHolders(t *testing.T) {
 	}
 	said := regexp.MustCompile(`(\d+) for a GPU instance, (\d+) for a GPU \|`).FindStringSubmatch(string(page))
 	instance := of[s.GPUs[1].Instances[0].Holders[0].Pod]
-	if said == nil || said[1] != strconv.Itoa(instance) || said[2] != strconv.Itoa(of["whole"]) {
-		t.Errorf("%d for a GPU instance, %d for a GPU; the page says %q", instance, of["whole"], said)
+	if said == nil {
+		t.Fatal("the page does not say how many")
 	}
+	cmptest.Equal(t, "of a GPU instance, as the page says", said[1], strconv.Itoa(instance))
+	cmptest.Equal(t, "of a GPU, as the page says", said[2], strconv.Itoa(of["whole"]))
 }

@@ -14,6 +14,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -121,8 +122,13 @@ func TestRenderWithFailures(t *testing.T) {
 	}
 	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*metricWriter, *view) { panic("bad") }})
 	var out bytes.Buffer
-	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
-		t.Errorf("after a panic: rendered %v, %v", ok, err)
+	ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil)
+	cmptest.Equal(t, "rendered after a panic", ok, true)
+	if err == nil {
+		t.Error("no error after a panic")
+	}
+	if want := `{collector="bad"} 0`; !strings.Contains(out.String(), want) {
+		t.Errorf("no series with %s", want)
 	}
 }
 
@@ -218,8 +224,12 @@ func TestRenderConcurrently(t *testing.T) {
 			for round := range 10 {
 				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%len(rendersIn)]
 				var out bytes.Buffer
-				if ok, err := c.Render(&out, s, format, nil); !ok || err != nil || out.String() != want[s][format] {
-					t.Errorf("rendered %v, %v, or other text than alone", ok, err)
+				ok, err := c.Render(&out, s, format, nil)
+				if !ok || err != nil {
+					t.Errorf("rendered %v, %v", ok, err)
+				}
+				if out.String() != want[s][format] {
+					t.Error("rendered other text than alone")
 				}
 				if got, err := encoded(t, c, s, format); err != nil || got != want[s][format] {
 					t.Errorf("%v, or encoded other text than alone", err)

@@ -99,8 +99,12 @@ func TestRenderEscapedProtobuf(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got bytes.Buffer
-		if ok, err := c.Render(&got, s, format, nil); !ok || err != nil || got.String() != want {
-			t.Errorf("%s: rendered %v, %v, or other bytes than the library's", format, ok, err)
+		ok, err := c.Render(&got, s, format, nil)
+		if !ok || err != nil {
+			t.Errorf("%s: rendered %v, %v", format, ok, err)
+		}
+		if got.String() != want {
+			t.Errorf("%s: rendered other bytes than the library's", format)
 		}
 		distinct[c.renderedProtobuf.templates[format]] = true
 	}

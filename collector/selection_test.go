@@ -54,8 +54,12 @@ func TestSelections(t *testing.T) {
 			for _, format := range rendersIn {
 				want := filtered(t, c, families, selected, format)
 				var got bytes.Buffer
-				if ok, err := c.Render(&got, s, format, selected); !ok || err != nil || got.String() != want {
-					t.Errorf("%s, %v, %s: rendered %v, %v:\n%s\nwant\n%s", names, selected, format, ok, err, got.String(), want)
+				ok, err := c.Render(&got, s, format, selected)
+				if !ok || err != nil {
+					t.Errorf("%s, %v, %s: rendered %v, %v", names, selected, format, ok, err)
+				}
+				if got.String() != want {
+					t.Errorf("%s, %v, %s: rendered\n%s\nwant\n%s", names, selected, format, got.String(), want)
 				}
 			}
 		}

@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -115,19 +115,24 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			write(t, dir, "1", tt.text)
 			for range 3 {
 				jobs, err := f.Jobs(of(3, 0))
-				if !errors.Is(err, gpu.ErrUnavailable) || len(jobs) != 1 || !slices.Equal(jobs[gpu.JobDevice{Index: 0}], []string{"4711"}) {
-					t.Fatalf("jobs %v, %v; want those of the other file", jobs, err)
-				}
+				cmptest.Equal(t, "error", err, gpu.ErrUnavailable)
+				cmptest.Equal(t, "jobs of the other file", jobs, gpu.Jobs{{Index: 0}: {"4711"}})
 			}
-			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), tt.says) || !strings.Contains(said.String(), filepath.Join(dir, "1")) {
-				t.Errorf("the log does not say once %q and the file:\n%s", tt.says, said.String())
+			cmptest.Equal(t, "logged lines", strings.Count(said.String(), "\n"), 1)
+			for _, want := range []string{tt.says, filepath.Join(dir, "1")} {
+				if !strings.Contains(said.String(), want) {
+					t.Errorf("the log does not have %q:\n%s", want, said.String())
+				}
 			}
 			if strings.ContainsAny(said.String(), "\x1b\x00\u202e") {
 				t.Errorf("a control character is in the log: %q", said.String())
 			}
 			write(t, dir, "1", "4712\n")
-			if jobs, err := f.Jobs(of(3, 0)); err != nil || len(jobs) != 2 || !strings.Contains(said.String(), "no longer left out") {
-				t.Errorf("the file is good again: %v, %v\n%s", jobs, err, said.String())
+			jobs, err := f.Jobs(of(3, 0))
+			cmptest.Equal(t, "error once the file is good", err, nil)
+			cmptest.Equal(t, "devices with jobs once the file is good", len(jobs), 2)
+			if want := "no longer left out"; !strings.Contains(said.String(), want) {
+				t.Errorf("the log does not have %q:\n%s", want, said.String())
 			}
 		})
 	}
@@ -146,9 +151,9 @@ func TestStrayFilesHideNoJob(t *testing.T) {
 	var said strings.Builder
 	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(4, 10))
 	want := gpu.Jobs{{Index: 3}: {"4712"}, {Instance: gpu.Some(gpu.InstanceID(9))}: {"4713"}}
-	if err != nil || !reflect.DeepEqual(jobs, want) || said.Len() > 0 {
-		t.Errorf("jobs %v, %v, want %v and nothing in the log: %s", jobs, err, want, said.String())
-	}
+	cmptest.Equal(t, "error", err, nil)
+	cmptest.Equal(t, "jobs", jobs, want)
+	cmptest.Equal(t, "log", said.String(), "")
 }
 
 // TestFolderThatMayNotBeSearched is one fault, not one of each device.
@@ -163,7 +168,10 @@ func TestFolderThatMayNotBeSearched(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
 	var said strings.Builder
-	if jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(2, 2)); err == nil || jobs != nil || said.Len() > 0 {
-		t.Errorf("jobs %v, error %v, log %q", jobs, err, said.String())
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(2, 2))
+	if err == nil {
+		t.Error("no error")
 	}
+	cmptest.Equal(t, "jobs", jobs, nil)
+	cmptest.Equal(t, "log", said.String(), "")
 }

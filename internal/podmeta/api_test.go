@@ -8,6 +8,7 @@ import (
 	stdlog "log"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
@@ -99,10 +101,13 @@ func TestPods(t *testing.T) {
 			t.Errorf("got %v, want %v", got.uids, uids)
 		}
 		r := <-requests
-		if r.Method != http.MethodGet || r.URL.Path != "/api/v1/pods" || r.URL.Query().Has("resourceVersion") == consistent ||
-			r.URL.Query().Get("fieldSelector") != "spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed" {
-			t.Errorf("request %s %s", r.Method, r.URL)
+		cmptest.Equal(t, "method", r.Method, http.MethodGet)
+		cmptest.Equal(t, "path", r.URL.Path, "/api/v1/pods")
+		query := url.Values{"fieldSelector": {"spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed"}}
+		if !consistent {
+			query.Set("resourceVersion", "0")
 		}
+		cmptest.Equal(t, "query", r.URL.Query(), query)
 		if got := r.Header.Get("Authorization"); got != "Bearer "+token {
 			t.Errorf("Authorization: %s, want token %s", got, token)
 		}
@@ -144,8 +149,9 @@ func TestPodsErrors(t *testing.T) {
 	} {
 		a, _ := testAPI(t, tc.handler)
 		got, err := a.listPods(t.Context(), false)
-		if got != nil || !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "list pods: ") {
-			t.Errorf("%s: got %v, %v, want %v", tc.name, got, err, tc.want)
+		cmptest.Equal(t, tc.name+": pods", got, nil)
+		if !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "list pods: ") {
+			t.Errorf("%s: error %v, want list pods: ... %v", tc.name, err, tc.want)
 		}
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // What is known under a name from before a new assignment is withheld until the API server has been asked again.
@@ -21,9 +24,9 @@ func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 			t.Errorf("told at once: %+v", known)
 		}
 		after(soon)
-		if known, ok := p.PodMetadata("ns", "db-0", since); !ok || known.Workload != "Job/successor" || known.UID != "new" {
-			t.Errorf("told after the answer: %+v, %v", known, ok)
-		}
+		known, ok := p.PodMetadata("ns", "db-0", since)
+		cmptest.Equal(t, "known after the list", ok, true)
+		cmptest.Equal(t, "metadata after the list", known, gpu.PodMetadata{UID: "new", Workload: "Job/successor"})
 		if n := s.count(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
@@ -85,9 +88,9 @@ func TestTheSamePodIsToldAgain(t *testing.T) {
 		p.PodMetadata("ns", "a", since)
 		after(soon)
 		known, ok := p.PodMetadata("ns", "a", since)
-		if !ok || known.UID != "uid-of-a" || s.count("consistent") != 1 {
-			t.Errorf("told %+v, %v after %d consistent lists", known, ok, s.count("consistent"))
-		}
+		cmptest.Equal(t, "known", ok, true)
+		cmptest.Equal(t, "UID", known.UID, "uid-of-a")
+		cmptest.Equal(t, "consistent lists", s.count("consistent"), 1)
 		// The other container of the pod, assigned before.
 		wantKnown(t, p, "a", true)
 	})
@@ -100,9 +103,9 @@ func TestPodByUID(t *testing.T) {
 			t.Error("known before the first answer")
 		}
 		after(firstList)
-		if namespace, name, ok := p.PodByUID("uid-of-a"); !ok || namespace != "ns" || name != "a" {
-			t.Errorf("got %s/%s, %v", namespace, name, ok)
-		}
+		namespace, name, ok := p.PodByUID("uid-of-a")
+		cmptest.Equal(t, "found by UID", ok, true)
+		cmptest.Equal(t, "pod of the UID", podName{namespace, name}, podName{"ns", "a"})
 		for _, uid := range []string{"", "other"} {
 			if namespace, name, ok := p.PodByUID(uid); ok {
 				t.Errorf("UID %q: got %s/%s", uid, namespace, name)

@@ -1,7 +1,6 @@
 package podmeta
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
@@ -155,20 +155,18 @@ func pod(name string) fakePod { return fakePod{name, "uid-of-" + name, "j"} }
 
 func TestPollerReadsNowAndThen(t *testing.T) {
 	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		if s := p.State(); s.Up || !errors.Is(s.Err, gpu.ErrUnavailable) || s.Stale || !s.LastSuccess.IsZero() || s.Name != gpu.SourceKubernetes {
-			t.Errorf("before the first answer: %+v", s)
-		}
+		cmptest.Equal(t, "state before the first list", p.State(), gpu.SourceState{Name: gpu.SourceKubernetes, Err: gpu.ErrUnavailable})
 		after(firstList)
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests at the start, want 1", n)
 		}
-		if state := p.State(); !state.Up || state.Err != nil || !state.LastSuccess.Equal(s.requests[0].at) {
-			t.Errorf("after the first answer: %+v", state)
-		}
+		want := gpu.SourceState{Name: gpu.SourceKubernetes, Up: true, LastSuccess: s.requests[0].at}
+		cmptest.Equal(t, "state after the first list", p.State(), want)
 		s.set(func() { s.pods = []fakePod{pod("a")} })
 		after(10 * longestInterval)
-		if n := s.count("cached"); n < 11 || n > 13 || n != s.count() {
-			t.Errorf("%d requests in ten intervals, %d cached", s.count(), n)
+		cmptest.Equal(t, "requests that are not cached", s.count()-s.count("cached"), 0)
+		if n := s.count(); n < 11 || n > 13 {
+			t.Errorf("%d requests in ten intervals, want 11 to 13", n)
 		}
 		wantKnown(t, p, "a", true)
 	})
@@ -210,9 +208,10 @@ func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 			at = append(at, fmt.Sprint(int(r.at.Sub(begin).Seconds())))
 		}
 		// With that of the usual interval, and one that looks whether the pod has ended.
-		if n := len(at); n < 5 || n > 8 || strings.Join(at[:4], " ") != "0 1 3 7" {
-			t.Errorf("requests at %v s", at)
+		if n := len(at); n < 5 || n > 8 {
+			t.Fatalf("requests at %v s, want 5 to 8", at)
 		}
+		cmptest.Equal(t, "seconds of the first requests", at[:4], []string{"0", "1", "3", "7"})
 		before := s.count()
 		s.set(func() { s.pods = []fakePod{pod("late")} })
 		for range 600 {
@@ -270,16 +269,20 @@ func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
 		success := p.State().LastSuccess
 		s.set(func() { s.status = http.StatusInternalServerError })
 		after(longestInterval)
-		if state := p.State(); state.Up || !state.Stale || !state.LastSuccess.Equal(success) && !state.LastSuccess.After(success) || !errors.Is(state.Err, gpu.ErrUnavailable) {
-			t.Errorf("while it fails: %+v", state)
+		state := p.State()
+		if state.LastSuccess.Before(success) {
+			t.Errorf("last success %v while it fails, want %v or later", state.LastSuccess, success)
 		}
+		failing := gpu.SourceState{Name: gpu.SourceKubernetes, Stale: true, LastSuccess: state.LastSuccess, Err: gpu.ErrUnavailable}
+		cmptest.Equal(t, "state while it fails", state, failing)
 		s.set(func() { s.status = http.StatusForbidden })
 		after(5 * longestInterval)
 		wantKnown(t, p, "a", true)
 		want := "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: no permission"
-		if state := p.State(); state.Err == nil || state.Err.Error() != want || !errors.Is(state.Err, gpu.ErrNoPermission) {
-			t.Errorf("while it refuses: %+v", state)
+		if err := p.State().Err; err == nil || err.Error() != want {
+			t.Errorf("while it refuses: %v, want %s", err, want)
 		}
+		cmptest.Equal(t, "error while it refuses", p.State().Err, gpu.ErrNoPermission)
 		before := s.count()
 		for i := range 300 { // a new one every second
 			p.PodMetadata("ns", fmt.Sprint("new-", i), time.Now())
@@ -291,9 +294,9 @@ func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
 		s.set(func() { s.status = http.StatusOK })
 		after(longestInterval)
 		wantKnown(t, p, "a", true)
-		if state := p.State(); !state.Up || state.Stale || state.Err != nil {
-			t.Errorf("after it recovered: %+v", state)
-		}
+		state = p.State()
+		recovered := gpu.SourceState{Name: gpu.SourceKubernetes, Up: true, LastSuccess: state.LastSuccess}
+		cmptest.Equal(t, "state after it recovered", state, recovered)
 	})
 }
 

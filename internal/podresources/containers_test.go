@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -56,8 +57,9 @@ func FuzzContainerIDs(f *testing.F) {
 	f.Add("11:memory:/system.slice/containerd.service/kubepods.slice:cri-containerd:" + idA + "\n0::/docker/" + idB)
 	f.Fuzz(func(t *testing.T, cgroup string) {
 		for _, id := range containerIDs(cgroup) {
-			if len(id) != containerIDLen || !isHex(id) || !strings.Contains(cgroup, id) {
-				t.Errorf("%q is not a container's id of %q", id, cgroup)
+			cmptest.Equal(t, "length of "+id, len(id), containerIDLen)
+			if !isHex(id) || !strings.Contains(cgroup, id) {
+				t.Errorf("%q is not a hexadecimal part of %q", id, cgroup)
 			}
 		}
 	})
@@ -66,14 +68,14 @@ func FuzzContainerIDs(f *testing.F) {
 func TestParseLogName(t *testing.T) {
 	want := gpu.Container{Namespace: "vision", Pod: "resnet-0", Name: "side-car"}
 	id, got, ok := parseLogName("resnet-0_vision_side-car-" + idA + ".log")
-	if !ok || id != idA || got != want {
-		t.Errorf("got %q, %+v, %v", id, got, ok)
-	}
+	cmptest.Equal(t, "valid name", ok, true)
+	cmptest.Equal(t, "id", id, idA)
+	cmptest.Equal(t, "container", got, want)
 	cut := func(pod string) string { return (pod + "_ns_main-" + idA)[:251] + ".log" }
 	id, got, ok = parseLogName(cut(strings.Repeat("p", 251-len("_ns_main-")-20)))
-	if !ok || id != idA[:20] || got.Name != "main" {
-		t.Errorf("a name that was cut: got %q, %+v, %v", id, got, ok)
-	}
+	cmptest.Equal(t, "valid truncated name", ok, true)
+	cmptest.Equal(t, "truncated id", id, idA[:20])
+	cmptest.Equal(t, "container of a truncated name", got.Name, "main")
 	for _, name := range []string{
 		"", ".log", "a.log", "a_b_c.log", "a_b_c-" + idA, "a_b_c_d-" + idA + ".log", "a_b_c-" + idA[1:] + ".log", "a_b_c-" + idA + "0.log",
 		"a_b_c-" + strings.ToUpper(idA) + ".log", cut(strings.Repeat("p", 251-len("_ns_main-")-5)),

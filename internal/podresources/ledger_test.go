@@ -11,6 +11,7 @@ import (
 
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -275,13 +276,17 @@ func TestClaims(t *testing.T) {
 	c := &fakeCluster{err: fmt.Errorf("get resourceclaims: %w", gpu.ErrNoPermission)}
 	g := newTestLedger(t, c)
 	first := g.settle(t, pod).List
-	if len(first) != 1 || first[0].Holder.Sharing != gpu.SharingUnknown || !strings.Contains(first[0].Holder.Unconfirmed, "no permission") {
-		t.Errorf("not told: %+v", first)
+	if len(first) != 1 || !strings.Contains(first[0].Holder.Unconfirmed, "no permission") {
+		t.Fatalf("without permission: %+v, want one unconfirmed holder", first)
 	}
+	cmptest.Equal(t, "sharing without permission", first[0].Holder.Sharing, gpu.SharingUnknown)
 	c.err = nil
-	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Sharing != gpu.SharingExclusive || got[0].Holder.Unconfirmed != "" {
-		t.Errorf("an ordinary claim: %+v", got)
+	got := g.list(pod, witness()).List
+	if len(got) != 1 {
+		t.Fatalf("an ordinary claim: %+v, want one holder", got)
 	}
+	cmptest.Equal(t, "sharing of an ordinary claim", got[0].Holder.Sharing, gpu.SharingExclusive)
+	cmptest.Equal(t, "an ordinary claim is unconfirmed", got[0].Holder.Unconfirmed, "")
 	c.err = gpu.ErrUnavailable
 	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Unconfirmed != "" {
 		t.Errorf("what was told is forgotten in an outage: %+v", got)

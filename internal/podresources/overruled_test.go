@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -284,7 +285,10 @@ func TestAFileThatIsNoCheckpoint(t *testing.T) {
 	}
 	c := &checkpoint{path: path, names: newResourceNames(nil), now: time.Now}
 	c.readIfChanged()
-	if state, shown := c.sourceState(); !shown || state.Up || !strings.Contains(state.Err.Error(), "expected a regular file") {
-		t.Errorf("got %+v, %v", state, shown)
+	state, shown := c.sourceState()
+	cmptest.Equal(t, "shown", shown, true)
+	cmptest.Equal(t, "up", state.Up, false)
+	if got, want := fmt.Sprint(state.Err), "expected a regular file"; !strings.Contains(got, want) {
+		t.Errorf("error %s, want %s", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -86,8 +87,10 @@ func TestReadKeepsUnreadableIDs(t *testing.T) {
 		t.Fatalf("got %+v, want three unreadable ids and an entry", got)
 	}
 	for _, a := range got.unreadable {
-		if a.Holder.Pod != "p" || a.ID == "" || len(a.ID) > maxIDLength+3 || strings.ToValidUTF8(a.ID, "") != a.ID {
-			t.Errorf("got %+v, want the pod and at most %d bytes of the id", a, maxIDLength)
+		cmptest.Equal(t, "pod", a.Holder.Pod, "p")
+		cmptest.Equal(t, "id without invalid UTF-8", a.ID, strings.ToValidUTF8(a.ID, ""))
+		if n := len(a.ID); n == 0 || n > maxIDLength+3 {
+			t.Errorf("id of %d bytes, want 1 to %d", n, maxIDLength+3)
 		}
 	}
 }
