@@ -125,7 +125,7 @@ func FuzzParseCounters(f *testing.F) {
 		if _, err := New(Options{Names: NamesDCGM, Counters: append([]Counter{}, counters...)}); err != nil {
 			t.Errorf("parsed and refused: %v", err)
 		}
-		again, faulty, err := ParseCounters("f", strings.NewReader(written(counters)))
+		again, faulty, err := ParseCounters("f", strings.NewReader(formatCounters(counters)))
 		cmptest.Equal(t, "error of the second time", err, nil)
 		cmptest.Equal(t, "faulty rows of the second time", len(faulty), 0)
 		if !slices.Equal(again, counters) {
@@ -134,8 +134,8 @@ func FuzzParseCounters(f *testing.F) {
 	})
 }
 
-// written writes counters as a file.
-func written(counters []Counter) string {
+// formatCounters writes counters as a file.
+func formatCounters(counters []Counter) string {
 	var b strings.Builder
 	for _, c := range counters {
 		fmt.Fprintf(&b, "%s,%s,\"%s\"\n", c.Field, c.Type, strings.ReplaceAll(c.Help, `"`, `""`))
@@ -191,7 +191,7 @@ func TestDCGMNewNames(t *testing.T) {
 
 func TestDefaultCounters(t *testing.T) {
 	counters := DefaultCounters()
-	if again := mustParse(t, written(counters)); !slices.Equal(again, counters) {
+	if again := mustParse(t, formatCounters(counters)); !slices.Equal(again, counters) {
 		t.Errorf("the default list as a file is %v, want %v", again, counters)
 	}
 	if len(counters) != 26 {

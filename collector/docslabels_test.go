@@ -100,8 +100,8 @@ func TestUndeclaredLabels(t *testing.T) {
 // The page says how many series of a GPU, and of a GPU instance, change with the holder under --kubernetes.labels=series.
 func TestDocumentedSeriesOfHolders(t *testing.T) {
 	s := richNode(2, 1)
-	s.GPUs[0].Holders = []gpu.Holder{exclusive("whole")}
-	families, err := mustNew(t, Options{PodLabels: PodLabelsSeries, Now: epoch}).Gather(s)
+	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}
+	families, err := mustNew(t, Options{PodLabels: PodLabelsSeries, Now: testEpoch}).Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,7 +57,7 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 		for j := range g.Instances {
 			gi := &g.Instances[j]
 			one.instances[j].computeInstances, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)], computes[len(gi.ComputeInstances):]
-			one.instances[j].fill(plain, gi, pods, s.Time)
+			one.instances[j].setInstance(plain, gi, pods, s.Time)
 		}
 		v.gpus = append(v.gpus, one)
 	}
@@ -76,8 +76,8 @@ func allocateViews(s *gpu.Snapshot) ([]instanceView, []computeView) {
 	return make([]instanceView, instances), make([]computeView, computes)
 }
 
-// fill sets everything of a GPU instance; the view has room for its compute instances.
-func (v *instanceView) fill(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
+// setInstance sets everything of a GPU instance; the view has room for its compute instances.
+func (v *instanceView) setInstance(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
 	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
 	v.GPUInstance, v.deviceLabels = gi, pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, now)
 	for k := range gi.ComputeInstances {

@@ -23,8 +23,8 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// of returns GPUs by index and, of the first, GPU instances up to an id.
-func of(gpus, instances int) []gpu.JobDevice {
+// devicesOf returns GPUs by index and, of the first, GPU instances up to an id.
+func devicesOf(gpus, instances int) []gpu.JobDevice {
 	var list []gpu.JobDevice
 	for i := range gpus {
 		list = append(list, gpu.JobDevice{Index: i})
@@ -55,7 +55,7 @@ func TestJobsOfAFolder(t *testing.T) {
 	}
 	write(t, dir, "9", "4714\n") // there is no such GPU
 	write(t, dir, "1.8", "4714\n")
-	got, err := New(dir, log.NewNopLogger()).Jobs(append(of(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
+	got, err := New(dir, log.NewNopLogger()).Jobs(append(devicesOf(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,17 +72,17 @@ func TestJobsOfAFolder(t *testing.T) {
 func TestFolderThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	f := New(filepath.Join(dir, "later"), log.NewNopLogger())
-	if _, err := f.Jobs(of(3, 0)); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
+	if _, err := f.Jobs(devicesOf(3, 0)); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "later"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if jobs, err := f.Jobs(of(3, 0)); err != nil || len(jobs) != 0 {
+	if jobs, err := f.Jobs(devicesOf(3, 0)); err != nil || len(jobs) != 0 {
 		t.Errorf("an empty folder that came later: %v, %v", jobs, err)
 	}
 	write(t, dir, "0", "1\n")
-	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(of(1, 0)); err == nil {
+	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(devicesOf(1, 0)); err == nil {
 		t.Error("a file in the place of the folder is no error")
 	}
 }
@@ -114,7 +114,7 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			write(t, dir, "0", "4711\n")
 			write(t, dir, "1", tt.text)
 			for range 3 {
-				jobs, err := f.Jobs(of(3, 0))
+				jobs, err := f.Jobs(devicesOf(3, 0))
 				cmptest.Equal(t, "error", err, gpu.ErrUnavailable)
 				cmptest.Equal(t, "jobs of the other file", jobs, gpu.Jobs{{Index: 0}: {"4711"}})
 			}
@@ -128,7 +128,7 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 				t.Errorf("a control character is in the log: %q", said.String())
 			}
 			write(t, dir, "1", "4712\n")
-			jobs, err := f.Jobs(of(3, 0))
+			jobs, err := f.Jobs(devicesOf(3, 0))
 			cmptest.Equal(t, "error once the file is good", err, nil)
 			cmptest.Equal(t, "devices with jobs once the file is good", len(jobs), 2)
 			if want := "no longer left out"; !strings.Contains(said.String(), want) {
@@ -149,7 +149,7 @@ func TestStrayFilesHideNoJob(t *testing.T) {
 	write(t, dir, "3", "4712\n")
 	write(t, dir, "0.9", "4713\n")
 	var said strings.Builder
-	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(4, 10))
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(devicesOf(4, 10))
 	want := gpu.Jobs{{Index: 3}: {"4712"}, {Instance: gpu.Some(gpu.InstanceID(9))}: {"4713"}}
 	cmptest.Equal(t, "error", err, nil)
 	cmptest.Equal(t, "jobs", jobs, want)
@@ -168,7 +168,7 @@ func TestFolderThatMayNotBeSearched(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
 	var said strings.Builder
-	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(2, 2))
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(devicesOf(2, 2))
 	if err == nil {
 		t.Error("no error")
 	}

@@ -232,7 +232,7 @@ func BenchmarkPods(b *testing.B) {
 	}
 	var list strings.Builder
 	bigList(&list, pods)
-	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir, Transport: canned(list.String())})
+	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir, Transport: cannedTransport(list.String())})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -253,9 +253,9 @@ func BenchmarkPods(b *testing.B) {
 	b.ReportMetric(float64(list.Len())/pods, "wireB/pod")
 }
 
-// canned is the body of every answer.
-type canned string
+// cannedTransport is the body of every answer.
+type cannedTransport string
 
-func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c cannedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(c))), Request: r}, nil
 }

@@ -12,13 +12,13 @@ const misnamedAfter = 10 * time.Second
 // them have been looked up for misnamedAfter.
 func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	listed, recent := false, false
-	for name, q := range p.lookups {
+	for name, l := range p.lookups {
 		if _, ok := p.lastList.pods[name]; ok {
 			p.foundByName = true
 		}
-		if now.Sub(q.lastAsked) <= recentlyAsked {
+		if now.Sub(l.lastAsked) <= recentlyAsked {
 			listed = true
-			recent = recent || p.lastList.started.Sub(q.firstAsked) < misnamedAfter
+			recent = recent || p.lastList.started.Sub(l.firstAsked) < misnamedAfter
 		}
 	}
 	suspect := listed && !recent && !p.foundByName && !p.foundByUID

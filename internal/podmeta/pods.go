@@ -44,27 +44,27 @@ type lookup struct {
 }
 
 // earlier returns the earlier of at and the time when a list is due for q.
-func (q *lookup) earlier(at time.Time) time.Time {
-	if !q.due.IsZero() && q.due.Before(at) {
-		return q.due
+func (l *lookup) earlier(at time.Time) time.Time {
+	if !l.due.IsZero() && l.due.Before(at) {
+		return l.due
 	}
 	return at
 }
 
 // renew records a lookup, and reports whether its since is later than before.
-func (q *lookup) renew(since, now time.Time) bool {
-	q.lastAsked = now
-	if !q.firstAsked.IsZero() && !since.After(q.since) {
+func (l *lookup) renew(since, now time.Time) bool {
+	l.lastAsked = now
+	if !l.firstAsked.IsZero() && !since.After(l.since) {
 		return false
 	}
-	q.since, q.firstAsked, q.due, q.gap = since, now, time.Time{}, 0
+	l.since, l.firstAsked, l.due, l.gap = since, now, time.Time{}, 0
 	return true
 }
 
 // schedule makes a list due soon, unless one is due already.
-func (p *Poller) schedule(q *lookup, now time.Time) {
-	if q.due.IsZero() {
-		q.due = now.Add(batchDelay)
+func (p *Poller) schedule(l *lookup, now time.Time) {
+	if l.due.IsZero() {
+		l.due = now.Add(batchDelay)
 		wakeUp(p.wake)
 	}
 }
@@ -84,43 +84,43 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	name, now := podName{namespace, pod}, time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.lookups[name]
-	if q == nil {
-		q = &lookup{}
-		p.lookups[name] = q
+	l := p.lookups[name]
+	if l == nil {
+		l = &lookup{}
+		p.lookups[name] = l
 	}
-	if q.renew(since, now) {
-		q.formerUID = q.lastUID
+	if l.renew(since, now) {
+		l.formerUID = l.lastUID
 	}
-	known, ok := p.findPod(name, q, since)
+	known, ok := p.findPod(name, l, since)
 	if !ok {
-		p.schedule(q, now)
+		p.schedule(l, now)
 		return gpu.PodMetadata{}, false
 	}
 	p.foundByName = true
-	if !since.Before(q.since) {
-		q.due, q.lastUID = time.Time{}, known.UID
+	if !since.Before(l.since) {
+		l.due, l.lastUID = time.Time{}, known.UID
 	}
 	return known.PodMetadata, true
 }
 
 // findPod returns the pod of a list that was started at since or later.
-func (p *Poller) findPod(name podName, q *lookup, since time.Time) (podEntry, bool) {
+func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
-	if !ok || e.seenAt.Before(since) || !since.Before(q.since) && q.mayBePredecessor(e) {
+	if !ok || e.seenAt.Before(since) || !since.Before(l.since) && l.mayBePredecessor(e) {
 		return podEntry{}, false
 	}
 	return e, true
 }
 
 // mayBePredecessor reports whether e may be an earlier pod of the same name that the cache still has.
-func (q *lookup) mayBePredecessor(e podEntry) bool {
-	return e.UID != "" && e.UID == q.formerUID && e.confirmedAt.Before(q.since)
+func (l *lookup) mayBePredecessor(e podEntry) bool {
+	return e.UID != "" && e.UID == l.formerUID && e.confirmedAt.Before(l.since)
 }
 
 // isSuccessor reports whether e is known to have replaced the pod of a UID.
-func (q *lookup) isSuccessor(e podEntry, uid string) bool {
-	return uid != "" && uid == q.formerUID && e.UID != "" && e.UID != uid && !e.seenAt.Before(q.since)
+func (l *lookup) isSuccessor(e podEntry, uid string) bool {
+	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid && !e.seenAt.Before(l.since)
 }
 
 // PodByUID implements podresources.Metadata.
@@ -145,16 +145,16 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.goneLookups[id]
-	if q == nil {
-		q = &lookup{}
-		p.goneLookups[id] = q
+	l := p.goneLookups[id]
+	if l == nil {
+		l = &lookup{}
+		p.goneLookups[id] = l
 	}
-	q.renew(since, now)
+	l.renew(since, now)
 	if p.isProvedGone(id, since) {
 		return true
 	}
-	p.schedule(q, now)
+	p.schedule(l, now)
 	return false
 }
 
@@ -177,13 +177,13 @@ func (p *Poller) needsConsistentList() bool {
 	if time.Now().Before(p.noConsistentBefore) {
 		return false
 	}
-	for id, q := range p.goneLookups {
-		if !q.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(q.since) || p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
+	for id, l := range p.goneLookups {
+		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) || p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}
-	for name, q := range p.lookups {
-		if e, ok := p.pods[name]; ok && !q.due.IsZero() && q.mayBePredecessor(e) {
+	for name, l := range p.lookups {
+		if e, ok := p.pods[name]; ok && !l.due.IsZero() && l.mayBePredecessor(e) {
 			return true
 		}
 	}
@@ -203,7 +203,7 @@ func (p *Poller) mergeList(got *podList) {
 	}
 	for name, m := range got.pods {
 		was := p.pods[name]
-		if q := p.lookups[name]; q != nil && q.isSuccessor(was, m.UID) {
+		if l := p.lookups[name]; l != nil && l.isSuccessor(was, m.UID) {
 			pods[name] = was // a cache that lags behind has the predecessor
 			continue
 		}
@@ -225,32 +225,32 @@ func (p *Poller) mergeList(got *podList) {
 // rescheduleLookups decides, after a list, when to list again for the lookups that it did not answer, and drops old
 // lookups.
 func (p *Poller) rescheduleLookups(now time.Time) {
-	for name, q := range p.lookups {
-		if now.Sub(q.lastAsked) > forgetAfter {
+	for name, l := range p.lookups {
+		if now.Sub(l.lastAsked) > forgetAfter {
 			delete(p.lookups, name)
 			continue
 		}
-		_, ok := p.findPod(name, q, q.since)
-		q.reschedule(ok, p.lastList.started, now)
+		_, ok := p.findPod(name, l, l.since)
+		l.reschedule(ok, p.lastList.started, now)
 	}
-	for id, q := range p.goneLookups {
-		if now.Sub(q.lastAsked) > forgetAfter {
+	for id, l := range p.goneLookups {
+		if now.Sub(l.lastAsked) > forgetAfter {
 			delete(p.goneLookups, id)
 			continue
 		}
 		_, there := p.lastList.uids[id.uid]
 		p.foundByUID = p.foundByUID || there
-		q.reschedule(p.isProvedGone(id, q.since), p.lastList.started, now)
+		l.reschedule(p.isProvedGone(id, l.since), p.lastList.started, now)
 	}
 }
 
 // reschedule updates when a list is due for q, after a list that was started at a time has answered it or not.
-func (q *lookup) reschedule(answered bool, started, now time.Time) {
+func (l *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
-	case answered, now.Sub(q.lastAsked) > recentlyAsked:
-		q.due = time.Time{}
-	case !q.due.IsZero() && !started.Before(q.firstAsked):
-		q.gap = nextGap(q.gap)
-		q.due = now.Add(q.gap)
+	case answered, now.Sub(l.lastAsked) > recentlyAsked:
+		l.due = time.Time{}
+	case !l.due.IsZero() && !started.Before(l.firstAsked):
+		l.gap = nextGap(l.gap)
+		l.due = now.Add(l.gap)
 	}
 }

@@ -165,11 +165,11 @@ func (p *Poller) nextListTime() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := p.nextList
-	for _, q := range p.lookups {
-		at = q.earlier(at)
+	for _, l := range p.lookups {
+		at = l.earlier(at)
 	}
-	for _, q := range p.goneLookups {
-		at = q.earlier(at)
+	for _, l := range p.goneLookups {
+		at = l.earlier(at)
 	}
 	if at.Before(p.earliest) {
 		return p.earliest

@@ -17,25 +17,25 @@ func TestAPlainInitContainerHolds(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}}
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA, uidA+" init "+gpuB, uidB+" init "+gpuC)
-	got := g.settle(t, holder("a", gpuA))
-	if text(got.List) != "? a a" {
-		t.Fatalf("got %s, want the container and the init container of a, and another pod's of which nothing is known", text(got.List))
+	got := g.listUntilSettled(t, podWithDevices("a", gpuA))
+	if formatAssignments(got.List) != "? a a" {
+		t.Fatalf("got %s, want the container and the init container of a, and another pod's of which nothing is known", formatAssignments(got.List))
 	}
 	init := got.List[2]
 	cmptest.Equal(t, "container of the init container's device", init.Holder.Name, "init")
 	cmptest.Equal(t, "its pod", init.Holder.PodUID, uidA)
 	cmptest.Equal(t, "its device", init.Device.GPU, gpuB)
 	c.pods = map[string]gpu.PodMetadata{"ns/b": {UID: uidB}}
-	if got := text(g.list(holder("a", gpuA)).List); got != "a a b" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a a b" {
 		t.Errorf("once the API server has b: %s", got)
 	}
 	c.pods, c.gone[uidB] = nil, true
-	if got := text(g.list(holder("a", gpuA)).List); got != "a a" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a a" {
 		t.Errorf("once the API server has it no longer: %s", got)
 	}
 	// The checkpoint has the devices of pods that have ended until something else is given out.
-	if got := g.list(); text(got.List) != "" || got.Incomplete != "" {
-		t.Errorf("once a has ended: %s, incomplete %q", text(got.List), got.Incomplete)
+	if got := g.list(); formatAssignments(got.List) != "" || got.Incomplete != "" {
+		t.Errorf("once a has ended: %s, incomplete %q", formatAssignments(got.List), got.Incomplete)
 	}
 }
 
@@ -44,19 +44,19 @@ func TestTheCheckpointOfARestart(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
 	got := g.list().List
-	if text(got) != "?" {
+	if formatAssignments(got) != "?" {
 		t.Fatalf("got %+v, want one unconfirmed device", got)
 	}
 	cmptest.Equal(t, "device", got[0].Device.GPU, gpuA)
 	cmptest.Equal(t, "pod", got[0].Holder.PodUID, uidA)
 	g.confirm(nil, got)
-	if got := text(g.list().List); got != "" {
+	if got := formatAssignments(g.list().List); got != "" {
 		t.Errorf("an operator has said that it is free, but %q", got)
 	}
-	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a" {
 		t.Errorf("once the kubelet lists it: %q", got)
 	}
-	if got := text(g.list(holder("b", gpuA)).List); got != "b" {
+	if got := formatAssignments(g.list(podWithDevices("b", gpuA)).List); got != "b" {
 		t.Errorf("once the kubelet lists it for another: %q", got)
 	}
 }
@@ -68,9 +68,9 @@ func TestTheCheckpointByResource(t *testing.T) {
 	writeText(t, g.checkpoint.path, `{"Data": {"PodDeviceEntries": [
 		{"PodUID": "`+uidA+`", "ContainerName": "init", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["`+gpuA+`"]}},
 		{"PodUID": "`+uidB+`", "ContainerName": "c", "ResourceName": "nvidia.com/gpu.shared", "DeviceIDs": {"-1": ["`+gpuA+`"]}}]}}`)
-	got := g.settle(t, pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA))))
-	if text(got.List) != "? b" {
-		t.Errorf("got %s, want b and the init container of which nothing is known", text(got.List))
+	got := g.listUntilSettled(t, pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA))))
+	if formatAssignments(got.List) != "? b" {
+		t.Errorf("got %s, want b and the init container of which nothing is known", formatAssignments(got.List))
 	}
 }
 

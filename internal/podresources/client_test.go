@@ -30,11 +30,11 @@ func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
 // serveRaw answers every call with the same bytes, on a socket of that name.
 func serveRaw(t *testing.T, name string, answer []byte) string {
 	t.Helper()
-	return serve(t, name, func() []byte { return answer })
+	return serveReplies(t, name, func() []byte { return answer })
 }
 
-// serve answers every call with what answer returns, on a socket of that name.
-func serve(t *testing.T, name string, answer func() []byte) string {
+// serveReplies answers every call with what answer returns, on a socket of that name.
+func serveReplies(t *testing.T, name string, answer func() []byte) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), name)
 	listener, err := net.Listen("unix", socket)
@@ -160,7 +160,7 @@ func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	var replace func()
-	socket := serve(t, "kubelet.sock", func() []byte {
+	socket := serveReplies(t, "kubelet.sock", func() []byte {
 		if replace != nil {
 			replace()
 		}

@@ -82,7 +82,7 @@ func TestReadListsADeviceOnceForAContainer(t *testing.T) {
 
 func TestReadKeepsUnreadableIDs(t *testing.T) {
 	long := strings.Repeat("é", 1000)
-	got := readReply(reply(holder("p", "garbage", gpuA, "two words", long)))
+	got := readReply(reply(podWithDevices("p", "garbage", gpuA, "two words", long)))
 	if len(got.unreadable) != 3 || len(got.entries) != 1 {
 		t.Fatalf("got %+v, want three unreadable ids and an entry", got)
 	}
@@ -98,9 +98,9 @@ func TestReadKeepsUnreadableIDs(t *testing.T) {
 func TestReadClaims(t *testing.T) {
 	share := "d1b8"
 	alone := &kubeletapi.ContainerResources{Name: "alone", DynamicResources: claim("ml", "train-gpu",
-		claimed(draDriver, "gpu-2-mig-1g24gb-19-0"), claimed("nic.example.com", "eth0"), claimed(draDriver, ""), claimed(draDriver, "gpu-vfio-0"), claimed(draDriver, "garbage"))}
-	one := &kubeletapi.ContainerResources{Name: "one", DynamicResources: claim("ml", "both", claimed(draDriver, "gpu-1"))}
-	two := &kubeletapi.ContainerResources{Name: "two", DynamicResources: claim("ml", "both", claimed(draDriver, "gpu-1"))}
+		claimResource(draDriver, "gpu-2-mig-1g24gb-19-0"), claimResource("nic.example.com", "eth0"), claimResource(draDriver, ""), claimResource(draDriver, "gpu-vfio-0"), claimResource(draDriver, "garbage"))}
+	one := &kubeletapi.ContainerResources{Name: "one", DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
+	two := &kubeletapi.ContainerResources{Name: "two", DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
 	part := &kubeletapi.ContainerResources{Name: "part", DynamicResources: claim("ml", "part", &kubeletapi.ClaimResource{
 		DriverName: draDriver, PoolName: "node-1", DeviceName: "gpu-3", ShareId: &share})}
 	got := readReply(reply(pod("ml", "train-0", alone, one, two, part)))
