@@ -106,7 +106,7 @@ func New(opts Options) (*Collector, error) {
 	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
-		if !g.isDisabled(opts.Disabled) && (native || g.name == groupExporter) {
+		if !g.isDisabled(opts.Disabled) && (native || g.name == ExporterGroup) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}

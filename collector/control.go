@@ -87,11 +87,7 @@ func (c *Control) SetState(state string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.states {
-		value := 0.0
-		if s == state {
-			value = 1
-		}
-		c.state.WithLabelValues(s).Set(value)
+		c.state.WithLabelValues(s).Set(boolToFloat(s == state))
 	}
 }
 

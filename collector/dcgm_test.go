@@ -29,7 +29,7 @@ func newCounters(fields ...string) []Counter {
 func dcgmText(t *testing.T, opts Options, s *gpu.Snapshot, fields ...string) string {
 	t.Helper()
 	opts.Names, opts.Now, opts.Counters = NamesDCGM, testEpoch, newCounters(fields...)
-	opts.Disabled = map[string]bool{groupExporter: true}
+	opts.Disabled = map[string]bool{ExporterGroup: true}
 	c := mustNew(t, opts)
 	c.Observe(s)
 	return renderText(t, c, s)

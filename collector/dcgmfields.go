@@ -87,34 +87,29 @@ func DefaultCounters() []Counter {
 	return counters
 }
 
-// scale returns a value in another unit.
-func scale[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Opt[float64] {
+// convert returns f of a value, absent if the value is.
+func convert[T, U any](value gpu.Opt[T], f func(T) U) gpu.Opt[U] {
 	v, ok := value.Get()
 	if !ok {
-		return gpu.None[float64]()
+		return gpu.None[U]()
 	}
-	return gpu.Some(float64(v) * factor)
+	return gpu.Some(f(v))
+}
+
+// scale returns a value in another unit.
+func scale[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Opt[float64] {
+	return convert(value, func(v T) float64 { return float64(v) * factor })
 }
 
 // roundToInteger rounds a value, because DCGM's fields are integers.
-func roundToInteger(value gpu.Opt[float64]) gpu.Opt[float64] {
-	v, ok := value.Get()
-	if !ok {
-		return value
-	}
-	return gpu.Some(math.Round(v))
-}
+func roundToInteger(value gpu.Opt[float64]) gpu.Opt[float64] { return convert(value, math.Round) }
 
 // toPercent returns a ratio in whole percent.
 func toPercent(ratio gpu.Opt[float64]) gpu.Opt[float64] { return roundToInteger(scale(ratio, 100)) }
 
 // toMebibytes returns whole mebibytes, rounded down as in DCGM.
 func toMebibytes(bytes gpu.Opt[uint64]) gpu.Opt[float64] {
-	b, ok := bytes.Get()
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(float64(b >> 20))
+	return convert(bytes, func(b uint64) float64 { return float64(b >> 20) })
 }
 
 // boolToFloat returns 1 for true and 0 for false.
@@ -167,7 +162,7 @@ func dcgmStateFields() []dcgmField {
 				if !g.Up { // the mode of a GPU that is down is the last one known
 					return gpu.None[float64]()
 				}
-				return optBoolToFloat(g.MIG.Enabled)
+				return convert(g.MIG.Enabled, boolToFloat)
 			}},
 	}
 }
@@ -189,14 +184,6 @@ func dcgmMediaFields() []dcgmField {
 			help: "Part of the time with the decoder active (in %).", source: fromNVML,
 			media: func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Decoder) }},
 	}
-}
-
-func optBoolToFloat(value gpu.Opt[bool]) gpu.Opt[float64] {
-	set, ok := value.Get()
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(boolToFloat(set))
 }
 
 func dcgmMemoryFields() []dcgmField {

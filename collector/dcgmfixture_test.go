@@ -89,7 +89,7 @@ func TestDocsDCGMFixture(t *testing.T) {
 	for _, f := range []string{"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_TOTAL"} {
 		all = append(all, Counter{Field: f, Type: CounterGauge, Help: "An optional row."})
 	}
-	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{groupExporter: true}, Now: testEpoch})
+	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{ExporterGroup: true}, Now: testEpoch})
 	s := dcgmNode()
 	c.Observe(s)
 	upToDate(t, filepath.Join("..", "internal", "promtest", "testdata", "dcgm.prom"), []byte(renderText(t, c, s)))

@@ -63,13 +63,7 @@ func nvlinkErrors(name string, id int, kind string) dcgmField {
 func dcgmFaultFields() []dcgmField {
 	rows := func(name string, id int, kind CounterType, help string, read func(gpu.RemappedRows) float64) dcgmField {
 		return dcgmField{name: name, id: id, unit: "1", byDefault: kind, help: help, source: fromNVML, noMIG: true,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
-				r, ok := g.Readings.RemappedRows.Get()
-				if !ok {
-					return gpu.None[float64]()
-				}
-				return gpu.Some(read(r))
-			}}
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return convert(g.Readings.RemappedRows, read) }}
 	}
 	return []dcgmField{
 		rows("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 393, CounterCounter, "Rows of memory replaced for uncorrectable errors.",

@@ -19,7 +19,7 @@ type dcgmClock struct {
 }
 
 func newDCGMClock(t *testing.T, opts Options, fields ...string) *dcgmClock {
-	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, testEpoch, newCounters(fields...), map[string]bool{groupExporter: true}
+	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, testEpoch, newCounters(fields...), map[string]bool{ExporterGroup: true}
 	g := plainGPU(0)
 	g.Totals.XIDs = newCounter(0)
 	return &dcgmClock{t: t, c: mustNew(t, opts), g: g}
@@ -162,7 +162,7 @@ func TestDCGMXIDWindow(t *testing.T) {
 func TestDCGMXIDWindowGoesOn(t *testing.T) {
 	const field = "DCGM_EXP_XID_ERRORS_COUNT"
 	opts := func(former *Collector, fields ...string) Options {
-		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: testEpoch, Counters: newCounters(fields...), Disabled: map[string]bool{groupExporter: true}, Former: former}
+		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: testEpoch, Counters: newCounters(fields...), Disabled: map[string]bool{ExporterGroup: true}, Former: former}
 	}
 	for name, before := range map[string]struct {
 		field string

@@ -43,8 +43,8 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 			gpuName: "nvidia_gpu_memory_used_distribution_bytes", instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
 			help: "How much memory was in use" + help, gpuMIG: "The whole GPU.", instanceMIG: "The GPU instance's own memory" + anew,
 			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
-			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return toFloat(g.Readings.Memory.Used) },
-			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return toFloat(gi.Memory.Used) },
+			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
+			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
 		}, {
 			gpuName: "nvidia_gpu_sm_activity_distribution", instanceName: "nvidia_mig_gpu_instance_sm_activity_distribution",
 			help: "What the SM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
@@ -59,14 +59,6 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
 		},
 	}
-}
-
-func toFloat(n gpu.Opt[uint64]) gpu.Opt[float64] {
-	v, ok := n.Get()
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(float64(v))
 }
 
 func newDistributionGroup(c *catalog) collectFunc {

@@ -17,8 +17,8 @@ type group struct {
 	optIn bool // off unless asked for
 }
 
-// groupExporter is the group that is served under all names.
-const groupExporter = "exporter"
+// ExporterGroup is the name of the collector for metrics about the exporter itself, which is served under all names.
+const ExporterGroup = "exporter"
 
 // groups returns the collectors in the order in which they run.
 func groups() []group {
@@ -50,7 +50,7 @@ func groups() []group {
 		{name: "containers", help: "what containers and batch jobs use of the devices they hold", build: newContainers},
 		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
 		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistributionGroup},
-		{name: groupExporter, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
+		{name: ExporterGroup, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
 	}
 }
 

@@ -25,13 +25,7 @@ type metricWriter struct {
 func (w *metricWriter) add(f *family, l labels, value float64) { w.addSeries(f, l, value, time.Time{}) }
 
 // addBool writes 1 for true and 0 for false.
-func (w *metricWriter) addBool(f *family, l labels, set bool) {
-	value := 0.0
-	if set {
-		value = 1
-	}
-	w.add(f, l, value)
-}
+func (w *metricWriter) addBool(f *family, l labels, set bool) { w.add(f, l, boolToFloat(set)) }
 
 // addCounter writes a counter and the time at which it began.
 func (w *metricWriter) addCounter(f *family, l labels, c gpu.Counter) {

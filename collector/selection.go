@@ -7,9 +7,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// ExporterGroup is the name of the collector for metrics about the exporter itself.
-const ExporterGroup = groupExporter
-
 // statusLabel is the label with the collector's name in the status families.
 const statusLabel = "collector"
 

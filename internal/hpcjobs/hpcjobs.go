@@ -136,7 +136,7 @@ func parseJobs(text string) ([]string, error) {
 			continue
 		case len(job) > maxJob:
 			return nil, fmt.Errorf("line %d has %d bytes: expected a job id of at most %d", number, len(job), maxJob)
-		case strings.ContainsFunc(job, isUnprintable):
+		case strings.ContainsFunc(job, func(r rune) bool { return !unicode.IsPrint(r) }):
 			return nil, fmt.Errorf("line %d is %q: expected a job id without control characters", number, job)
 		case len(jobs) == maxJobs:
 			return nil, fmt.Errorf("more than %d jobs: expected those that hold one device", maxJobs)
@@ -145,6 +145,3 @@ func parseJobs(text string) ([]string, error) {
 	}
 	return jobs, nil
 }
-
-// isUnprintable reports whether r does not show: control and format characters, line separators.
-func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
