@@ -10,11 +10,10 @@ import (
 
 // jobState is the last mapping of devices to batch jobs.
 type jobState struct {
+	sourceStatus
 	call      asyncCall[gpu.Jobs]
 	requested bool // in this cycle
 	last      gpu.Jobs
-	success   time.Time // of the last answer; zero before the first
-	err       error
 }
 
 // request starts to read the jobs of devices, unless an earlier call has not returned.
@@ -59,14 +58,6 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 		s.success = r.started
 	}
 	return true
-}
-
-// sourceState returns the state of the source; false if none is configured.
-func (s *jobState) sourceState() (gpu.SourceState, bool) {
-	if s.success.IsZero() && s.err == nil {
-		return gpu.SourceState{}, false
-	}
-	return gpu.SourceState{Name: gpu.SourceJobs, Up: s.err == nil, LastSuccess: s.success, Err: s.err}, true
 }
 
 // attachJobs writes the jobs to their devices.

@@ -10,14 +10,13 @@ import (
 
 // podState is the last answer about the holders of devices.
 type podState struct {
+	sourceStatus
 	call      asyncCall[gpu.Assignments]
 	cancel    context.CancelFunc
 	requested bool // in this cycle
 	last      gpu.Assignments
-	known     bool      // last is set, and the node has a kubelet
-	success   time.Time // of the last answer; zero before the first
-	stale     bool      // the kubelet does not answer, and its last answer is still in use
-	err       error     // of the last call; wraps gpu.ErrNoKubelet if the node has no kubelet
+	known     bool // last is set, and the node has a kubelet
+	stale     bool // the kubelet does not answer, and its last answer is still in use
 }
 
 // request starts to list the holders, unless an earlier call has not returned.
@@ -53,12 +52,16 @@ func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter ti
 	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// sourceState returns the state of the kubelet; false if it is not asked, or the node has none.
-func (s *podState) sourceState() (gpu.SourceState, bool) {
-	if s.success.IsZero() && s.err == nil || errors.Is(s.err, gpu.ErrNoKubelet) {
-		return gpu.SourceState{}, false
+// sources returns the state of the kubelet; none if it is not called, or the node has none.
+func (s *podState) sources() []gpu.SourceState {
+	if errors.Is(s.err, gpu.ErrNoKubelet) {
+		return nil
 	}
-	return gpu.SourceState{Name: gpu.SourceKubelet, Up: s.err == nil, Stale: s.stale, LastSuccess: s.success, Err: s.err}, true
+	states := s.sourceStatus.sources(gpu.SourceKubelet)
+	for i := range states {
+		states[i].Stale = s.stale
+	}
+	return states
 }
 
 // cancelAndWait cancels the call under way and waits for its end.

@@ -10,9 +10,8 @@ import (
 
 // profilerState is the call to the profiler and its last outcome.
 type profilerState struct {
-	call    asyncCall[map[gpu.UUID]gpu.Profiling]
-	success time.Time // of the last answer; zero before the first
-	err     error
+	sourceStatus
+	call asyncCall[map[gpu.UUID]gpu.Profiling]
 }
 
 // requestProfiling starts to read the activity of the GPUs of the last Snapshot before anything else is read: the
@@ -130,12 +129,4 @@ func laterOf(a, b time.Time) time.Time {
 func (p *Poller) ProfilerFails(id gpu.UUID) bool {
 	own := p.activityFromDriver.Load()
 	return own != nil && (*own)[id]
-}
-
-// sourceState returns the state of the profiler; false if there is none or it has not been called yet.
-func (s *profilerState) sourceState() (gpu.SourceState, bool) {
-	if s.success.IsZero() && s.err == nil {
-		return gpu.SourceState{}, false
-	}
-	return gpu.SourceState{Name: gpu.SourceDCGM, Up: s.err == nil, LastSuccess: s.success, Err: s.err}, true
 }

@@ -23,18 +23,12 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	if p.inventory.Driver != (gpu.Driver{}) {
 		s.Driver = gpu.Some(p.inventory.Driver)
 	}
-	if k, ok := p.pods.sourceState(); ok {
-		s.Sources = append(s.Sources, k)
-	}
+	s.Sources = append(s.Sources, p.pods.sources()...)
 	if p.opts.Sources != nil {
 		s.Sources = append(s.Sources, p.opts.Sources()...)
 	}
-	if d, ok := p.profiling.sourceState(); ok {
-		s.Sources = append(s.Sources, d)
-	}
-	if j, ok := p.jobs.sourceState(); ok {
-		s.Sources = append(s.Sources, j)
-	}
+	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
+	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
 	s.GPUs = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last)
 	if p.pods.known {

@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -41,4 +42,18 @@ type Jobs interface {
 // Containers finds the container of a process in the host's process table.
 type Containers interface {
 	ContainerOf(pid uint32) (gpu.Container, bool)
+}
+
+// sourceStatus is the outcome of the calls to a source.
+type sourceStatus struct {
+	success time.Time // of the last answer; zero before the first
+	err     error     // of the last call
+}
+
+// sources returns the state of the source; none before the first call has ended.
+func (s *sourceStatus) sources(name string) []gpu.SourceState {
+	if s.success.IsZero() && s.err == nil {
+		return nil
+	}
+	return []gpu.SourceState{{Name: name, Up: s.err == nil, LastSuccess: s.success, Err: s.err}}
 }
