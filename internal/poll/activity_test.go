@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
@@ -183,23 +184,25 @@ func TestProfilingEndsWithItsLayout(t *testing.T) {
 
 // TestHungProfilerCostsNoReading: the GPUs are read all the same.
 func TestHungProfilerCostsNoReading(t *testing.T) {
-	src := newFakeSource(uuidA)
-	p := &fakeProfiler{wait: make(chan struct{})}
-	h := newHarness(t, src, func(o *Options) { o.Profiler, o.Grace = p, 20*time.Millisecond })
-	stop := h.startLoop()
-	for range 7 {
-		h.pollAfter(time.Second)
-	}
-	s := h.Current()
-	if g := findGPU(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
-		t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
-	}
-	cmptest.Equal(t, "profiler", s.Sources[len(s.Sources)-1], gpu.SourceState{Name: gpu.SourceDCGM, Err: gpu.ErrTimeout})
-	cmptest.Equal(t, "hung calls", s.HungCalls, 1)
-	close(p.wait)
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		p := &fakeProfiler{wait: make(chan struct{})}
+		h := newHarness(t, src, withProfiler(p))
+		stop := h.startLoop()
+		for range 7 {
+			h.pollAfter(time.Second)
+		}
+		s := h.Current()
+		if g := findGPU(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
+			t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
+		}
+		cmptest.Equal(t, "profiler", s.Sources[len(s.Sources)-1], gpu.SourceState{Name: gpu.SourceDCGM, Err: gpu.ErrTimeout})
+		cmptest.Equal(t, "hung calls", s.HungCalls, 1)
+		close(p.wait)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // fakeJobs answers with a mapping or an error.
