@@ -34,7 +34,7 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// metricValue is the value of a family's first series, NaN where it has none.
+// metricValue returns the value of a family's first series, NaN if it has none.
 func metricValue(families []*dto.MetricFamily, name string) float64 {
 	for _, m := range metricsOf(families, name) {
 		return m.GetGauge().GetValue() + m.GetCounter().GetValue()

@@ -158,7 +158,7 @@ func TestDCGMOnePodOfAll(t *testing.T) {
 	`)
 }
 
-// A single compute instance has series of its own where it is a part of its GPU instance.
+// A single compute instance has series of its own if it is a part of its GPU instance.
 func TestDCGMPartOfAnInstance(t *testing.T) {
 	for _, test := range []struct {
 		slices gpu.Opt[int]
@@ -199,7 +199,7 @@ func TestDCGMRepeatGPUFields(t *testing.T) {
 	`)
 }
 
-// TestDCGMMedia: of GPU instances where their GPM tells, of GPUs by the driver's utilization.
+// TestDCGMMedia: of GPU instances by GPM, of GPUs by the driver's utilization.
 func TestDCGMMedia(t *testing.T) {
 	s := bareSnapshot(dcgmNode().GPUs[:2]...)
 	s.GPUs[1].Instances = s.GPUs[1].Instances[1:]
@@ -316,7 +316,7 @@ func TestNewRefusesDCGM(t *testing.T) {
 	}
 }
 
-// The type is the row's, whatever the field is. When its counting began is not told: DCGM does not tell it either.
+// The type is the row's, whatever the field is. It has no created timestamp: DCGM has none either.
 func TestDCGMTypes(t *testing.T) {
 	s := bareSnapshot(dcgmNode().GPUs[0])
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: []Counter{{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", CounterCounter, "x"}}})

@@ -132,7 +132,7 @@ func TestRenderWithFailures(t *testing.T) {
 	}
 }
 
-// What the registry refuses is not rendered: Gather tells whose it is.
+// What the registry refuses is not rendered: Gather names its collector.
 func TestRenderRefuses(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	good, twice := richNode(2, 2), richNode(2, 2)

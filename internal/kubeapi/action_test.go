@@ -37,7 +37,7 @@ func TestAction(t *testing.T) {
 	}
 }
 
-// What is missing stands in the error by name, and a refusal is not told as no answer.
+// The error names the missing right, and a refusal is not reported as a missing response.
 func TestErrorsNameTheRight(t *testing.T) {
 	list := Request{Method: http.MethodGet, Path: "/api/v1/pods"}
 	for _, tc := range []struct {

@@ -33,7 +33,7 @@ func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 	})
 }
 
-// A cache that lags behind has the predecessor of a pod under the same name: it is never told for the successor.
+// A cache that lags behind has the predecessor of a pod under the same name: it is never returned for the successor.
 func TestPredecessorIsNeverTold(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
@@ -77,7 +77,7 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 	}
 }
 
-// The same pod under a new assignment is told again, by a consistent list.
+// The same pod under a new assignment is returned again after a consistent list.
 func TestTheSamePodIsToldAgain(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{pod("a")} })

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// fakeCluster is an API server that is told what to say.
+// fakeCluster is an API server with the answers of its fields.
 type fakeCluster struct {
 	pods  map[string]gpu.PodMetadata // by namespace/name
 	asked time.Time                  // of its last answer

@@ -187,7 +187,7 @@ func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 	}
 }
 
-// TestANameIsUsedAgain: what the API server has said of a pod is not told of the next one of that name.
+// TestANameIsUsedAgain: metadata of a pod is not used for the next pod of that name.
 func TestANameIsUsedAgain(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(1002, 0)}
 	g := newTestLedger(t, c)

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpmSource is a driver that measures the activity of the first GPU where it is asked to; it has no GPM for the second.
+// gpmSource is a driver that measures the activity of the first GPU on request; it has no GPM for the second.
 type gpmSource struct {
 	*fakeSource
 	askDriver func(gpu.UUID) bool

@@ -62,7 +62,7 @@ func replicaAssignment(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
 	return a
 }
 
-// formatHolders prints who holds what: "gpu", "gi/ID", "ci/GI/ID".
+// formatHolders returns the holders by device: "gpu", "gi/ID", "ci/GI/ID".
 func formatHolders(g *gpu.GPU) map[string][]string {
 	out := map[string][]string{}
 	add := func(key string, holders []gpu.Holder) {
@@ -191,7 +191,7 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAllocated: only what is known to be free is told so.
+// TestAllocated: only a device that is known to be free counts as free.
 func TestAllocated(t *testing.T) {
 	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
 	p, q := newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), unconfirmedAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "q")

@@ -121,8 +121,8 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 }
 
-// TestMIGModeThatCouldNotBeRead: a GPU whose MIG mode is not told by one reading that failed still has MIG. Its instances stand,
-// and what was counted of it goes on; a GPU that has no MIG counts no changes.
+// TestMIGModeThatCouldNotBeRead: after a failed reading of the MIG mode, the instances and totals stay; a GPU that has
+// no MIG counts no layout changes.
 func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 	tr := newTestGPU()
 	tr.totals.LayoutChanges.Since = time.Unix(1, 0)
@@ -204,7 +204,7 @@ func TestRememberedErrorsAreNotCounted(t *testing.T) {
 	}
 }
 
-// TestCapacityWithoutMIG tells what the empty GPU could hold, and that nothing can be created now.
+// TestCapacityWithoutMIG: while MIG is off, only the maximum of each profile is set, and nothing can be created.
 func TestCapacityWithoutMIG(t *testing.T) {
 	tr := newTestGPU()
 	g := migGPU()

@@ -56,7 +56,7 @@ func TestProcessContainers(t *testing.T) {
 	}
 }
 
-// TestProcessContainersAreBounded: no more processes are looked up than are told, the largest.
+// TestProcessContainersAreBounded: only the largest processes, which have series, are looked up.
 func TestProcessContainersAreBounded(t *testing.T) {
 	g := gpu.GPU{}
 	var list []gpu.Process

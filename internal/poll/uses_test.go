@@ -175,7 +175,7 @@ type reportedUse struct {
 	read, begun   time.Time
 }
 
-// step reads the GPU, or fails to, lets a pod come or go and compares what a Snapshot tells.
+// step reads the GPU, or fails to, lets a pod come or go, and checks the uses of a Snapshot.
 func (c *holdingsModel) step(r *rand.Rand, step int) error {
 	c.board += r.Float64() * 400
 	if c.read == 0 || r.IntN(10) > 0 {
@@ -213,7 +213,7 @@ func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]repor
 	}
 	key := holdingKey{uuid, u.Pod, c.pods[uuid].PodUID}
 	isOpen := c.pods[uuid].Pod == u.Pod
-	if !isOpen { // told once more
+	if !isOpen { // its last use
 		for k := range c.reported {
 			if k.device == uuid && k.pod == u.Pod {
 				key = k
@@ -247,7 +247,7 @@ func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]repor
 	return nil
 }
 
-// readGPU absorbs a reading, perhaps one that lacks something, and adds up what each device has used, by the power that it is told to have.
+// readGPU records a reading, perhaps an incomplete one, and adds up what each device has used, by its estimated power.
 func (c *holdingsModel) readGPU(r *rand.Rand) {
 	g := energyReading(r, c.board)
 	first := c.read == 0
@@ -310,7 +310,8 @@ func (c *holdingsModel) changePods(r *rand.Rand, step int) {
 	}
 }
 
-// TestUsesOfContradictions: of a device whose holders contradict each other, or are not all confirmed, no more is told than is known.
+// TestUsesOfContradictions: a device whose holders contradict each other, or are not all confirmed, has no more uses
+// than are certain.
 func TestUsesOfContradictions(t *testing.T) {
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}, 12: {Namespace: "ns", Pod: "b", Name: "main"}}
 	ref, gpuRef := gpu.DeviceRef{MIG: "MIG-1"}, gpu.DeviceRef{GPU: uuidA}
