@@ -29,7 +29,7 @@ func theirDefaults(t *testing.T) map[string]theirRow {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	r := csv.NewReader(file)
 	r.Comment, r.FieldsPerRecord = '#', 3
 	list, err := r.ReadAll()

@@ -12,9 +12,9 @@ import (
 )
 
 var (
-	// ErrConflict: the object was changed by another client since it was read.
+	// ErrConflict means that the object was changed by another client since it was read.
 	ErrConflict = errors.New("changed by another")
-	// ErrNotServed: the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
+	// ErrNotServed means that the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
 	ErrNotServed = errors.New("the API server does not serve it")
 )
 
