@@ -5,7 +5,7 @@
 // package say what each answers. A function that stands in no table is not supported.
 package main
 
-//go:generate go run generate.go
+//go:generate go run ../../internal/sim/clibrary/generate dcgm_agent.h
 
 // #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>

@@ -6,7 +6,7 @@
 // nvml.h or published captures, not a measurement.
 package main
 
-//go:generate go run generate.go
+//go:generate go run ../../internal/sim/clibrary/generate nvml.h
 
 // #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>

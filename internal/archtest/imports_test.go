@@ -105,6 +105,8 @@ func simulatedRooms() []room {
 			internals: []string{"internal/gpu", "internal/mig", "internal/nvmlsource", "internal/sim"},
 			libraries: []string{goNVML},
 		},
+		{dir: "internal/sim/clibrary"},
+		{dir: "internal/sim/clibrary/generate", internals: []string{"internal/sim/clibrary"}},
 		{
 			dir:       "internal/sim/hostengine",
 			internals: []string{"internal/gpu", "internal/mig", "internal/sim"},
