@@ -89,7 +89,8 @@ func registerEvents(l *library, h handle, a args) result {
 		if types&known.bit == 0 {
 			continue
 		}
-		if err := set.queue.Watch(h.gpu, known.kind); err != nil {
+		err := set.queue.Watch(h.gpu, known.kind)
+		if err != nil {
 			return l.failed(err)
 		}
 	}

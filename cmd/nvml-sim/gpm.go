@@ -110,7 +110,8 @@ func gpmMetrics(l *library, a args) result {
 	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled || before.counters.Of != after.counters.Of {
 		return invalidArgument
 	}
-	if err := l.node.Driver(); err != nil {
+	err := l.node.Driver()
+	if err != nil {
 		return l.failed(err)
 	}
 	for i := range get.metrics[:get.numMetrics] {

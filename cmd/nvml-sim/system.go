@@ -43,7 +43,8 @@ func systemCalls() map[string]call {
 // askDriver answers for the driver as a whole, unless that has a fault.
 func askDriver(answer call, pointers ...int) call {
 	return notNull(func(l *library, a args) result {
-		if err := l.node.Driver(); err != nil {
+		err := l.node.Driver()
+		if err != nil {
 			return l.failed(err)
 		}
 		return answer(l, a)
@@ -72,7 +73,8 @@ func handleByIndex(l *library, a args) result {
 	if index >= uint32(l.node.Count()) {
 		return invalidArgument
 	}
-	if _, err := l.node.Read(int(index), gpu.ReadingDevice); err != nil {
+	_, err := l.node.Read(int(index), gpu.ReadingDevice)
+	if err != nil {
 		return l.failed(err)
 	}
 	return putHandle(a, 1, handle{kind: aGPU, gpu: int(index)})
