@@ -29,8 +29,8 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 			wantProblem(t, w, 404, api.NotFound)
 			continue
 		}
-		if w.Code != 200 || !slices.Equal(r.engine.calls, []string{"confirm " + device}) {
-			t.Errorf("%s: %d %s, calls %q", path, w.Code, w.Body, r.engine.calls)
+		if w.Code != 200 || !slices.Equal(r.backend.calls, []string{"confirm " + device}) {
+			t.Errorf("%s: %d %s, calls %q", path, w.Code, w.Body, r.backend.calls)
 		}
 	}
 }
@@ -45,10 +45,10 @@ func TestConfirmFreeIsAudited(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
-	if r.engine.called() != 1 {
-		t.Errorf("%d calls of the engine", r.engine.called())
+	if r.backend.called() != 1 {
+		t.Errorf("%d calls of the backend", r.backend.called())
 	}
-	r.engine.err = &api.Problem{Type: api.Busy, Title: "In use", Status: 409}
+	r.backend.err = &api.Problem{Type: api.Busy, Title: "In use", Status: 409}
 	wantProblem(t, r.do(all, "POST", "/api/v1/devices/"+strings.Repeat("M", 999)+"/confirm-free", ""), 409, api.Busy)
 	lines := r.audit.entries(t)
 	if len(lines) != 5 {
@@ -69,7 +69,7 @@ func TestConfirmFreeIsAudited(t *testing.T) {
 	}
 	r.audit.fail = errors.New("no space left on device")
 	wantProblem(t, r.do(all, "POST", "/api/v1/devices/MIG-1/confirm-free", ""), 503, api.ReadOnly)
-	if r.engine.called() != 2 {
-		t.Errorf("%d calls of the engine without an audit log", r.engine.called())
+	if r.backend.called() != 2 {
+		t.Errorf("%d calls of the backend without an audit log", r.backend.called())
 	}
 }

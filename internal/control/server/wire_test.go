@@ -159,7 +159,7 @@ func TestPeers(t *testing.T) {
 			}
 			request.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
-			r.handler(peerAuthenticator{gid: c.gid}).ServeHTTP(w, request)
+			r.newHandler(peerAuthenticator{gid: c.gid}).ServeHTTP(w, request)
 			if w.Code != want {
 				t.Errorf("%s, %s: %d, want %d", name, plan, w.Code, want)
 			}
@@ -265,8 +265,8 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	if got := raw(t, path, withheld); !strings.HasPrefix(got, "HTTP/1.1 400") || !strings.Contains(got, "no body") {
 		t.Errorf("a GET with a body that does not come: %q", got)
 	}
-	if r.engine.called() != 0 {
-		t.Error("the engine was called")
+	if r.backend.called() != 0 {
+		t.Error("the backend was called")
 	}
 }
 
@@ -329,7 +329,7 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.heartbeat = path, 10*time.Millisecond })
-	r.engine.events = make(chan api.Event)
+	r.backend.events = make(chan api.Event)
 	r.start(t)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://control/api/v1/operations/op-1/events", nil)
 	if err != nil {
@@ -347,8 +347,8 @@ func TestEvents(t *testing.T) {
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() && lines.Text() != ": still here" {
 	}
-	r.engine.events <- api.Event{Seq: 7, Kind: "state", State: api.Running, Text: "two\nlines"}
-	close(r.engine.events)
+	r.backend.events <- api.Event{Seq: 7, Kind: "state", State: api.Running, Text: "two\nlines"}
+	close(r.backend.events)
 	var got []string
 	for lines.Scan() {
 		if text := lines.Text(); text != "" && text[0] != ':' {
@@ -357,8 +357,8 @@ func TestEvents(t *testing.T) {
 	}
 	want := []string{"id: 7", "event: state",
 		`data: {"seq":7,"time":"0001-01-01T00:00:00Z","kind":"state","state":"running","text":"two\nlines"}`}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.engine.after != 6 {
-		t.Errorf("after %d: %q, want %q", r.engine.after, got, want)
+	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.backend.after != 6 {
+		t.Errorf("after %d: %q, want %q", r.backend.after, got, want)
 	}
 	if status, body := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events", "Last-Event-ID", "-1"); status != 400 {
 		t.Errorf("bad id: %d %s", status, body)
@@ -368,7 +368,7 @@ func TestEvents(t *testing.T) {
 func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.eventWrite, l.streams = path, 50*time.Millisecond, 1 })
-	r.engine.events = make(chan api.Event)
+	r.backend.events = make(chan api.Event)
 	r.start(t)
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -376,17 +376,17 @@ func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-	r.engine.events <- api.Event{Seq: 1}
+	r.backend.events <- api.Event{Seq: 1}
 	if status, _ := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events"); status != 429 {
 		t.Errorf("a stream too many: %d", status)
 	}
-	r.engine.mu.Lock()
-	ctx := r.engine.ctx
-	r.engine.mu.Unlock()
+	r.backend.mu.Lock()
+	ctx := r.backend.ctx
+	r.backend.mu.Unlock()
 	text := strings.Repeat("x", 64<<10)
 	for seq := 2; ctx.Err() == nil; seq++ { // until the connection's buffers are full and the deadline has passed
 		select {
-		case r.engine.events <- api.Event{Seq: seq, Text: text}:
+		case r.backend.events <- api.Event{Seq: seq, Text: text}:
 		case <-ctx.Done():
 		}
 	}
@@ -395,9 +395,9 @@ func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 func TestShutdownEndsStreams(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
-	r.engine.events = make(chan api.Event)
+	r.backend.events = make(chan api.Event)
 	ctx, cancel := context.WithCancel(t.Context())
-	listeners, err := r.open(ctx)
+	listeners, err := r.openListeners(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +409,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-	r.engine.events <- api.Event{Seq: 1}
+	r.backend.events <- api.Event{Seq: 1}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
