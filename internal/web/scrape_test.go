@@ -252,9 +252,9 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 // TestExpositionEncodesOnce: one encoding per form, whose bytes all callers share.
 func TestExpositionEncodesOnce(t *testing.T) {
 	e := newExposition(nodeFixture(), newRegistry(t), new(buffers), func(err error) { t.Error(err) })
-	for _, form := range []wire{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
-		a, errA := e.opening(form, selection{})
-		b, errB := e.opening(form, selection{})
+	for _, form := range []outputForm{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
+		a, errA := e.prefix(form, selection{})
+		b, errB := e.prefix(form, selection{})
 		if errA != nil || errB != nil || a.size == 0 || &a.bytes[0] != &b.bytes[0] {
 			t.Errorf("%v: encoded anew (%v, %v)", form, errA, errB)
 		}

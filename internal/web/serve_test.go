@@ -31,7 +31,7 @@ func start(t *testing.T, opts ServerOptions, h http.Handler, logger log.Logger) 
 	if opts.Addresses == nil {
 		opts.Addresses = []string{"127.0.0.1:0"}
 	}
-	listeners, err := listen(t.Context(), opts)
+	listeners, err := openListeners(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
