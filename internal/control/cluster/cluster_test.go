@@ -138,7 +138,7 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 	}
 	actor()
 	s.set(func() { s.grants["alice"] = nil })
-	now.advance(believed - 1)
+	now.advance(cacheTTL - 1)
 	if known, ok := c.Known("good"); !ok || !known.Rights.Read {
 		t.Errorf("known: %+v, %t", known, ok)
 	}
@@ -153,16 +153,16 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 		t.Error("a right that was taken away is there for ever")
 	}
 	s.set(func() { delete(s.tokens, "good") })
-	now.advance(believed)
+	now.advance(cacheTTL)
 	for range 2 {
 		if _, err := c.Actor(t.Context(), "good"); !errors.Is(err, gpu.ErrNoPermission) {
 			t.Errorf("a token that is void: %v", err)
 		}
 	}
-	for i := range 3 * maxBelieved {
+	for i := range 3 * maxCached {
 		c.remember(tokenHash{byte(i), byte(i >> 8)}, control.Actor{})
 	}
-	if len(c.known) > maxBelieved {
+	if len(c.known) > maxCached {
 		t.Errorf("%d tokens are remembered", len(c.known))
 	}
 }
