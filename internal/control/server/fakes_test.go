@@ -278,9 +278,14 @@ func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, kind ap
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 		t.Fatalf("status %d: %q: %v", w.Code, w.Body, err)
 	}
-	if w.Code != status || p.Status != status || p.Type != kind || p.Title == "" ||
-		w.Header().Get("Content-Type") != "application/problem+json" {
-		t.Errorf("status %d, %s: %s; want %d, %s", w.Code, w.Header().Get("Content-Type"), w.Body, status, kind)
+	if w.Code != status || p.Status != status {
+		t.Errorf("got status %d, and %d in the document, want %d: %s", w.Code, p.Status, status, w.Body)
+	}
+	if p.Type != kind || p.Title == "" {
+		t.Errorf("got type %s and title %q, want %s with a title", p.Type, p.Title, kind)
+	}
+	if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("got Content-Type %s, want application/problem+json", got)
 	}
 	for _, leak := range []string{"/var", "/usr", "/etc", "/tmp", "/run", ".go:", "goroutine", "s3cret", "kube-"} {
 		if strings.Contains(w.Body.String(), leak) {

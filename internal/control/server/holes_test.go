@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -180,8 +181,11 @@ func TestGPUsAreFoundByEveryName(t *testing.T) {
 	for _, name := range []string{"0", string(gpu0), strings.ToUpper(string(gpu0)), "0000:07:00.0", "00000000:07:00.0"} {
 		r := newRig(t)
 		w := r.do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`)
-		if w.Code != 202 || w.Header().Get("Location") != "/api/v1/operations/op-mode" || r.backend.calls[0] != "mode "+string(gpu0)+" true" {
-			t.Errorf("%s: %d %s %v", name, w.Code, w.Body, r.backend.calls)
+		if w.Code != 202 || w.Header().Get("Location") != "/api/v1/operations/op-mode" {
+			t.Fatalf("%s: got %d %s %s, want 202 and the operation's location", name, w.Code, w.Header().Get("Location"), w.Body)
+		}
+		if got, want := r.backend.calls[0], "mode "+string(gpu0)+" true"; got != want {
+			t.Errorf("%s: the backend's call is %q, want %q", name, got, want)
 		}
 	}
 	for _, name := range []string{"1", "00", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
@@ -212,9 +216,14 @@ func TestIdempotencyKey(t *testing.T) {
 	all := someone(allRights())
 	first := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k")
 	again := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k")
-	if first.Code != 202 || again.Code != 202 || first.Body.String() != again.Body.String() ||
-		again.Header().Get("Location") != first.Header().Get("Location") || r.backend.called() != 1 {
-		t.Errorf("replay: %d %s, %d %s, %d calls", first.Code, first.Body, again.Code, again.Body, r.backend.called())
+	type answer struct {
+		Status         int
+		Location, Body string
+	}
+	cmptest.Equal(t, "the replay", answer{again.Code, again.Header().Get("Location"), again.Body.String()},
+		answer{202, first.Header().Get("Location"), first.Body.String()})
+	if first.Code != 202 || r.backend.called() != 1 {
+		t.Errorf("got status %d and %d calls of the backend, want 202 and 1", first.Code, r.backend.called())
 	}
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422, api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Idempotency-Key", "k"), 422, api.KeyReused)

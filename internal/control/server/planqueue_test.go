@@ -58,8 +58,8 @@ func TestPlansTakeTurns(t *testing.T) {
 			default:
 			}
 		}
-		if q.running != 0 || len(q.callers) != 0 || len(q.turns) != 0 {
-			t.Errorf("something is left: %+v", q)
+		if left := [3]int{q.running, len(q.callers), len(q.turns)}; left != [3]int{} {
+			t.Errorf("running plans, callers and turns that are left: %d", left)
 		}
 		for _, name := range []string{"a", "b", "c"} {
 			if !slices.Contains(order[:3], name) {

@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
@@ -70,9 +71,8 @@ func TestSocket(t *testing.T) {
 		t.Errorf("no such path: %d %s", status, body)
 	}
 	e := r.audit.entries(t)[0]
-	if e.Actor != fmt.Sprintf("uid:%d", os.Getuid()) || e.Method != "peer" || e.From != fmt.Sprintf("pid:%d", os.Getpid()) {
-		t.Errorf("audit: %+v", e)
-	}
+	cmptest.Equal(t, "the caller in the audit log", auditEntry{Actor: e.Actor, Method: e.Method, From: e.From},
+		auditEntry{Actor: fmt.Sprintf("uid:%d", os.Getuid()), Method: "peer", From: fmt.Sprintf("pid:%d", os.Getpid())})
 	if _, err := listenUnix(t.Context(), path, -1); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server on the socket: %v", err)
 	}
@@ -97,8 +97,14 @@ func TestFolderOfTheSocketIsLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(dir)
-		if err != nil || info.Mode().Perm() != 0o750 || int(info.Sys().(*syscall.Stat_t).Gid) != os.Getegid() {
-			t.Errorf("group %d: %v %+v, %v", gid, info.Mode(), info.Sys(), err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != 0o750 {
+			t.Errorf("group %d: got mode %v, want 0750", gid, got)
+		}
+		if got := int(info.Sys().(*syscall.Stat_t).Gid); got != os.Getegid() {
+			t.Errorf("group %d: the socket's group is %d, want %d", gid, got, os.Getegid())
 		}
 		_ = l.Close()
 	}
@@ -321,8 +327,11 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 		t.Errorf("by URI: %+v, %v", byURI, err)
 	}
 	byCN, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
-	if err != nil || byCN.rights.Read || byCN.name == byURI.name {
-		t.Errorf("by common name: %+v, %v; by URI: %+v", byCN, err, byURI)
+	if err != nil || byCN.rights.Read {
+		t.Errorf("by common name: got %+v, %v, want no right to read", byCN, err)
+	}
+	if byCN.name == byURI.name {
+		t.Errorf("by common name and by URI the caller is %q", byCN.name)
 	}
 }
 
