@@ -97,7 +97,7 @@ func (n fleetNode) target(pod string) labels.Labels {
 
 // fleet is the Prometheus that scraped the nodes, and what each served last, in text.
 type fleet struct {
-	*Engine
+	*Prometheus
 	last       map[string]exposition
 	ruleSample int64 // most samples that one evaluation of a rule read
 }
@@ -105,8 +105,8 @@ type fleet struct {
 // runFleet runs all nodes for fleetRuns, scrapes them, and evaluates the recording rules of the dashboards.
 func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	t.Helper()
-	e := Open(t)
-	f := &fleet{Engine: e, last: map[string]exposition{}}
+	e := NewPrometheus(t)
+	f := &fleet{Prometheus: e, last: map[string]exposition{}}
 	for _, node := range nodes {
 		n := startNode(t, node.scenario, node.args...)
 		for n.elapsed < fleetRuns {
@@ -149,12 +149,12 @@ func (f *fleet) control(t *testing.T) {
 			}
 			text += fmt.Sprintf("mig_control_state{state=%q} %d\n", state, value)
 		}
-		f.LoadFrom(t, node.target("old"), at, Text, []byte(text))
+		f.AddScrapeFrom(t, node.target("old"), at, Text, []byte(text))
 	}
 }
 
 // scrapePods scrapes the pods of the node's exporter that there are now.
-func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
+func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	t.Helper()
 	if node.format == "" {
 		node.format = Text
@@ -187,22 +187,22 @@ func asDCGMExporter(body []byte) []byte {
 }
 
 // scrape loads what a target serves, with what Prometheus adds to a scrape.
-func (e *Engine) scrape(t *testing.T, of labels.Labels, at time.Time, format Format, body []byte) {
+func (e *Prometheus) scrape(t *testing.T, of labels.Labels, at time.Time, format Format, body []byte) {
 	t.Helper()
-	e.LoadFrom(t, of, at, format, body)
+	e.AddScrapeFrom(t, of, at, format, body)
 	e.report(t, of, at, 1, float64(strings.Count(string(body), "\n")))
 }
 
 // end is when a target is removed.
-func (e *Engine) end(t *testing.T, of labels.Labels, at time.Time) {
+func (e *Prometheus) end(t *testing.T, of labels.Labels, at time.Time) {
 	t.Helper()
-	e.LoadFrom(t, of, at, Text, nil)
+	e.AddScrapeFrom(t, of, at, Text, nil)
 	stale := math.Float64frombits(value.StaleNaN)
 	e.report(t, of, at, stale, stale)
 }
 
 // report adds the series that Prometheus itself makes of a scrape.
-func (e *Engine) report(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
+func (e *Prometheus) report(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
 	t.Helper()
 	app := e.db.Appender(t.Context())
 	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": min(samples, 0.01), "scrape_samples_scraped": samples} {
@@ -218,9 +218,9 @@ func (e *Engine) report(t *testing.T, of labels.Labels, at time.Time, up, sample
 }
 
 // down is a scrape that failed.
-func (e *Engine) down(t *testing.T, of labels.Labels, at time.Time) {
+func (e *Prometheus) down(t *testing.T, of labels.Labels, at time.Time) {
 	t.Helper()
-	e.LoadFrom(t, of, at, Text, nil)
+	e.AddScrapeFrom(t, of, at, Text, nil)
 	e.report(t, of, at, 0, 0)
 }
 

@@ -15,7 +15,7 @@ import (
 
 // rollout is a simulated node that outlives its exporters, and a Prometheus that scrapes those that run, each as a target of its own.
 type rollout struct {
-	*Engine
+	*Prometheus
 	*ruler
 	t         *testing.T
 	env, args []string
@@ -34,9 +34,9 @@ type exporter struct {
 
 func newRollout(t *testing.T, scenario string, args ...string) *rollout {
 	t.Helper()
-	e := Open(t)
+	e := NewPrometheus(t)
 	return &rollout{
-		Engine: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
+		Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
 		env:  []string{"MIG_SIM_STATE=" + filepath.Join(t.TempDir(), "node.json")},
 		args: append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...),
 	}
@@ -48,8 +48,8 @@ func (r *rollout) start(instance, pod string) {
 	r.exporters = slices.DeleteFunc(r.exporters, func(x *exporter) bool { return x.stop == nil })
 	url, stop := launch(r.t, r.env, r.args...)
 	r.exporters = append(r.exporters, &exporter{
-		scrapedNode: &scrapedNode{Engine: r.Engine, t: r.t, url: url}, stop: stop,
-		target: &scrapeTarget{engine: r.Engine, target: target{keep: ruledFamilies(r.t), labels: labels.FromStrings(
+		scrapedNode: &scrapedNode{Prometheus: r.Prometheus, t: r.t, url: url}, stop: stop,
+		target: &scrapeTarget{engine: r.Prometheus, target: target{keep: ruledFamilies(r.t), labels: labels.FromStrings(
 			"instance", instance, "job", "monitoring/mig-exporter", "namespace", "monitoring", "pod", pod, "container", "mig-exporter", "endpoint", "metrics")}},
 	})
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an Engine.
+// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an Prometheus.
 type scrapeTarget struct {
 	target
-	engine *Engine
+	engine *Prometheus
 }
 
 // scrape stores an exposition, as of the given time.
