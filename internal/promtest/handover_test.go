@@ -3,7 +3,6 @@ package promtest
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"testing"
 	"time"

@@ -43,7 +43,7 @@ func (x *scrapeTarget) fail(t testing.TB, at time.Time) {
 // gone ends all series of a target that service discovery has dropped.
 func (x *scrapeTarget) gone(t testing.TB, at time.Time) {
 	t.Helper()
-	up := x.with(labels.FromStrings(model.MetricNameLabel, "up"))
+	up := x.withLabels(labels.FromStrings(model.MetricNameLabel, "up"))
 	if x.seen == nil {
 		x.seen = map[uint64]labels.Labels{}
 	}
@@ -60,7 +60,7 @@ func (x *scrapeTarget) end(app storage.Appender, at time.Time, seen map[uint64]l
 	err := x.markStale(app, seen, at.UnixMilli())
 	x.seen = seen
 	if err == nil {
-		_, err = app.Append(0, x.with(labels.FromStrings(model.MetricNameLabel, "up")), at.UnixMilli(), up)
+		_, err = app.Append(0, x.withLabels(labels.FromStrings(model.MetricNameLabel, "up")), at.UnixMilli(), up)
 	}
 	if err != nil {
 		return errors.Join(err, app.Rollback())

@@ -32,7 +32,7 @@ func TestInOneProcess(t *testing.T) {
 	nodes(t, *runs, func(t *testing.T, seed uint64) (h *harness) {
 		synctest.Test(t, func(t *testing.T) {
 			h = newSameProcess(t, scenario, seed)
-			h.play(requestsPerNode)
+			h.makeRequests(requestsPerNode)
 		})
 		return h
 	})
@@ -42,7 +42,7 @@ func TestInOneProcess(t *testing.T) {
 func TestInProcesses(t *testing.T) {
 	nodes(t, *processRuns, func(t *testing.T, seed uint64) *harness {
 		h := newProcesses(t, scenario, seed)
-		h.play(requestsPerNode)
+		h.makeRequests(requestsPerNode)
 		return h
 	})
 }
@@ -54,7 +54,7 @@ func TestAlone(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h = newSameProcess(t, scenario, seed)
 			h.alone = true
-			h.play(requestsPerNode)
+			h.makeRequests(requestsPerNode)
 		})
 		return h
 	})
@@ -88,7 +88,7 @@ func (s *summary) add(h *harness) {
 	}
 }
 
-// check logs the sum, and holds that the runs were worth something.
+// check logs the totals, and fails if too little happened in the runs to show anything.
 func (s *summary) check(t *testing.T) {
 	t.Helper()
 	names := []string{}
