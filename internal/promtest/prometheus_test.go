@@ -16,11 +16,10 @@ func TestQuerySeesEveryScrape(t *testing.T) {
 	for i, text := range []string{"joules_total 10\n", "joules_total 40\n", "joules_total 70\n"} {
 		e.AddScrape(t, scraped().Add(time.Duration(i)*15*time.Second), Text, []byte(text))
 	}
-	if v := e.Query(t, `joules_total`); len(v) != 1 || v[0].F != 70 {
-		t.Errorf("last value %v, want 70", v)
-	}
-	if v := e.Query(t, `irate(joules_total[1m])`); len(v) != 1 || v[0].F != 2 {
-		t.Errorf("rate %v, want 2", v)
+	for expr, want := range map[string]float64{`joules_total`: 70, `irate(joules_total[1m])`: 2} {
+		if got := e.queryValue(t, expr); got != want {
+			t.Errorf("%s: got %v, want %v", expr, got, want)
+		}
 	}
 }
 
@@ -36,8 +35,8 @@ func TestSeriesThatEndsIsStaleAtOnce(t *testing.T) {
 func TestOpenMetricsIsRead(t *testing.T) {
 	e := NewPrometheus(t)
 	e.AddScrape(t, scraped(), OpenMetrics, []byte("# TYPE j counter\nj_total 4\nj_created 1.5\n# EOF\n"))
-	if v := e.Query(t, `j_total`); len(v) != 1 || v[0].F != 4 {
-		t.Errorf("%v, want 4", v)
+	if got := e.queryValue(t, `j_total`); got != 4 {
+		t.Errorf("got %v, want 4", got)
 	}
 	if v := e.Query(t, `j_created`); len(v) != 0 {
 		t.Errorf("the created timestamp became the series %v", v)
@@ -60,8 +59,8 @@ func TestNativeHistogramIsRead(t *testing.T) {
 	}
 	e := NewPrometheus(t)
 	e.AddScrape(t, scraped(), Protobuf, body.Bytes())
-	if v := e.Query(t, `histogram_fraction(2, 4, used_bytes)`); len(v) != 1 || v[0].F != 0.5 {
-		t.Errorf("fraction above 2: %v, want 0.5", v)
+	if got := e.queryValue(t, `histogram_fraction(2, 4, used_bytes)`); got != 0.5 {
+		t.Errorf("fraction above 2: got %v, want 0.5", got)
 	}
 }
 

@@ -112,6 +112,16 @@ func encode(t *testing.T, families ...*dto.MetricFamily) []byte {
 	return body.Bytes()
 }
 
+// queryValue returns the value of an expression that must have one sample.
+func (e *Prometheus) queryValue(t testing.TB, expr string) float64 {
+	t.Helper()
+	value, err := singleValue(e.Eval(expr))
+	if err != nil {
+		t.Fatalf("%s: %v", expr, err)
+	}
+	return value
+}
+
 // singleValue returns the value of a result that has one sample.
 func singleValue(v promql.Vector, err error) (float64, error) {
 	if err != nil {
