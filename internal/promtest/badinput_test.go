@@ -40,7 +40,7 @@ func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) s
 			if text := exposition(x.labels.Get("instance"), m); text != "" {
 				x.scrape(f.t, f.at, Text, []byte(text))
 			} else {
-				x.fail(f.t, f.at)
+				x.failScrape(f.t, f.at)
 			}
 		}
 		f.eval(f.at)

@@ -148,7 +148,7 @@ func TestRolledOutNodeIsNotGone(t *testing.T) {
 	old, replaced, dead := fleetNode{name: "10.0.0.1:9400"}, fleetNode{name: "10.0.0.2:9400"}, fleetNode{name: "10.0.0.3:9400"}
 	serve := func(node fleetNode, uuid string, at time.Time) {
 		on := fmt.Sprintf(`{gpu="0",uuid="%s"`, uuid)
-		f.scrape(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"))
+		f.addScrapeOf(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"))
 	}
 	for at := scraped().Add(scrapeInterval); !at.After(to); at = at.Add(scrapeInterval) {
 		first := at.Before(scraped().Add(badRuns / 2))
@@ -160,7 +160,7 @@ func TestRolledOutNodeIsNotGone(t *testing.T) {
 		serve(replaced, "GPU-a", at)
 		for _, node := range []fleetNode{old, dead} {
 			if f.targets[node.target("pod").String()].seen != nil {
-				f.end(t, node.target("pod"), at)
+				f.removeTarget(t, node.target("pod"), at)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 	t.Helper()
 	node := fleetNode{name: name}
 	for since := scrapeInterval; since <= badRuns; since += scrapeInterval {
-		f.scrape(t, node.target("old"), scraped().Add(since), Text, []byte(serve(since)))
+		f.addScrapeOf(t, node.target("old"), scraped().Add(since), Text, []byte(serve(since)))
 	}
 	return view{from: scraped(), to: scraped().Add(badRuns), step: fleetStep, set: map[string]string{"node": name}}
 }

@@ -59,10 +59,10 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	n.runLong(2 * day)
 	migctl(t, socket, "apply", "--yes", "--gpus", "3", "--devices", "2g.20gb=2,3g.40gb=1")
 	n.runLong(4 * day)
-	n.end(false)
+	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b")
 	n.runLong(5 * day)
-	n.end(false)
+	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b") // the same pod: its container was restarted
 	n.runLong(7 * day)
 	n.expectStory()
