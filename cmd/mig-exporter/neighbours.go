@@ -21,9 +21,9 @@ func (n *node) openNeighbours(cfg *Config) error {
 		return nil
 	}
 	n.handles = handles.New(cfg.ProcDir)
-	local := &owners.Local{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
+	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
 	if cfg.NodeName == "" {
-		n.cluster = owners.NewNode(nil, local)
+		n.cluster = owners.NewCluster(nil, local)
 		return nil
 	}
 	address, err := kubeapi.InClusterServer(os.Getenv)
@@ -44,7 +44,7 @@ func (n *node) openNeighbours(cfg *Config) error {
 	if cfg.Control.Cordon {
 		cordoner = here
 	}
-	n.cluster = owners.NewNode(cordoner, local, here)
+	n.cluster = owners.NewCluster(cordoner, local, here)
 	return nil
 }
 

@@ -261,7 +261,7 @@ func TestKnown(t *testing.T) {
 		&os.PathError{Op: "open", Path: "/proc/1/fd", Err: os.ErrNotExist}:   gpu.ErrNotFound,
 		&os.PathError{Op: "open", Path: "/proc/1/fd", Err: os.ErrInvalid}:    gpu.ErrUnavailable,
 	} {
-		if got := known(err); !errors.Is(got, want) {
+		if got := withSentinel(err); !errors.Is(got, want) {
 			t.Errorf("%v: got %v, want %v", err, got, want)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package promtest is a real Prometheus engine for tests: it takes expositions in, as scrapes of one target, and answers
-// PromQL about them. It is a module of its own so that the program does not depend on Prometheus.
+// Package promtest is a Prometheus for tests: its storage takes expositions as scrapes, and its engine evaluates PromQL. It is a module
+// of its own so that the program does not depend on Prometheus.
 package promtest
 
 import (
@@ -34,25 +34,25 @@ const (
 	Protobuf    Format = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 )
 
-// Engine holds the scrapes of one target, or of several. It is not safe for concurrent use.
-type Engine struct {
+// Prometheus stores the scrapes of one or several targets. It is not safe for concurrent use.
+type Prometheus struct {
 	db      *tsdb.DB
 	promql  *promql.Engine
-	last    time.Time          // of the last Load
+	last    time.Time          // of the last scrape
 	targets map[string]*target // by their labels
 }
 
-// target is what is scraped.
+// target is a target of scrapes.
 type target struct {
-	labels labels.Labels   // of all its series that have no such labels themselves, as with honor_labels
-	keep   map[string]bool // families that are stored; all if nil
-	later  time.Duration   // added to values that are times: an exposition that is stored again counts as one of then
-	last   time.Time
+	labels labels.Labels            // added to its series unless they have such labels, as with honor_labels
+	keep   map[string]bool          // families that are stored; all if nil
+	later  time.Duration            // added to values that are times, if an old exposition is stored again as a later one
+	last   time.Time                // of its last scrape
 	seen   map[uint64]labels.Labels // the series of the last scrape, by hash
 }
 
-// Open returns an empty Engine, which ends with the test.
-func Open(t testing.TB) *Engine {
+// NewPrometheus returns an empty Prometheus, which is closed after the test.
+func NewPrometheus(t testing.TB) *Prometheus {
 	t.Helper()
 	opts := tsdb.DefaultOptions()
 	opts.RetentionDuration = 0
@@ -76,32 +76,33 @@ func Open(t testing.TB) *Engine {
 			t.Errorf("close engine: %v", err)
 		}
 	})
-	return &Engine{db: db, promql: engine, targets: map[string]*target{}}
+	return &Prometheus{db: db, promql: engine, targets: map[string]*target{}}
 }
 
-// Load takes one exposition in as a scrape made at the given time, which must be later than the one before. A series
-// that the scrape before had and this one lacks is marked stale, as a Prometheus server does.
-func (e *Engine) Load(t testing.TB, at time.Time, format Format, exposition []byte) {
+// AddScrape stores an exposition as a scrape at the given time, which must be later than the previous one. A series that the previous
+// scrape had and this one does not is marked stale, as by a Prometheus server.
+func (e *Prometheus) AddScrape(t testing.TB, at time.Time, format Format, exposition []byte) {
 	t.Helper()
-	e.LoadFrom(t, labels.EmptyLabels(), at, format, exposition)
+	e.AddScrapeFrom(t, labels.EmptyLabels(), at, format, exposition)
 }
 
-// LoadFrom is Load for one of several targets. Labels of the exposition win over those of the target, as with honor_labels.
-func (e *Engine) LoadFrom(t testing.TB, from labels.Labels, at time.Time, format Format, exposition []byte) {
+// AddScrapeFrom is AddScrape for one of several targets. Labels of the exposition have precedence over the target's, as with
+// honor_labels.
+func (e *Prometheus) AddScrapeFrom(t testing.TB, from labels.Labels, at time.Time, format Format, exposition []byte) {
 	t.Helper()
-	if err := e.load(from, at, format, exposition); err != nil {
-		t.Fatalf("load the scrape of %s at %s: %v", from, at.UTC().Format(time.RFC3339), err)
+	if err := e.addScrape(from, at, format, exposition); err != nil {
+		t.Fatalf("store the scrape of %s at %s: %v", from, at.UTC().Format(time.RFC3339), err)
 	}
 }
 
-func (e *Engine) load(from labels.Labels, at time.Time, format Format, exposition []byte) error {
+func (e *Prometheus) addScrape(from labels.Labels, at time.Time, format Format, exposition []byte) error {
 	of := e.targets[from.String()]
 	if of == nil {
 		of = &target{labels: from}
 		e.targets[from.String()] = of
 	}
 	if !at.After(of.last) {
-		return fmt.Errorf("not later than the scrape before, %s", of.last.UTC().Format(time.RFC3339))
+		return fmt.Errorf("not later than the previous scrape, %s", of.last.UTC().Format(time.RFC3339))
 	}
 	p, err := textparse.New(exposition, string(format), nil, textparse.ParserOptions{OpenMetricsSkipSTSeries: true})
 	if err != nil {
@@ -120,7 +121,7 @@ func (e *Engine) load(from labels.Labels, at time.Time, format Format, expositio
 	return app.Commit()
 }
 
-// markStale marks the series that ended with the scrape before.
+// markStale marks the series of the previous scrape that are not in seen.
 func (s *target) markStale(app storage.Appender, seen map[uint64]labels.Labels, at int64) error {
 	stale := math.Float64frombits(value.StaleNaN)
 	for hash, series := range s.seen {
@@ -153,7 +154,7 @@ func (s *target) append(app storage.Appender, p textparse.Parser, at int64) (map
 		if s.keep != nil && !s.keep[series.Get(model.MetricNameLabel)] {
 			continue
 		}
-		series = s.with(series)
+		series = s.withLabels(series)
 		if _, twice := seen[series.Hash()]; twice {
 			return nil, fmt.Errorf("series %s occurs twice", series)
 		}
@@ -164,8 +165,8 @@ func (s *target) append(app storage.Appender, p textparse.Parser, at int64) (map
 	}
 }
 
-// with adds the target's labels where there are none of these names.
-func (s *target) with(series labels.Labels) labels.Labels {
+// withLabels adds the target's labels that the series does not have.
+func (s *target) withLabels(series labels.Labels) labels.Labels {
 	if s.labels.IsEmpty() {
 		return series
 	}
@@ -194,9 +195,9 @@ func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry te
 	return err
 }
 
-// Query evaluates an expression at the time of the last Load; an error, a warning or a result that is no vector fails
-// the test.
-func (e *Engine) Query(t testing.TB, expr string) promql.Vector {
+// Query evaluates an expression at the time of the last scrape. The test fails if there is an error or a warning, or if the result is
+// not a vector.
+func (e *Prometheus) Query(t testing.TB, expr string) promql.Vector {
 	t.Helper()
 	v, err := e.Eval(expr)
 	if err != nil {
@@ -205,11 +206,11 @@ func (e *Engine) Query(t testing.TB, expr string) promql.Vector {
 	return v
 }
 
-// Eval is Query for those who expect an error.
-func (e *Engine) Eval(expr string) (promql.Vector, error) { return e.EvalAt(expr, e.last) }
+// Eval is Query with the error as a result.
+func (e *Prometheus) Eval(expr string) (promql.Vector, error) { return e.EvalAt(expr, e.last) }
 
 // EvalAt evaluates an expression at a time.
-func (e *Engine) EvalAt(expr string, at time.Time) (promql.Vector, error) {
+func (e *Prometheus) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 	ctx := context.Background()
 	q, err := e.promql.NewInstantQuery(ctx, e.db, nil, expr, at)
 	if err != nil {
@@ -227,11 +228,11 @@ func (e *Engine) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
 	}
-	// The samples belong to the query, which Close takes back.
+	// A copy: the samples belong to the query, and Close reuses them.
 	return append(promql.Vector(nil), v...), nil
 }
 
-// isAboutDCGMsName reports whether Prometheus only remarks that one of DCGM's counters is not called _total.
+// isAboutDCGMsName reports whether a warning is only that the name of one of DCGM's counters does not end in _total.
 func isAboutDCGMsName(err error) bool {
 	return errors.Is(err, annotations.PossibleNonCounterInfo) && strings.Contains(err.Error(), `"DCGM_`)
 }

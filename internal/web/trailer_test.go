@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// gathersSaid is the value of fresh_gathers in an answer.
-func gathersSaid(t *testing.T, body string) string {
+// freshGathers is the value of fresh_gathers in an answer.
+func freshGathers(t *testing.T, body string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(body, "\nfresh_gathers ")
 	if !found {
@@ -28,20 +28,20 @@ func gathersSaid(t *testing.T, body string) string {
 func TestScrapersAtTheSameMomentShareTheFreshPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := testHandler(Options{FreshFor: time.Second}, publish(nodeFixture()), newRegistry(t), freshRegistry())
-		first := gathersSaid(t, get(h, "/metrics").Body.String())
+		first := freshGathers(t, get(h, "/metrics").Body.String())
 		time.Sleep(time.Second - 1)
-		if again := gathersSaid(t, get(h, "/metrics").Body.String()); again != first {
+		if again := freshGathers(t, get(h, "/metrics").Body.String()); again != first {
 			t.Errorf("gathered again within FreshFor: %s, then %s", first, again)
 		}
 		time.Sleep(time.Nanosecond)
-		if later := gathersSaid(t, get(h, "/metrics").Body.String()); later == first {
+		if later := freshGathers(t, get(h, "/metrics").Body.String()); later == first {
 			t.Error("not gathered again after FreshFor")
 		}
 	})
 }
 
-// TestEndingsFitTheirOpenings: what is kept for one Snapshot must not end the body of another, whose checksum differs.
-func TestEndingsFitTheirOpenings(t *testing.T) {
+// TestTrailersFitTheirPrefixes: what is kept for one Snapshot must not end the body of another, whose checksum differs.
+func TestTrailersFitTheirPrefixes(t *testing.T) {
 	for _, accept := range []string{"", openMetricsAccept, protobufAccept} {
 		snaps := publish(nil)
 		h := testHandler(Options{FreshFor: time.Hour}, snaps, newRegistry(t), freshRegistry())
@@ -68,12 +68,12 @@ func TestEndingsFitTheirOpenings(t *testing.T) {
 // TestSharedFailureIsReportedOnce: scrapers that share what is missing do not each report it.
 func TestSharedFailureIsReportedOnce(t *testing.T) {
 	reports := 0
-	e := &endings{
+	e := &trailerCache{
 		fresh: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("no /proc") }),
-		keep:  time.Hour, pool: new(buffers), report: func(error) { reports++ }, kept: map[endingForm]*keptEnding{},
+		keep:  time.Hour, pool: new(buffers), report: func(error) { reports++ }, cached: map[trailerForm]*cachedTrailer{},
 	}
 	for range 3 {
-		if got := e.of(wire{expfmt.FmtText, codingIdentity}, nil, false); got.err == nil || !got.empty {
+		if got := e.get(outputForm{expfmt.FmtText, codingIdentity}, nil, false); got.err == nil || !got.empty {
 			t.Errorf("got %+v, want an error and nothing", got)
 		}
 	}
