@@ -20,14 +20,14 @@ import (
 type Actuator interface {
 	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is left
 	// out of the list and its error is in the map.
-	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error)
+	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error)
 	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
 	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the change,
 	// and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it succeeded or failed,
 	// it reads them again into the Outcome. A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver
 	// reported success; a destruction after which the instance is still there is an error.
-	PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error)
+	PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the GPU first.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
 }
@@ -64,7 +64,7 @@ type Assignments interface {
 type Handles interface {
 	// Open lists the processes that have files of the GPU open, by instance where the file is that of one. The own process
 	// is left out.
-	Open(ctx context.Context, g mig.NodeGPU) ([]Handle, error)
+	Open(ctx context.Context, g mig.GPULayout) ([]Handle, error)
 }
 
 // Handle is an open file of a GPU: of the whole GPU where Instance is absent.

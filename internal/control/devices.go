@@ -11,7 +11,7 @@ import (
 )
 
 // devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices have the indices of gpus.
-func devicesOf(gpus ...mig.NodeGPU) *gpu.Devices {
+func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
 		list[n].UUID, list[n].Minor, list[n].Up = g.UUID, g.Minor, true
@@ -44,10 +44,10 @@ type migDevice struct {
 
 // turnover compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
 func (e *Engine) turnover(ctx context.Context, op *operation) turnover {
-	var before, after []mig.NodeGPU
+	var before, after []mig.GPULayout
 	for _, p := range op.Parts {
-		before = append(before, mig.NodeGPU{UUID: p.GPU, Instances: p.Before})
-		after = append(after, mig.NodeGPU{UUID: p.GPU, Instances: p.Expected})
+		before = append(before, p.layoutOf(p.Before))
+		after = append(after, p.layoutOf(p.Expected))
 	}
 	was, is := migDevices(before), migDevices(after)
 	t := turnover{created: lacking(was, is), destroyed: lacking(is, was)}
@@ -64,7 +64,7 @@ func (e *Engine) turnover(ctx context.Context, op *operation) turnover {
 	return t
 }
 
-func migDevices(gpus []mig.NodeGPU) []migDevice {
+func migDevices(gpus []mig.GPULayout) []migDevice {
 	var list []migDevice
 	for n, g := range gpus {
 		for m, i := range g.Instances {
@@ -80,7 +80,7 @@ func migDevices(gpus []mig.NodeGPU) []migDevice {
 
 // profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices before it if these are not all
 // of the instance's ("1c.3g.20gb"). It is empty if the slices are not known.
-func profileOf(i mig.NodeInstance, c mig.NodeCompute) string {
+func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	switch {
 	case c.Slices == 0:
 		return ""

@@ -17,30 +17,30 @@ import (
 )
 
 // namer names a compute instance as an allocator does.
-type namer func(g mig.NodeGPU, i mig.NodeInstance, c mig.NodeCompute) gpu.DeviceRef
+type namer func(g mig.GPULayout, i mig.Instance, c mig.ComputeInstance) gpu.DeviceRef
 
 // namers are the ways in which allocators name MIG devices.
 func namers() map[string]namer {
 	return map[string]namer{
-		"MIG UUID": func(_ mig.NodeGPU, _ mig.NodeInstance, c mig.NodeCompute) gpu.DeviceRef {
+		"MIG UUID": func(_ mig.GPULayout, _ mig.Instance, c mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{MIG: c.UUID}
 		},
-		"legacy UUID": func(g mig.NodeGPU, i mig.NodeInstance, c mig.NodeCompute) gpu.DeviceRef {
+		"legacy UUID": func(g mig.GPULayout, i mig.Instance, c mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{GPU: g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(c.ID)}
 		},
-		"GKE": func(g mig.NodeGPU, i mig.NodeInstance, _ mig.NodeCompute) gpu.DeviceRef {
+		"GKE": func(g mig.GPULayout, i mig.Instance, _ mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{Minor: g.Minor, Instance: gpu.Some(i.ID)}
 		},
-		"DRA": func(g mig.NodeGPU, i mig.NodeInstance, _ mig.NodeCompute) gpu.DeviceRef {
+		"DRA": func(g mig.GPULayout, i mig.Instance, _ mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{Minor: g.Minor, PlacementStart: gpu.Some(i.Placement.Start), ProfileID: gpu.Some(i.ProfileID)}
 		},
-		"HAMi": func(g mig.NodeGPU, i mig.NodeInstance, _ mig.NodeCompute) gpu.DeviceRef {
+		"HAMi": func(g mig.GPULayout, i mig.Instance, _ mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{GPU: g.UUID, PlacementStart: gpu.Some(i.Placement.Start)}
 		},
 	}
 }
 
-func (n namer) all(gpus []mig.NodeGPU) []gpu.DeviceRef {
+func (n namer) all(gpus []mig.GPULayout) []gpu.DeviceRef {
 	var list []gpu.DeviceRef
 	for _, g := range gpus {
 		for _, i := range g.Instances {
@@ -314,13 +314,13 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 // a device plugin offers it shows whether the plugin knows.
 func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
-	instance := func(profile string, slices int) []mig.NodeInstance {
-		return []mig.NodeInstance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
-			ComputeInstances: []mig.NodeCompute{{UUID: uuid, Slices: slices}}}}
+	instance := func(profile string, slices int) []mig.Instance {
+		return []mig.Instance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
+			ComputeInstances: []mig.ComputeInstance{{UUID: uuid, Slices: slices}}}}
 	}
 	single, media := instance("1g.5gb", 1), instance("1g.5gb+me", 1)
 	for name, tt := range map[string]struct {
-		before, after []mig.NodeInstance
+		before, after []mig.Instance
 		resources     []string // by which the device is offered
 		missing       []string
 		stale         []string

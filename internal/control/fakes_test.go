@@ -18,7 +18,7 @@ import (
 // world is a node in memory with everything that an engine speaks to. It lives on when an engine is dropped.
 type world struct {
 	mu        sync.Mutex
-	gpus      []mig.NodeGPU
+	gpus      []mig.GPULayout
 	next      gpu.InstanceID
 	epoch     int // part of new UUIDs
 	processes map[gpu.UUID][]gpu.Process
@@ -73,8 +73,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{next: 1, dieAt: -1, processes: map[gpu.UUID][]gpu.Process{}}
 	for n, id := range []gpu.UUID{gpu0, gpu1} {
-		w.gpus = append(w.gpus, mig.NodeGPU{UUID: id, Index: n, Minor: gpu.Some(n), Name: model.Name, MIG: gpu.Some(true), Pending: gpu.Some(true),
-			PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles})
+		w.gpus = append(w.gpus, mig.GPULayout{MIG: gpu.Some(true), Pending: gpu.Some(true), Facts: gpu.Facts{UUID: id, Index: n, Minor: gpu.Some(n),
+			Name: model.Name, PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles}})
 	}
 	w.stand(gpu0, "3g.20gb", 0)
 	w.stand(gpu0, "3g.20gb", 4)
@@ -100,8 +100,8 @@ func (w *world) stand(id gpu.UUID, profile string, start int) {
 	}
 }
 
-func (w *world) gpu(id gpu.UUID) *mig.NodeGPU {
-	at := slices.IndexFunc(w.gpus, func(g mig.NodeGPU) bool { return g.UUID == id })
+func (w *world) gpu(id gpu.UUID) *mig.GPULayout {
+	at := slices.IndexFunc(w.gpus, func(g mig.GPULayout) bool { return g.UUID == id })
 	return &w.gpus[at]
 }
 
@@ -135,7 +135,7 @@ func (w *world) Hung(id gpu.UUID) bool { return id == w.hung }
 
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 
-func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
@@ -148,7 +148,7 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, m
 	}
 	list := slices.Clone(w.gpus)
 	if len(only) > 0 {
-		list = slices.DeleteFunc(list, func(g mig.NodeGPU) bool { return !slices.Contains(only, g.UUID) })
+		list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return !slices.Contains(only, g.UUID) })
 	}
 	for n := range list {
 		list[n].Instances = copyInstances(list[n].Instances)
@@ -165,7 +165,7 @@ func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error)
 	return slices.Clone(w.processes[id]), w.processErr
 }
 
-func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
+func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.point() {
@@ -220,15 +220,15 @@ func (w *world) do(s mig.Step) (mig.Done, error) {
 // perform is what a driver does with a step.
 func (w *world) perform(s mig.Step) (mig.Done, error) {
 	g := w.gpu(s.GPU)
-	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
 	if s.Op == mig.CreateInstance {
-		if slices.ContainsFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement.Overlaps(s.Placement) }) {
+		if slices.ContainsFunc(g.Instances, func(i mig.Instance) bool { return i.Placement.Overlaps(s.Placement) }) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
-		i := mig.NodeInstance{ID: w.next, Placed: mig.Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}}
+		i := mig.Instance{ID: w.next, Placed: mig.Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}}
 		w.next++
 		g.Instances = append(g.Instances, i)
-		slices.SortFunc(g.Instances, func(a, b mig.NodeInstance) int { return a.Placement.Start - b.Placement.Start })
+		slices.SortFunc(g.Instances, func(a, b mig.Instance) int { return a.Placement.Start - b.Placement.Start })
 		return mig.Done{Instance: i.ID}, nil
 	}
 	if at < 0 {
@@ -244,17 +244,17 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 		g.Instances = slices.Delete(g.Instances, at, at+1)
 		return mig.Done{}, nil
 	case mig.CreateCompute:
-		if slices.ContainsFunc(i.ComputeInstances, func(c mig.NodeCompute) bool {
+		if slices.ContainsFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool {
 			return c.Placement.Or(gpu.Placement{}).Overlaps(s.Compute.Or(gpu.Placement{}))
 		}) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
-		c := mig.NodeCompute{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
+		c := mig.ComputeInstance{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
 			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}), w.epoch))}
 		i.ComputeInstances = append(i.ComputeInstances, c)
 		return mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID}, nil
 	default:
-		k := slices.IndexFunc(i.ComputeInstances, func(c mig.NodeCompute) bool { return c.Placement == s.Compute })
+		k := slices.IndexFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool { return c.Placement == s.Compute })
 		if k < 0 {
 			return mig.Done{}, gpu.ErrNotFound
 		}
@@ -407,7 +407,7 @@ func (c *cluster) Uncordon(context.Context) error {
 
 type files struct{ *world }
 
-func (f files) Open(_ context.Context, g mig.NodeGPU) ([]Handle, error) {
+func (f files) Open(_ context.Context, g mig.GPULayout) ([]Handle, error) {
 	if f.asking == nil {
 		return nil, nil
 	}

@@ -157,7 +157,7 @@ func (e *Engine) bother(ctx context.Context, n int) {
 // hangingActuator never answers a change.
 type hangingActuator struct{ *world }
 
-func (hangingActuator) PerformStep(ctx context.Context, _ mig.Step, _ []mig.NodeInstance) (mig.Outcome, error) {
+func (hangingActuator) PerformStep(ctx context.Context, _ mig.Step, _ []mig.Instance) (mig.Outcome, error) {
 	<-ctx.Done()
 	return mig.Outcome{}, gpu.ErrTimeout
 }

@@ -59,7 +59,7 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 
 // checkModeChange returns a problem if instances or users of the GPU prevent another mode. Monitoring programs are no
 // users; if the driver cannot do it with them, it says so, and they are named in the result.
-func (c *usage) checkModeChange(g mig.NodeGPU) *api.Problem {
+func (c *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID, len(g.Instances))
 		for _, i := range g.Instances {
@@ -208,7 +208,7 @@ func waitsFor(activation error) string {
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.Operation.Mode.GPU
 	gpus, unreadable, err := e.readLayouts(ctx, id)
-	var g mig.NodeGPU
+	var g mig.GPULayout
 	if err == nil {
 		g, err = findGPU(gpus, unreadable, id)
 	}

@@ -78,8 +78,8 @@ func (e *Engine) buildPlan(c *usage, node mig.NodePlan, r api.PlanRequest, owner
 	for _, pg := range node.GPUs {
 		g := c.gpus[pg.GPU]
 		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
-			Before: c.describeInstances(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
-		n.after = append(n.after, layout{GPU: g.UUID, Instances: instancesAfter(pg.After)})
+			Before: c.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
+		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
 	n.facts = e.collectFacts(c, plan)
 	plan.Hash = hashFacts(n.facts)

@@ -157,7 +157,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	op.Operation.State = api.Degraded
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
-		op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeStanding(standingOn(gpus, id))})
+		op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeLayout(standingOn(gpus, id))})
 	}
 	return op
 }

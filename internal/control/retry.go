@@ -13,7 +13,7 @@ import (
 )
 
 // matches reports whether instances are those that the operation has left, before or after the step that is pending.
-func (p *part) matches(live []mig.NodeInstance) bool {
+func (p *part) matches(live []mig.Instance) bool {
 	if mig.SameInstances(live, p.Expected) {
 		return true
 	}

@@ -56,7 +56,7 @@ func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps 
 }
 
 // addGPU adds a GPU that is to have the instances after.
-func (r *record) addGPU(g mig.NodeGPU, after []mig.NodeInstance) {
+func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 	if !slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool { return s.GPU == g.UUID }) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
@@ -184,7 +184,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	}
 	var steps []mig.Step
 	var blocking []api.Blocker
-	var live []mig.NodeGPU
+	var live []mig.GPULayout
 	for _, p := range op.Parts {
 		g, err := c.gpu(p.GPU)
 		if err != nil {
@@ -221,8 +221,8 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 }
 
 // listBlockers returns the holders of what a step would destroy.
-func (c *usage) listBlockers(g mig.NodeGPU, s mig.Step) []api.Blocker {
-	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
+func (c *usage) listBlockers(g mig.GPULayout, s mig.Step) []api.Blocker {
+	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
 	if at < 0 {
 		return nil
 	}

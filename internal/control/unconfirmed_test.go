@@ -156,7 +156,7 @@ func TestFreeCovers(t *testing.T) {
 		w.split()
 		w.pods = gpu.Assignments{Incomplete: kubeletRestarted, Free: tt.free}
 		c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
-		w.engine(t, nil).addPods(t.Context(), c, []mig.NodeGPU{*w.gpu(gpu1)})
+		w.engine(t, nil).addPods(t.Context(), c, []mig.GPULayout{*w.gpu(gpu1)})
 		for _, u := range []unit{whole, first, other} {
 			if held := len(c.holds[u]) > 0; held != slices.Contains(tt.held, u) {
 				t.Errorf("%s: %+v is held: %t", name, u, held)
@@ -175,5 +175,5 @@ func (w *world) split() {
 	first.Slices, first.Placement, first.UUID = 3, gpu.Some(gpu.Placement{Size: 3}), "MIG-first"
 	other := first
 	other.ID, other.Placement, other.UUID = 1, gpu.Some(gpu.Placement{Start: 3, Size: 3}), "MIG-other"
-	i.ComputeInstances = []mig.NodeCompute{first, other}
+	i.ComputeInstances = []mig.ComputeInstance{first, other}
 }

@@ -31,7 +31,7 @@ func (n Need) met(p gpu.Profile) bool {
 
 // planDemand finds room for further instances on the GPUs that are in MIG mode. What stands stays, but for idle instances
 // that are in the way. Of equally good ways it takes the one that uses the first GPUs.
-func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
+func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 	for i, n := range needs {
 		if n.Count < 0 || n.SMs < 0 {
@@ -68,7 +68,7 @@ func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 // number whose digits, in mixed bases, say how many instances of each kind it has.
 type demand struct {
 	watch *watch
-	gpus  []NodeGPU
+	gpus  []GPULayout
 	inMIG []int // indexes of the GPUs in MIG mode
 	kinds []kind
 	parts int // number of parts; the last is the whole
@@ -88,7 +88,7 @@ func (k kind) fitsNowhere() bool {
 	return !slices.ContainsFunc(k.fits, func(fits []*cut) bool { return len(fits) > 0 })
 }
 
-func newDemand(w *watch, gpus []NodeGPU, needs []Need) *demand {
+func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 	d := &demand{watch: w, gpus: gpus, parts: 1}
 	for i := range gpus {
 		if gpus[i].inMIG() {
@@ -319,19 +319,19 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 			continue
 		}
 		g := &d.gpus[d.inMIG[b]]
-		var after []PlannedInstance
+		var after []Instance
 		for i := range g.Instances {
 			if o.gone>>i&1 == 0 {
-				own := profileOf(g.Profiles, g.Instances[i].Placed)
-				after = append(after, PlannedInstance{
-					Placed: g.Instances[i].Placed, Standing: gpu.Some(i), ComputeInstances: asItIs(own.ComputeSlices, &g.Instances[i]).computes,
-				})
+				kept := g.Instances[i]
+				kept.ComputeInstances = asItIs(profileOf(g.Profiles, kept.Placed).ComputeSlices, &kept)
+				after = append(after, kept)
 			}
 		}
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
-			after = append(after, PlannedInstance{
-				Placed: placedAt(f.fitted), ComputeInstances: whole.computes, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
+			after = append(after, Instance{
+				Placed: placedAt(f.fitted), ComputeInstances: whole.computes,
+				New: true, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
 			})
 			met[f.kind]++
 		}

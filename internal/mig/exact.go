@@ -11,7 +11,7 @@ import (
 
 // exact looks for the best way to give one GPU exactly the wanted instances.
 type exact struct {
-	gpu    *NodeGPU
+	gpu    *GPULayout
 	own    []*cut // profiles of the standing instances
 	all    []*cut
 	wanted []wanted // one entry for each instance, equal ones side by side
@@ -30,7 +30,7 @@ type wanted struct {
 
 // planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
 // stands at the most preferred place, then the next. position is the GPU's index in the list planned for.
-func planExact(w *watch, g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
+func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
 		return PlannedGPU{}, err
@@ -75,7 +75,7 @@ func whyNot(list []wanted, s shape) string {
 }
 
 // resolve finds the wanted profiles, the largest first, each as often as it is wanted.
-func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
+func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	var list []wanted
 	s := shapeOf(g.Profiles)
 	for _, w := range wants {
@@ -189,8 +189,8 @@ func (e *exact) costOf(chosen []fitted, standing int) cost {
 }
 
 // inUse reports whether anything of an instance is busy: then it cannot go as a whole.
-func (i *NodeInstance) inUse() bool {
-	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c NodeCompute) bool { return c.Busy })
+func (i *Instance) inUse() bool {
+	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
 // keeps is how a standing instance is kept in a layout; nil where it goes.
@@ -213,19 +213,20 @@ func (e *exact) keeps(chosen []fitted, standing int) *arrangement {
 }
 
 // after is the best layout.
-func (e *exact) after() []PlannedInstance {
-	var list []PlannedInstance
+func (e *exact) after() []Instance {
+	var list []Instance
 	keeps := map[gpu.Placement]bool{}
 	for i, instance := range e.gpu.Instances {
 		if a := e.keeps(e.best, i); a != nil {
 			keeps[instance.Placement] = true
-			list = append(list, PlannedInstance{Placed: instance.Placed, Standing: gpu.Some(i), ComputeInstances: a.computes})
+			instance.ComputeInstances = a.computes
+			list = append(list, instance)
 		}
 	}
 	for _, f := range e.best {
 		if !keeps[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
-			list = append(list, PlannedInstance{Placed: placedAt(f), ComputeInstances: a.computes})
+			list = append(list, Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true})
 		}
 	}
 	return list
@@ -254,7 +255,7 @@ func (e *exact) blocked(position int, wants []Want) error {
 }
 
 // names says what is in the way on a GPU.
-func (g *NodeGPU) names(blocking []Blocking) string {
+func (g *GPULayout) names(blocking []Blocking) string {
 	var parts []string
 	for _, b := range blocking {
 		instance := g.Instances[b.Instance]

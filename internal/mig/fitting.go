@@ -35,7 +35,7 @@ func (o *option) of(items []item) *option {
 // fitting looks for room on one GPU for some further instances.
 type fitting struct {
 	watch   *watch
-	gpu     *NodeGPU
+	gpu     *GPULayout
 	minding minding
 	items   []item
 	own     []*cut // profiles of the standing instances

@@ -11,7 +11,7 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	t.Helper()
 	node := g.nodeGPU(0, standing)
 	asked := g.asWants(rng, wants)
-	plan, err := PlanNode(t.Context(), []NodeGPU{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
+	plan, err := PlanNode(t.Context(), []GPULayout{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
 	best, ok := g.naiveBest(standing, wants, true)
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {
@@ -38,7 +38,7 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 }
 
 // checkBlocking: what is in the way is busy.
-func (g *naiveGPU) checkBlocking(t *testing.T, node NodeGPU, e *InfeasibleError) {
+func (g *naiveGPU) checkBlocking(t *testing.T, node GPULayout, e *InfeasibleError) {
 	t.Helper()
 	for _, b := range e.Blocking {
 		instance := node.Instances[b.Instance]

@@ -34,7 +34,7 @@ func cutsOf(profiles []gpu.Profile) []*cut {
 }
 
 // cutsOfInstances are those of the standing instances.
-func (g *NodeGPU) cutsOfInstances() []*cut {
+func (g *GPULayout) cutsOfInstances() []*cut {
 	var list []*cut
 	s := shapeOf(g.Profiles)
 	for _, standing := range g.Instances {

@@ -21,7 +21,7 @@ func TestAPlaceThatIsLongerThanItsSlices(t *testing.T) {
 	if c := g.Instances[0].ComputeInstances[0]; c.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 7}) || c.Slices != 7 || c.UUID != madeCI.UUID {
 		t.Errorf("%+v", c)
 	}
-	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: "7g.40gb", Count: 1}}}}})
+	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: "7g.40gb", Count: 1}}}}})
 	if err != nil || len(plan.Steps) != 0 {
 		t.Errorf("%+v, %v", plan.Steps, err)
 	}

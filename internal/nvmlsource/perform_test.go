@@ -19,7 +19,7 @@ import (
 type performer struct {
 	*node
 	steps
-	expected []mig.NodeInstance
+	expected []mig.Instance
 }
 
 func newPerformer(t *testing.T, faults ...string) *performer {

@@ -99,7 +99,7 @@ type killedActuator struct {
 	changes *int
 }
 
-func (a killedActuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
+func (a killedActuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	a.killer.pass("before " + string(s.Op))
 	defer a.killer.pass("after " + string(s.Op))
 	*a.changes++

@@ -30,7 +30,7 @@ type files struct {
 // filesOf asks the driver which files are those of a GPU. Which minor number a capability has is told for all that can
 // be in /proc/driver/nvidia-caps/mig-minors, and for those that are in /proc/driver/nvidia/capabilities; the second is
 // hidden in containers.
-func (f *Finder) filesOf(g mig.NodeGPU) (files, error) {
+func (f *Finder) filesOf(g mig.GPULayout) (files, error) {
 	minor, ok := g.Minor.Get()
 	if !ok {
 		return files{}, fmt.Errorf("its minor number is not known: %w", gpu.ErrNotFound)

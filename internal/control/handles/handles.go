@@ -48,7 +48,7 @@ func New(proc string) *Finder { return &Finder{proc: proc} }
 // An error says that processes could not be looked at, and anyone may hold the GPU: it wraps gpu.ErrNoPermission where
 // the right is lacking to see all processes of the host (root with CAP_SYS_PTRACE, in the host's PID namespace),
 // gpu.ErrNotFound where the driver does not tell which files are those of the GPU, gpu.ErrTimeout where ctx ended.
-func (f *Finder) Open(ctx context.Context, g mig.NodeGPU) ([]control.Handle, error) {
+func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // to be wrong about the path is not to have no driver
 	if err == nil {
 		_, err = os.Stat(filepath.Join(f.proc, "driver", "nvidia"))
