@@ -93,7 +93,7 @@ func activityOf(own bool) activityCheck {
 
 // addLastPoll is addLastPolls for one GPU.
 func (e *Engine) addLastPoll(c *usage, g mig.GPULayout, check activityCheck) {
-	s := e.o.Node.Current()
+	s := e.o.Poller.Current()
 	e.active.observe(s)
 	if s == nil {
 		c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
@@ -115,10 +115,10 @@ func (e *Engine) addLastPoll(c *usage, g mig.GPULayout, check activityCheck) {
 
 // pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start.
 func (e *Engine) pollAndAdd(ctx context.Context, c *usage, g mig.GPULayout, check activityCheck) {
-	if e.o.Node.Current() == nil {
+	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
-		if err := e.o.Node.Poll(call, nil); err != nil {
+		if err := e.o.Poller.Poll(call, nil); err != nil {
 			c.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}

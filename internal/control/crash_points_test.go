@@ -252,7 +252,7 @@ func TestFullDisk(t *testing.T) {
 				}
 				w.saving = nil
 				e.repairStore()
-				e.retryParked(t.Context()) // by itself, now that there is room again
+				e.retryDegraded(t.Context()) // by itself, now that there is room again
 				e.drive(t)
 				if n > 0 {
 					w.afterFailure(t, e, before, after)

@@ -29,7 +29,7 @@ type Actuator interface {
 	// reported success; a destruction after which the instance is still there is an error.
 	PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the GPU first.
-	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
+	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error)
 }
 
 // Hanging is an Actuator that knows of its calls that were given up and have not returned. While there is one for a GPU, what
@@ -38,12 +38,11 @@ type Hanging interface {
 	Hung(id gpu.UUID) bool
 }
 
-// ModeChange is what the driver made of a mode asked for.
-type ModeChange = mig.ModeChange
-
-// Node is the running exporter: what it saw last, and a poll that is over when it returns.
-type Node interface {
+// Poller is the exporter's poll loop.
+type Poller interface {
+	// Current returns the last Snapshot, nil before the first.
 	Current() *gpu.Snapshot
+	// Poll runs one cycle and returns when its Snapshot is published. first, unless it is nil, runs before the cycle.
 	Poll(ctx context.Context, first func() error) error
 }
 
@@ -139,7 +138,7 @@ type Options struct {
 	Layouts  map[string][]api.LayoutRule // --control.layouts, until SetLayouts
 
 	Actuator    Actuator
-	Node        Node
+	Poller      Poller
 	Assignments Assignments // optional
 	Handles     Handles     // optional
 	Cluster     Cluster     // optional

@@ -26,8 +26,8 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 	return gpu.NewDevices(list)
 }
 
-// turnover is what an operation has changed of the MIG devices of its GPUs.
-type turnover struct {
+// deviceChanges is what an operation has changed of the MIG devices of its GPUs.
+type deviceChanges struct {
 	before, after      *gpu.Devices
 	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
 }
@@ -42,15 +42,15 @@ type migDevice struct {
 	profile  string // empty if it is not known
 }
 
-// turnover compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
-func (e *Engine) turnover(ctx context.Context, op *operation) turnover {
+// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
+func (e *Engine) compareDevices(ctx context.Context, op *operation) deviceChanges {
 	var before, after []mig.GPULayout
 	for _, p := range op.Parts {
 		before = append(before, p.layoutOf(p.Before))
 		after = append(after, p.layoutOf(p.Expected))
 	}
 	was, is := migDevices(before), migDevices(after)
-	t := turnover{created: lacking(was, is), destroyed: lacking(is, was)}
+	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was)}
 	if len(t.created)+len(t.destroyed) == 0 {
 		return t
 	}
@@ -107,7 +107,7 @@ func lacking(others, list []migDevice) []migDevice {
 // compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones that it does, by
 // what it offers; of all of them if it returned an error. An offer of a device that stands is none of a destroyed one, unless its
 // resource is that of the destroyed one's profile.
-func (t *turnover) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
+func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	standing, gone := map[gpu.Device]bool{}, map[gpu.Device]bool{}
 	misnamed := map[gpu.Device]string{} // destroyed devices: by which resource what stands there is offered
 	for _, o := range offers {
@@ -140,7 +140,7 @@ func (t *turnover) compareOffers(offers []gpu.Offer, err error) (missing, stale 
 
 // isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one which has its
 // names. A resource that tells of no profile, as that of strategy single or one that an operator has named, is neither.
-func (t *turnover) isFormer(resource string, was, now gpu.Device) bool {
+func (t *deviceChanges) isFormer(resource string, was, now gpu.Device) bool {
 	is := func(list []migDevice, at gpu.Device) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {
 			return d.at == at && d.profile != "" && resourceNamesProfile(resource, d.profile)

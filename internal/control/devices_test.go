@@ -340,7 +340,7 @@ func TestSettlingByProfile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			op := &operation{record: record{Parts: []*part{{GPU: gpu1, Before: tt.before, Expected: tt.after}}}}
-			changed := w.engine(t, nil).turnover(t.Context(), op)
+			changed := w.engine(t, nil).compareDevices(t.Context(), op)
 			var offers []gpu.Offer
 			for _, r := range tt.resources {
 				offers = append(offers, gpu.Offer{Device: gpu.DeviceRef{MIG: uuid}, Resource: r})

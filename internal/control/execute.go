@@ -184,7 +184,7 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 // recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was read, and only if that
 // is what the step leads to.
 func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
-	after, notAfter := afterStep(p.Expected, s, out.Instances)
+	after, notAfter := verifyOutcome(p.Expected, s, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
@@ -265,8 +265,7 @@ func sleep(ctx context.Context, d time.Duration) {
 // itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
 	g := p.live()
-	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
-	if at < 0 {
+	if s.IndexIn(g.Instances) < 0 {
 		return fmt.Errorf("GPU instance does not stand: %w", gpu.ErrNotFound)
 	}
 	c := e.collectHolders(ctx, []mig.GPULayout{g})
@@ -275,19 +274,13 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 	} else {
 		e.pollAndAdd(ctx, c, g, noActivity)
 	}
-	return c.busyError(g, g.Instances[at], s, force)
-}
-
-// busyError returns a problem if anything holds what a step would destroy.
-func (c *usage) busyError(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) error {
-	holds := c.busyHolds(g, i, s, force)
-	if len(holds) == 0 {
+	blocking := c.listBlockers(g, s, force)
+	if len(blocking) == 0 {
 		return nil
 	}
-	name := cmp.Or(string(s.UUID), instanceName(g, i))
-	p := problemf(api.Busy, "%s came into use: %s", name, holdsText(holds))
-	p.Blocking = []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
-	return withHint(p)
+	problem := problemf(api.Busy, "%s came into use: %s", blocking[0].Instance, holdsText(blocking[0].Holders))
+	problem.Blocking = blocking
+	return withHint(problem)
 }
 
 // gpu finds a GPU that could be read.

@@ -19,7 +19,7 @@ import (
 func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
-	if s := e.o.Node.Current(); s != nil {
+	if s := e.o.Poller.Current(); s != nil {
 		if d, ok := s.Driver.Get(); ok {
 			list = append(list, "driver "+d.Version)
 		}

@@ -31,14 +31,14 @@ type world struct {
 	dieAt  int // -1: never
 	dead   bool
 
-	calls   int                                 // of PerformStep that reached the driver
-	before  func(n int, s mig.Step) error       // an error instead of the step
-	after   func(n int, s mig.Step) error       // an error although it was done
-	reading func() error                        // an error instead of a reading
-	saving  func(n int, document []byte) error  // an error instead of saving
-	saves   int                                 //
-	mode    func(on bool) (ModeChange, error)   //
-	asking  func(id gpu.UUID) ([]Handle, error) //
+	calls   int                                   // of PerformStep that reached the driver
+	before  func(n int, s mig.Step) error         // an error instead of the step
+	after   func(n int, s mig.Step) error         // an error although it was done
+	reading func() error                          // an error instead of a reading
+	saving  func(n int, document []byte) error    // an error instead of saving
+	saves   int                                   //
+	mode    func(on bool) (mig.ModeChange, error) //
+	asking  func(id gpu.UUID) ([]Handle, error)   //
 
 	pods        gpu.Assignments
 	podsErr     error
@@ -266,11 +266,11 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 	}
 }
 
-func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (ModeChange, error) {
+func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.point() {
-		return ModeChange{}, errDead
+		return mig.ModeChange{}, errDead
 	}
 	if w.mode != nil {
 		return w.mode(on)
@@ -278,9 +278,9 @@ func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (ModeChange,
 	g := w.gpu(id)
 	g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
 	if w.point() {
-		return ModeChange{}, errDead
+		return mig.ModeChange{}, errDead
 	}
-	return ModeChange{Current: on, Pending: on}, nil
+	return mig.ModeChange{Current: on, Pending: on}, nil
 }
 
 func (w *world) Current() *gpu.Snapshot {
@@ -431,7 +431,7 @@ var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, App
 // engine starts one over the world, as a process would.
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
-	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Node: w, Assignments: kubelet{w}, Handles: files{w},
+	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w}, Handles: files{w},
 		Cluster: &cluster{w}, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w}, CallTimeout: 10 * time.Second,
 		IdleFor: time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {

@@ -162,9 +162,9 @@ func (hangingActuator) PerformStep(ctx context.Context, _ mig.Step, _ []mig.Inst
 	return mig.Outcome{}, gpu.ErrTimeout
 }
 
-func (hangingActuator) SetMIGMode(ctx context.Context, _ gpu.UUID, _ bool) (ModeChange, error) {
+func (hangingActuator) SetMIGMode(ctx context.Context, _ gpu.UUID, _ bool) (mig.ModeChange, error) {
 	<-ctx.Done()
-	return ModeChange{}, gpu.ErrTimeout
+	return mig.ModeChange{}, gpu.ErrTimeout
 }
 
 // TestStopWhileACallHangs: whatever time a call has, the program ends soon, and the next start goes on.

@@ -105,12 +105,12 @@ func createComputes(id gpu.UUID, w mig.Instance, standing []gpu.Placement) []mig
 	return steps
 }
 
-// errOtherStep says that a tree is not the one after a step.
+// errOtherStep says that instances are not those after a step.
 var errOtherStep = errors.New("the instances are not those after the step")
 
-// afterStep returns the instances after a step was done on those before: what was read, with the MIG UUIDs that were known
-// before. The error says that what was read is not what the step leads to, and nothing else has changed.
-func afterStep(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mig.Instance, error) {
+// verifyOutcome returns the instances that were read after a step, with the MIG UUIDs that were known before. It returns
+// errOtherStep if they are not what the step makes of those before, or if anything else has changed.
+func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mig.Instance, error) {
 	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was before.
 	added, removed := copyInstances(read), copyInstances(before)
 	list := &removed
@@ -141,7 +141,7 @@ func keepUUIDs(now, before []mig.ComputeInstance) {
 
 // removeOne removes what a step creates or destroys, which must be there, and empty if it is a GPU instance.
 func removeOne(list *[]mig.Instance, s mig.Step) bool {
-	at := slices.IndexFunc(*list, func(i mig.Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	at := s.IndexIn(*list)
 	if at < 0 {
 		return false
 	}
@@ -231,14 +231,14 @@ func describeLayout(instances []mig.Instance) []api.Instance {
 	}
 	list := []api.Instance{}
 	for _, i := range instances {
-		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement, Compute: []api.Compute{},
+		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement, Compute: []api.ComputeInstance{},
 			Fate: fateOf(i.New, api.Create), Need: i.Need}
 		if !i.New {
 			d.ID = gpu.Some(i.ID)
 		}
 		for n, at := range mig.ComputePlacements(i) {
 			ci := i.ComputeInstances[n]
-			dc := api.Compute{UUID: ci.UUID, Placement: at, Fate: fateOf(ci.New, api.Create)}
+			dc := api.ComputeInstance{UUID: ci.UUID, Placement: at, Fate: fateOf(ci.New, api.Create)}
 			if !ci.New {
 				dc.ID = gpu.Some(ci.ID)
 			}

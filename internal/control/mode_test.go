@@ -7,6 +7,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // bare is a world whose second GPU has no instances.
@@ -95,7 +96,9 @@ func TestHandleThatBlocks(t *testing.T) {
 		for waits, err := range map[string]error{"in use": gpu.ErrInUse, "reset": gpu.ErrResetRequired, "reboot": gpu.ErrNotSupported} {
 			w := bare(t)
 			w.asking = func(gpu.UUID) ([]Handle, error) { return []Handle{{PID: 4, Command: "nv-hostengine"}}, nil }
-			w.mode = func(on bool) (ModeChange, error) { return ModeChange{Current: !on, Pending: on, Activation: err}, nil }
+			w.mode = func(on bool) (mig.ModeChange, error) {
+				return mig.ModeChange{Current: !on, Pending: on, Activation: err}, nil
+			}
 			op := w.engine(t, nil).switched(t)
 			if op.State != api.Succeeded || op.Mode.Waits != waits || !op.Mode.Current || op.Mode.Pending {
 				t.Errorf("%s: operation is %s, mode %+v", waits, op.State, op.Mode)
@@ -110,12 +113,12 @@ func TestHandleThatBlocks(t *testing.T) {
 func TestModeThatTheDriverRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
-		w.mode = func(bool) (ModeChange, error) { return ModeChange{}, gpu.ErrNoPermission }
+		w.mode = func(bool) (mig.ModeChange, error) { return mig.ModeChange{}, gpu.ErrNoPermission }
 		e := w.engine(t, nil)
 		if op := e.switched(t); op.State != api.Failed || !strings.Contains(op.Error.Detail, "no permission") || e.State() != idle || w.resumed != 1 {
 			t.Errorf("operation is %s: %v; state %s", op.State, op.Error, e.State())
 		}
-		w.mode = func(on bool) (ModeChange, error) { return ModeChange{Current: !on, Pending: !on}, nil }
+		w.mode = func(on bool) (mig.ModeChange, error) { return mig.ModeChange{Current: !on, Pending: !on}, nil }
 		if op := e.switched(t); op.State != api.Failed {
 			t.Errorf("a mode that was not taken: operation is %s", op.State)
 		}
@@ -125,9 +128,9 @@ func TestModeThatTheDriverRefuses(t *testing.T) {
 func TestModeChangeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
-		w.mode = func(on bool) (ModeChange, error) {
+		w.mode = func(on bool) (mig.ModeChange, error) {
 			w.gpus[1].MIG, w.gpus[1].Pending = gpu.Some(on), gpu.Some(on) // it is done, late
-			return ModeChange{}, gpu.ErrTimeout
+			return mig.ModeChange{}, gpu.ErrTimeout
 		}
 		e := w.engine(t, nil)
 		op := e.switched(t)

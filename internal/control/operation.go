@@ -36,7 +36,7 @@ type operation struct {
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
 	// retryable says that an operation which could not be finished is taken up by itself: at the time again, then after backoff.
 	retryable bool
-	parked    bool // it was counted as degraded or stuck
+	counted   bool // as degraded or stuck, for the observer
 	again     time.Time
 	backoff   time.Duration
 }

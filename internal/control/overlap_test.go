@@ -170,7 +170,7 @@ func TestHungOperationDelaysNoOther(t *testing.T) {
 		full, w.before, w.saving = false, nil, nil
 		e.repairStore()
 		for range 100 {
-			e.retryParked(t.Context())
+			e.retryDegraded(t.Context())
 			e.drive(t)
 			time.Sleep(time.Minute)
 		}
@@ -281,10 +281,10 @@ func TestModeFailsAfterChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
 		e := w.engine(t, nil)
-		w.mode = func(on bool) (ModeChange, error) {
+		w.mode = func(on bool) (mig.ModeChange, error) {
 			g := w.gpu(gpu1)
 			g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
-			return ModeChange{}, gpu.ErrLost
+			return mig.ModeChange{}, gpu.ErrLost
 		}
 		op := e.switched(t)
 		if op.State == api.Failed {

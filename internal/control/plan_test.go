@@ -366,7 +366,7 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 	if err != nil || len(got.Layouts) != 3 {
 		t.Fatalf("layouts %+v, %v", got, err)
 	}
-	for n, want := range []api.Layout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}}, {Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
+	for n, want := range []api.NamedLayout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}}, {Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
 		if l := got.Layouts[n]; l.Name != want.Name || !slices.Equal(l.Applies, want.Applies) {
 			t.Errorf("layout %s applies to %v, want %s to %v", l.Name, l.Applies, want.Name, want.Applies)
 		}

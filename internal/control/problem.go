@@ -134,7 +134,7 @@ func instanceName(g mig.GPULayout, i mig.Instance) string {
 	if len(i.ComputeInstances) == 1 && i.ComputeInstances[0].UUID != "" {
 		return string(i.ComputeInstances[0].UUID)
 	}
-	return fmt.Sprintf("%s/%d", g.UUID, i.ID)
+	return bareName(g.UUID, i.ID)
 }
 
 // withHint adds to a refusal how to confirm or clear the unconfirmed holders among the blockers.

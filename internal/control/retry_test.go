@@ -55,13 +55,13 @@ func TestUnstick(t *testing.T) {
 				return gpu.ErrTimeout
 			}
 		})
-		e.retryParked(t.Context())
+		e.retryDegraded(t.Context())
 		e.drive(t)
 		if e.State() != stuck {
 			t.Fatalf("the call hangs, and the state is %s", e.State())
 		}
 		w.hung = ""
-		e.retryParked(t.Context())
+		e.retryDegraded(t.Context())
 		e.drive(t)
 		if now := e.now(t, op.ID); now.State != api.Failed || e.State() != idle {
 			t.Errorf("operation %s, state %s", now.State, e.State())

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -149,7 +150,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	switch {
 	case p != nil:
 		return nil, p
-	case state == api.Degraded || state == api.Stuck:
+	case isDegraded(state):
 		return e.retry(ctx, op)
 	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
@@ -199,7 +200,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 		}
 		for _, s := range list {
 			if !isCreation(s) {
-				blocking = append(blocking, c.listBlockers(g, s)...)
+				blocking = append(blocking, c.listBlockers(g, s, nil)...)
 			}
 		}
 		live, steps = append(live, g), append(steps, list...)
@@ -220,21 +221,18 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	return &r, nil
 }
 
-// listBlockers returns the holders of what a step would destroy.
-func (c *usage) listBlockers(g mig.GPULayout, s mig.Step) []api.Blocker {
-	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
+// listBlockers returns the instance that a step would destroy if it has holders that force does not override.
+func (c *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
+	at := s.IndexIn(g.Instances)
 	if at < 0 {
 		return nil
 	}
 	i := g.Instances[at]
-	holds := c.busyHolds(g, i, s, nil)
+	holds := c.busyHolds(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
 	}
-	name := string(s.UUID)
-	if name == "" {
-		name = instanceName(g, i)
-	}
+	name := cmp.Or(string(s.UUID), instanceName(g, i))
 	return []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
 }
 

@@ -137,7 +137,7 @@ func TestStateFolderComesLater(t *testing.T) {
 }
 
 // TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The operation goes on in the new
-// one, or is parked if another program uses it.
+// one, or is left degraded if another program uses it.
 func TestStateFolderReplaced(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

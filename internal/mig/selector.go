@@ -27,9 +27,6 @@ func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	return nil
 }
 
-// Selected reports whether rules are for a GPU.
-func Selected(g GPULayout, rules []Rule) bool { return ruleFor(&g, rules) != nil }
-
 // is reports whether a selector names the GPU: its index, UUID or PCI bus id, the latter two in any case.
 func (g *GPULayout) is(selector string) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {

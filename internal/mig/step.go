@@ -32,11 +32,16 @@ func ComputePlacements(i Instance) []gpu.Placement {
 	return placements
 }
 
+// IndexIn returns the index of the step's GPU instance in a list, by profile and placement, or -1 if it is not there.
+func (s Step) IndexIn(list []Instance) int {
+	return slices.IndexFunc(list, func(i Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+}
+
 // AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids of what
 // it creates are those of d. It does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
-	at := slices.IndexFunc(after, func(i Instance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
+	at := s.IndexIn(after)
 	if s.Op == CreateInstance {
 		after = append(after, Instance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
 		slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
@@ -59,8 +64,8 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 			}
 		}
 	case CreateCompute:
-		made := ComputeInstance{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
-		computes := append(slices.Clone(after[at].ComputeInstances), made)
+		created := ComputeInstance{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
+		computes := append(slices.Clone(after[at].ComputeInstances), created)
 		slices.SortFunc(computes, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
 		after[at].ComputeInstances = computes
 	}

@@ -260,13 +260,13 @@ type Instance struct {
 	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
 	Use
-	XIDErrors        []XID     `json:"xidErrors,omitempty"`
-	Errors           []Error   `json:"errors"`
-	ComputeInstances []Compute `json:"computeInstances"`
+	XIDErrors        []XID             `json:"xidErrors,omitempty"`
+	Errors           []Error           `json:"errors"`
+	ComputeInstances []ComputeInstance `json:"computeInstances"`
 }
 
-// Compute is a compute instance.
-type Compute struct {
+// ComputeInstance is a compute instance.
+type ComputeInstance struct {
 	ID            gpu.ComputeID          `json:"id"`
 	Generation    uint64                 `json:"generation"`
 	UUID          gpu.MIGUUID            `json:"uuid,omitempty"`

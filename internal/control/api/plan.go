@@ -54,7 +54,7 @@ type Instance struct {
 	Profile   string                  `json:"profile"`
 	ProfileID uint32                  `json:"profileId"`
 	Placement gpu.Placement           `json:"placement"`
-	Compute   []Compute               `json:"computeInstances"`
+	Compute   []ComputeInstance       `json:"computeInstances"`
 	// Fate is "keep" or "destroy" in a layout before, "keep" or "create" in one after.
 	Fate Fate `json:"fate"`
 	// Holders is why it is busy; empty for one that is idle.
@@ -63,8 +63,8 @@ type Instance struct {
 	Need gpu.Opt[int] `json:"need,omitzero"`
 }
 
-// Compute is a compute instance of a layout.
-type Compute struct {
+// ComputeInstance is a compute instance of a layout.
+type ComputeInstance struct {
 	ID        gpu.Opt[gpu.ComputeID] `json:"id,omitzero"`
 	UUID      gpu.MIGUUID            `json:"uuid,omitempty"`
 	Placement gpu.Placement          `json:"placement"` // in compute slices of its GPU instance
