@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -97,9 +98,13 @@ func TestSettlingByEveryName(t *testing.T) {
 					begun := time.Now()
 					op := e.applied(t, second(two3g))
 					warned := slices.ContainsFunc(op.Warnings, func(s string) bool { return strings.Contains(s, want) })
-					if took := time.Since(begun); op.State != api.Succeeded || (took > 2*time.Second) != (want != "") ||
-						want == "" && len(op.Warnings) > 0 || want != "" && !warned {
-						t.Errorf("operation is %s after %s: %q", op.State, took, op.Warnings)
+					took := time.Since(begun)
+					cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+					cmptest.Equal(t, "took > 2*time.Second", took > 2*time.Second, want != "")
+					if want == "" {
+						cmptest.Equal(t, "op.Warnings", op.Warnings, nil)
+					} else {
+						cmptest.Equal(t, "warned", warned, true)
 					}
 				})
 			})
@@ -217,8 +222,15 @@ func TestSettlingOfDestruction(t *testing.T) {
 				e := w.engine(t, func(o *Options) { o.Assignments = k })
 				op := e.applied(t, second(map[string]api.DeviceRequest{}))
 				took := time.Since(k.begun)
-				if op.State != api.Succeeded || took != tt.took || k.asked == 0 || k.exposed || w.cordonedBy != "" || len(op.Warnings) != len(tt.warns) {
-					t.Errorf("operation is %s after %s, asked %d times, exposed %t, cordoned by %q: %q", op.State, took, k.asked, k.exposed, w.cordonedBy, op.Warnings)
+				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				cmptest.Equal(t, "time taken", took, tt.took)
+				if k.asked == 0 {
+					t.Errorf("k.asked is %v, want another", k.asked)
+				}
+				cmptest.Equal(t, "k.exposed", k.exposed, false)
+				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
+				if len(op.Warnings) != len(tt.warns) {
+					t.Fatalf("op.Warnings: %+v, want len(tt.warns) of them", op.Warnings)
 				}
 				for n, want := range tt.warns {
 					if n < len(op.Warnings) && !strings.Contains(op.Warnings[n], want) {
@@ -257,9 +269,10 @@ func TestSettlingByClaims(t *testing.T) {
 				begun := time.Now()
 				op := e.applied(t, second(two3g))
 				blamed := slices.ContainsFunc(op.Warnings, func(w string) bool { return strings.Contains(w, "device plugin") })
-				if took := time.Since(begun); op.State != api.Succeeded || took != tt.took || blamed != (tt.took > 0) {
-					t.Errorf("operation is %s after %s: %q", op.State, took, op.Warnings)
-				}
+				took := time.Since(begun)
+				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				cmptest.Equal(t, "time taken", took, tt.took)
+				cmptest.Equal(t, "blamed", blamed, tt.took > 0)
 			})
 		})
 	}

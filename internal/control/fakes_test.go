@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -528,8 +529,19 @@ func (w *world) cutting() string {
 func isProblem(t *testing.T, err error, kind api.ProblemType) *api.Problem {
 	t.Helper()
 	var p *api.Problem
-	if !errors.As(err, &p) || p.Type != kind {
+	if !errors.As(err, &p) || p == nil {
 		t.Fatalf("error %v, want a problem %s", err, kind)
 	}
+	if p.Type != kind {
+		t.Fatalf("problem %s, want %s: %v", p.Type, kind, err)
+	}
 	return p
+}
+
+// wantText fails the test, which continues, unless a text contains a part.
+func wantText(t *testing.T, what, got, part string) {
+	t.Helper()
+	if !strings.Contains(got, part) {
+		t.Errorf("%s: %q, want it to contain %q", what, got, part)
+	}
 }

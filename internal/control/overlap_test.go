@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -211,8 +212,10 @@ func TestUnreadableBeforeFirstStep(t *testing.T) {
 		}
 		e.drive(t)
 		got := e.now(t, op.ID)
-		if w.calls != 0 || got.State != api.Failed || len(w.hooks) != 0 {
-			t.Errorf("%d changes, operation is %s (GPU %s), %d hooks", w.calls, got.State, got.GPUs[0].State, len(w.hooks))
+		cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
+		cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+		if len(w.hooks) > 0 {
+			t.Errorf("hooks run: %v, want none", w.hooks)
 		}
 	})
 }

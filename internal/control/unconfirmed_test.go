@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -40,9 +41,13 @@ func TestKubeletRestart(t *testing.T) {
 				restart(w)
 				_, err = e.Plan(t.Context(), everything, second(two3g))
 				p := isProblem(t, err, api.Infeasible)
-				if len(p.Blocking) != 1 || len(p.Blocking[0].Holders) == 0 || !strings.Contains(p.Detail, "confirm") {
-					t.Errorf("refusal %+v", p)
+				if len(p.Blocking) != 1 {
+					t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)
 				}
+				if len(p.Blocking[0].Holders) == 0 {
+					t.Error("p.Blocking[0].Holders is empty")
+				}
+				wantText(t, "p.Detail", p.Detail, "confirm")
 				for _, h := range p.Blocking[0].Holders {
 					if h.Kind != api.HoldUnconfirmed {
 						t.Errorf("holder %+v", h)
@@ -81,9 +86,13 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 		}
 		w.pods.Incomplete = kubeletRestarted
 		e.drive(t)
-		if got := e.now(t, op.ID); got.State != api.Failed || got.Error == nil || got.Error.Type != api.Busy || w.cutting() != before {
-			t.Errorf("operation is %s: %v\n%s", got.State, got.Error, w.cutting())
+		got := e.now(t, op.ID)
+		cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+		if got.Error == nil {
+			t.Fatal("the operation has no error")
 		}
+		cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
+		cmptest.Equal(t, "layout", w.cutting(), before)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -77,9 +78,12 @@ func TestStepsGoByIndex(t *testing.T) {
 	g := newNaiveGPU(model(t, "A30-24GB"))
 	gpus := []GPULayout{g.nodeGPU(7, nil), g.nodeGPU(2, nil)}
 	plan := planOf(t, gpus, Rule{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}})
-	if len(plan.Steps) != 4 || plan.Steps[0].GPU != "GPU-2" || plan.Steps[2].GPU != "GPU-7" || plan.GPUs[0].GPU != 0 {
-		t.Errorf("%+v", plan)
+	if len(plan.Steps) != 4 {
+		t.Fatalf("plan.Steps: %+v, want 4 of them", plan.Steps)
 	}
+	cmptest.Equal(t, "plan.Steps[0].GPU", plan.Steps[0].GPU, "GPU-2")
+	cmptest.Equal(t, "plan.Steps[2].GPU", plan.Steps[2].GPU, "GPU-7")
+	cmptest.Equal(t, "plan.GPUs[0].GPU", plan.GPUs[0].GPU, 0)
 }
 
 func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
@@ -131,8 +135,18 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 	} {
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{tt.rule}})
 		target := reflect.New(reflect.TypeOf(tt.kind))
-		if err == nil || !errors.As(err, target.Interface()) || !strings.Contains(err.Error(), tt.says) || plan.Steps != nil || plan.GPUs != nil {
-			t.Errorf("%+v: %T %v, want %T %q", tt.rule, err, err, tt.kind, tt.says)
+		if err == nil {
+			t.Fatalf("no error, want %q", tt.says)
+		}
+		cmptest.Equal(t, fmt.Sprintf("whether %v is a %T", err, tt.kind), errors.As(err, target.Interface()), true)
+		if !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("err.Error(): %q, want it to contain %q", err.Error(), tt.says)
+		}
+		if plan.Steps != nil {
+			t.Errorf("plan.Steps is %v, want nil", plan.Steps)
+		}
+		if plan.GPUs != nil {
+			t.Errorf("plan.GPUs is %v, want nil", plan.GPUs)
 		}
 	}
 }
@@ -145,10 +159,15 @@ func TestOneGPUThatCannotFailsTheWholePlan(t *testing.T) {
 		{GPUs: []string{"1"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}},
 	}})
 	var infeasible *InfeasibleError
-	if !errors.As(err, &infeasible) || infeasible.GPU != 1 || !infeasible.FitsEmpty || plan.Steps != nil ||
-		!slices.Equal(infeasible.Blocking, []Blocking{{GPU: 1, Instance: 0}}) {
-		t.Errorf("%+v, %+v", plan, infeasible)
+	if !errors.As(err, &infeasible) {
+		t.Fatalf("%v, want an InfeasibleError", err)
 	}
+	cmptest.Equal(t, "infeasible.GPU", infeasible.GPU, 1)
+	cmptest.Equal(t, "infeasible.FitsEmpty", infeasible.FitsEmpty, true)
+	if plan.Steps != nil {
+		t.Errorf("plan.Steps is %v, want nil", plan.Steps)
+	}
+	cmptest.Equal(t, "infeasible.Blocking", infeasible.Blocking, []Blocking{{GPU: 1, Instance: 0}})
 }
 
 func TestAModeThatIsPendingIsTold(t *testing.T) {
