@@ -50,8 +50,11 @@ func TestDemandOverAMixedNode(t *testing.T) {
 				need := needs[a.Need.Or(-1)]
 				met[a.Need.Or(-1)]++
 				p := profiles[slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == a.ProfileID })]
-				if p.MemoryBytes < need.MemoryBytes || p.SMs < need.SMs || !slices.Contains(p.Placements, a.Placement) {
-					t.Fatalf("%+v for %+v", a, need)
+				if p.MemoryBytes < need.MemoryBytes || p.SMs < need.SMs {
+					t.Fatalf("%+v is too small for %+v", a, need)
+				}
+				if !slices.Contains(p.Placements, a.Placement) {
+					t.Fatalf("%+v: not a placement of %s", a, p.Name)
 				}
 			}
 		}
@@ -98,8 +101,11 @@ func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 		})
 	}
 	plan, err := PlanNode(t.Context(), []GPULayout{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
-	if err != nil || len(plan.GPUs) != 1 || plan.GPUs[0].GPU != 1 {
-		t.Errorf("%+v, %v", plan.GPUs, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.GPUs) != 1 || plan.GPUs[0].GPU != 1 {
+		t.Errorf("%+v, want GPU 1 alone", plan.GPUs)
 	}
 }
 
@@ -147,9 +153,8 @@ func TestPlanNodeStopsWithItsCaller(t *testing.T) {
 			gpus = slices.Repeat([]GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsBetween)
 		}
 		plan, err := PlanNode(ctx, gpus, spec)
-		if !errors.Is(err, context.Canceled) || plan.GPUs != nil || plan.Steps != nil {
-			t.Errorf("%v, %+v", err, plan)
-		}
+		cmptest.Equal(t, "error", err, context.Canceled)
+		cmptest.Equal(t, "plan", plan, NodePlan{})
 		if _, err := PlanNode(t.Context(), gpus, spec); errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}

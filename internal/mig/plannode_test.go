@@ -19,8 +19,14 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	}
 	if err != nil {
 		_, fits := g.naiveBest(standing, wants, false)
-		if fits != infeasible.FitsEmpty || fits != (len(infeasible.Blocking) > 0) || infeasible.GPU != 0 || len(plan.Steps)+len(plan.GPUs) > 0 {
-			t.Fatalf("%v of %+v: %v, %+v; it fits where nothing is busy: %v", asked, standing, err, infeasible, fits)
+		if infeasible.FitsEmpty != fits || (len(infeasible.Blocking) > 0) != fits {
+			t.Fatalf("%v of %+v: %v, %+v; it fits if nothing is busy: %v", asked, standing, err, infeasible, fits)
+		}
+		if infeasible.GPU != 0 {
+			t.Fatalf("%v of %+v: GPU %d is in the way, want 0", asked, standing, infeasible.GPU)
+		}
+		if len(plan.Steps)+len(plan.GPUs) > 0 {
+			t.Fatalf("%v of %+v: an error with a plan, %+v", asked, standing, plan)
 		}
 		g.checkBlocking(t, node, infeasible)
 		return false

@@ -87,14 +87,20 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
 		return c.size == place.Size && (c.start == place.Start || c.untold && place.Start == -1)
 	})
-	if c < 0 || which < 0 || s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.ComputeInstances[which].ID) {
-		r.t.Fatalf("%+v of %+v", s, i)
+	if c < 0 || which < 0 {
+		r.t.Fatalf("%+v: no such compute instance in %+v", s, i)
+	}
+	if s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.ComputeInstances[which].ID) {
+		r.t.Fatalf("%+v: ids, want those of %+v", s, of)
 	}
 	if place.Start >= 0 && of.ComputeInstances[which].Placement.Or(place) != place {
 		r.t.Fatalf("%+v names one that stands at %v", s, of.ComputeInstances[which].Placement)
 	}
-	if i.busy || i.computes[c].busy || of.ComputeInstances[which].Busy {
-		r.t.Fatalf("%+v: busy", s)
+	if i.busy {
+		r.t.Fatalf("%+v: the GPU instance is busy", s)
+	}
+	if i.computes[c].busy || of.ComputeInstances[which].Busy {
+		r.t.Fatalf("%+v: the compute instance is busy", s)
 	}
 	i.computes = slices.Delete(i.computes, c, c+1)
 }
@@ -102,8 +108,11 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 func (r *replayed) destroyInstance(node GPULayout, s Step) {
 	r.t.Helper()
 	k := r.find(s.Profile, s.ProfileID, s.Placement)
-	if k < 0 || len(r.instances[k].computes) > 0 || r.instances[k].busy {
-		r.t.Fatalf("%+v: not there, busy, or with compute instances", s)
+	if k < 0 {
+		r.t.Fatalf("%+v: no such instance", s)
+	}
+	if i := r.instances[k]; len(i.computes) > 0 || i.busy {
+		r.t.Fatalf("%+v: %+v is busy or has compute instances", s, i)
 	}
 	of := slices.IndexFunc(node.Instances, func(n Instance) bool { return n.Placement == s.Placement })
 	if s.Instance != gpu.Some(node.Instances[of].ID) || s.Compute.Present() {
@@ -121,8 +130,11 @@ func (r *replayed) create(s Step) {
 	for i, p := range r.g.profiles {
 		if j := slices.Index(p.Placements, s.Placement); p.Name == s.Profile && p.ID == s.ProfileID && j >= 0 {
 			x := naiveInstance{i, j}
-			if !r.g.canAdd(layout, x) || s.Instance.Present() || s.Compute.Present() {
-				r.t.Fatalf("%+v beside %v", s, layout)
+			if !r.g.canAdd(layout, x) {
+				r.t.Fatalf("%+v does not fit beside %v", s, layout)
+			}
+			if s.Instance.Present() || s.Compute.Present() {
+				r.t.Fatalf("%+v: the creation of a GPU instance names an existing one, or a compute instance", s)
 			}
 			r.instances = append(r.instances, &replayedInstance{naiveInstance: x})
 			return
@@ -135,8 +147,11 @@ func (r *replayed) createCompute(s Step) {
 	r.t.Helper()
 	k := r.find(s.Profile, s.ProfileID, s.Placement)
 	place, ok := s.Compute.Get()
-	if k < 0 || !ok || s.UUID != "" || s.ComputeID.Present() {
-		r.t.Fatalf("%+v: %v", s, r.instances)
+	if k < 0 || !ok {
+		r.t.Fatalf("%+v: no GPU instance for it in %v, or no placement", s, r.instances)
+	}
+	if s.UUID != "" || s.ComputeID.Present() {
+		r.t.Fatalf("%+v: the creation of a compute instance names an existing one", s)
 	}
 	i := r.instances[k]
 	if place.Start < 0 || place.Start+place.Size > r.g.profiles[i.profile].ComputeSlices {
