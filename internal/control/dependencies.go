@@ -16,7 +16,7 @@ import (
 )
 
 // Actuator reads and changes GPUs through the driver. Each method gives up when its context ends, with gpu.ErrTimeout; the
-// call that hangs goes on by itself. Errors are the sentinels of gpu.
+// call that hangs is abandoned, not stopped. Errors are the sentinels of gpu.
 type Actuator interface {
 	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is left
 	// out of the list and its error is in the map.
@@ -59,14 +59,14 @@ type Assignments interface {
 	ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool
 }
 
-// Handles tells which processes have which device or capability files of a GPU open.
+// Handles finds the processes that have device or capability files of a GPU open.
 type Handles interface {
-	// Open lists the processes that have files of the GPU open, by instance where the file is that of one. The own process
-	// is left out.
+	// Open lists the processes that have files of the GPU open, by instance if the file is that of one. It leaves out this
+	// process.
 	Open(ctx context.Context, g mig.GPULayout) ([]Handle, error)
 }
 
-// Handle is an open file of a GPU: of the whole GPU where Instance is absent.
+// Handle is an open file of a GPU: of the whole GPU if Instance is absent.
 type Handle struct {
 	PID      uint32
 	Command  string
@@ -78,8 +78,8 @@ type Handle struct {
 type Cluster interface {
 	// Owners lists other controllers that manage the partitions of GPUs of this node, by what shows it; the key "" is all.
 	Owners(ctx context.Context) (map[gpu.UUID][]string, error)
-	// Cordon keeps new pods away and marks the node as cordoned by this program; false where the node was cordoned already,
-	// by whomever.
+	// Cordon keeps new pods away and marks the node as cordoned by this program; false if the node was cordoned
+	// already.
 	Cordon(ctx context.Context) (bool, error)
 	// Uncordon undoes a cordon that bears this program's mark, be it from before a crash. It leaves any other alone.
 	Uncordon(ctx context.Context) error
@@ -129,7 +129,7 @@ type Observer interface {
 	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
-// Options say how to control. Optional ones are nil where the node has no such thing.
+// Options configure an Engine. Optional dependencies are nil if the node has no such thing.
 type Options struct {
 	Hostname string
 	BootID   string

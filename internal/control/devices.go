@@ -139,7 +139,7 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 }
 
 // isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one which has its
-// names. A resource that tells of no profile, as that of strategy single or one that an operator has named, is neither.
+// names. A resource that names no profile, as that of strategy single or one that an operator has named, is neither.
 func (t *deviceChanges) isFormer(resource string, was, now gpu.Device) bool {
 	is := func(list []migDevice, at gpu.Device) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {

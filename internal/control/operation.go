@@ -34,7 +34,7 @@ type operation struct {
 	inSlots bool
 	task    task
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
-	// retryable says that an operation which could not be finished is taken up by itself: at the time again, then after backoff.
+	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then after backoff.
 	retryable bool
 	counted   bool // as degraded or stuck, for the observer
 	again     time.Time

@@ -125,7 +125,7 @@ func (e *Engine) load(ctx context.Context) error {
 }
 
 // assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably as the
-// readable ones say. The slots are written in turn, so that the older one tells what was done before the newer one was
+// readable ones say. The slots are written in turn, so that the older one says what was done before the newer one was
 // written: if the GPUs are as it says, nothing was done after it.
 func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *operation {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {

@@ -29,8 +29,8 @@ func computeSizes(ofInstance int) []int {
 
 // arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one that
 // destroys the fewest that may not go, then the fewest of all. New ones stand where the driver would let them on any GPU if
-// that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is false where a standing
-// GPU instance (nil: a new one) cannot be kept, as it is not known where its compute instances are.
+// that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is false if a present
+// GPU instance (nil: a new one) cannot be kept because the placements of its compute instances are not known.
 func arrange(ofInstance int, sizes []int, standing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })

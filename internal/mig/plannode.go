@@ -113,7 +113,7 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 	for _, a := range after {
 		all = append(all, a.Placed)
 	}
-	left, _ := newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(cutsOf(g.Profiles))
+	left, _ := newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(searchProfiles(g.Profiles))
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }
 

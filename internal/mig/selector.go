@@ -10,7 +10,7 @@ import (
 // AllGPUs is the selector of every GPU.
 const AllGPUs = "all"
 
-// ruleFor is the last rule that selects a GPU; nil where none does. As in mig-parted, one for all GPUs passes over those
+// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all GPUs passes over those
 // that have no MIG, unless it wants them without.
 func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	for i := len(rules) - 1; i >= 0; i-- {

@@ -94,7 +94,7 @@ type GPU struct {
 	GPUInstances []Instance    `json:"gpuInstances"`
 }
 
-// Use is the use of a device: who holds it, and what runs on it.
+// Use is the use of a device: its holders, and what runs on it.
 type Use struct {
 	Processes gpu.Opt[int]  `json:"processes,omitzero"`
 	Allocated gpu.Opt[bool] `json:"allocated,omitzero"`

@@ -30,7 +30,7 @@ type Plan struct {
 	Steps []mig.Step `json:"steps"` // none: the node has this layout already
 	// Forced are the instances of the request's force that the plan destroys.
 	Forced []string `json:"forced,omitempty"`
-	// Owners are others who manage GPUs of the plan, and are overridden by takeOver.
+	// Owners are other controllers that manage GPUs of the plan; takeOver overrides them.
 	Owners   []string `json:"owners,omitempty"`
 	TakeOver bool     `json:"takeOver,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
@@ -99,7 +99,7 @@ const (
 	HoldUnconfirmed HoldKind = "unconfirmed"
 )
 
-// Hold is one reason why an instance is busy. PID is 0 where it is not about one process.
+// Hold is one reason why an instance is busy. PID is 0 if it is not about one process.
 type Hold struct {
 	Kind HoldKind `json:"kind"`
 	PID  uint32   `json:"pid,omitempty"`
