@@ -115,7 +115,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		Restore:       cfg.Control.Restore,
 		Layouts:       layouts,
 		Actuator:      x.source.Actuator(),
-		Node:          x.poller,
+		Poller:        x.poller,
 		Assignments:   x.node.devices,
 		Handles:       x.node.handles,
 		Cluster:       x.node.cluster,

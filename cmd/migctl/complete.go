@@ -239,7 +239,7 @@ func (s *session) operationNames(ctx context.Context) []string {
 }
 
 func (s *session) layoutNames(ctx context.Context) []string {
-	var list api.Layouts
+	var list api.NamedLayouts
 	if s.client == nil || s.client.fetch(ctx, "/layouts", &list) != nil {
 		return nil
 	}

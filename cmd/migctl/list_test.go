@@ -49,7 +49,7 @@ func TestOperations(t *testing.T) {
 }
 
 func TestLayouts(t *testing.T) {
-	layouts := api.Layouts{APIVersion: api.Version, Layouts: []api.Layout{
+	layouts := api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{
 		{Name: "all-disabled", Rules: []api.LayoutRule{{Devices: api.DeviceList{All: true}}}, Applies: []gpu.UUID{gpu2}},
 		{Name: "all-balanced", Rules: []api.LayoutRule{
 			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x233010DE"}, MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}},

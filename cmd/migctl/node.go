@@ -111,7 +111,7 @@ func (v *nodeView) hasUnconfirmed() bool {
 func (v *nodeView) shows(kind func(deviceUse) bool) bool {
 	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
 		return !isMIG(&g) && kind(v.use(&g.Use)) || slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
-			return kind(v.wholeUse(&i)) || slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.Compute) bool { return kind(v.use(&c.Use)) })
+			return kind(v.wholeUse(&i)) || slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool { return kind(v.use(&c.Use)) })
 		})
 	})
 }

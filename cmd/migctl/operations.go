@@ -187,7 +187,7 @@ func (s *session) layouts(ctx context.Context) error {
 	if s.opts.Output != formTable {
 		return s.printDocument(data)
 	}
-	var list api.Layouts
+	var list api.NamedLayouts
 	if err := s.client.decode(data, &list); err != nil {
 		return err
 	}

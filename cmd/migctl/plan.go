@@ -99,7 +99,7 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 
 func changes(g *api.PlanGPU) bool {
 	differs := func(i api.Instance) bool {
-		return i.Fate != api.Keep || slices.ContainsFunc(i.Compute, func(c api.Compute) bool { return c.Fate != api.Keep })
+		return i.Fate != api.Keep || slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool { return c.Fate != api.Keep })
 	}
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
 }
@@ -129,7 +129,7 @@ func standing(before []api.Instance, at gpu.Placement) *api.Instance {
 }
 
 // writeInstance tells of a GPU instance that goes or comes, with its compute instances.
-func writeInstance(p *page, sign string, c color, inst *api.Instance, computes []api.Compute) {
+func writeInstance(p *page, sign string, c color, inst *api.Instance, computes []api.ComputeInstance) {
 	t := fmt.Sprintf("%s %s at %s", sign, inst.Profile, inst.Placement)
 	if id, ok := inst.ID.Get(); ok {
 		t += fmt.Sprintf(", GPU instance %d", id)
@@ -161,9 +161,9 @@ func writeKept(p *page, inst, before *api.Instance) {
 		sign string
 		c    color
 		fate api.Fate
-		list []api.Compute
+		list []api.ComputeInstance
 	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute}, {"=", dim, api.Keep, inst.Compute}} {
-		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.Compute) bool { return c.Fate != side.fate })
+		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool { return c.Fate != side.fate })
 		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // the line of the GPU instance names it
 			continue
 		}
@@ -174,7 +174,7 @@ func writeKept(p *page, inst, before *api.Instance) {
 	}
 }
 
-func writeComputes(p *page, sign string, c color, computes []api.Compute) {
+func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance) {
 	if len(computes) == 0 {
 		p.line(span{"      without compute instances", dim})
 	}
@@ -189,7 +189,7 @@ func writeComputes(p *page, sign string, c color, computes []api.Compute) {
 }
 
 // holdsOf are all holders of a GPU instance and of compute instances of it, each once.
-func holdsOf(inst *api.Instance, computes []api.Compute) []api.Hold {
+func holdsOf(inst *api.Instance, computes []api.ComputeInstance) []api.Hold {
 	holds := slices.Clone(inst.Holders)
 	for i := range computes {
 		for _, h := range computes[i].Holders {

@@ -16,7 +16,7 @@ import (
 // Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or not
 // completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is made for other GPUs
 // than those named, unless one of these has to be looked up.
-func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
 	if len(only) == 0 {
@@ -31,12 +31,12 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 			failed[gpu.UUID(strconv.Itoa(missing.Index))] = missing.Err
 		}
 	}
-	list := make([]mig.NodeGPU, len(ids))
+	list := make([]mig.GPULayout, len(ids))
 	errs := make([]error, len(ids))
 	var reading sync.WaitGroup
 	for i, id := range ids {
 		reading.Go(func() {
-			list[i], errs[i] = runQueued(ctx, a, queueKey{id: id}, func() (mig.NodeGPU, error) { return a.readLayout(id) })
+			list[i], errs[i] = runQueued(ctx, a, queueKey{id: id}, func() (mig.GPULayout, error) { return a.readLayout(id) })
 		})
 	}
 	reading.Wait()
@@ -48,16 +48,16 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU
 		}
 		whole = append(whole, list[i])
 	}
-	slices.SortFunc(whole, func(a, b mig.NodeGPU) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortFunc(whole, func(a, b mig.GPULayout) int { return cmp.Compare(a.Index, b.Index) })
 	return whole, failed, nil
 }
 
 // readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may be under way, or
 // hang.
-func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
+func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
 	b, err := a.stateOf(id)
 	if err != nil {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
 	for range maxTornScans {
 		g, err := a.readLayoutOnce(b)
@@ -66,28 +66,28 @@ func (a *Actuator) readLayout(id gpu.UUID) (mig.NodeGPU, error) {
 		}
 		b.tables.Store(nil) // they may lack the profile of an instance
 	}
-	return mig.NodeGPU{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
+	return mig.GPULayout{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
 // readLayoutOnce reads the instances before and after their MIG devices, and returns errTorn unless all of that agrees.
-func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
+func (a *Actuator) readLayoutOnce(b *gpuState) (mig.GPULayout, error) {
 	mode, err := a.readModeOf(b)
 	if err != nil {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
 	t, err := a.tablesOf(b, mode)
 	if err != nil {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
-	g := mig.NodeGPU{
-		UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: t.pciBusID, PCIDevice: t.pciDevice, Name: t.name,
-		MIG: mode.enabled, Pending: mode.pending,
+	g := mig.GPULayout{
+		Facts:     gpu.Facts{UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: t.pciBusID, Name: t.name},
+		PCIDevice: t.pciDevice, MIG: mode.enabled, Pending: mode.pending,
 	}
 	minor, ret := b.handle.GetMinorNumber()
 	if err := a.source.checkReturn("nvmlDeviceGetMinorNumber", ret); err == nil {
 		g.Minor = gpu.Some(minor)
 	} else if losesDevice(err) {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
 	for i := range t.profiles {
 		g.Profiles = append(g.Profiles, t.profiles[i].Profile)
@@ -97,18 +97,18 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.NodeGPU, error) {
 	}
 	before, err := a.readView(b)
 	if err != nil {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
 	devices, err := a.readDevices(b, t.mostMIG, gpu.None[computeKey]())
 	if err != nil {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
 	after, err := a.readView(b)
 	if err != nil {
-		return mig.NodeGPU{}, err
+		return mig.GPULayout{}, err
 	}
 	if after.mode != mode || !mig.SameInstances(before.instances(), after.instances()) || !after.identify(devices) {
-		return mig.NodeGPU{}, errTorn
+		return mig.GPULayout{}, errTorn
 	}
 	g.Instances = after.instances()
 	return g, nil

@@ -66,7 +66,7 @@ type control struct {
 	source *nvmlsource.Source
 }
 
-func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
+func (c *control) layout(t *testing.T, index int) mig.GPULayout {
 	t.Helper()
 	list, failed, err := c.Layouts(t.Context())
 	if err != nil || len(failed) > 0 {
@@ -76,9 +76,9 @@ func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
 }
 
 // planned are the steps to a layout of a GPU.
-func (c *control) planned(t *testing.T, g mig.NodeGPU, want ...mig.Want) []mig.Step {
+func (c *control) planned(t *testing.T, g mig.GPULayout, want ...mig.Want) []mig.Step {
 	t.Helper()
-	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
+	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
 	return out.Done, err
 }
 
-func (c *control) instances(t *testing.T, id gpu.UUID) []mig.NodeInstance {
+func (c *control) instances(t *testing.T, id gpu.UUID) []mig.Instance {
 	t.Helper()
 	list, failed, err := c.Layouts(t.Context(), id)
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *control) instances(t *testing.T, id gpu.UUID) []mig.NodeInstance {
 }
 
 // busyLayout returns the layout of GPU 0: one GPU instance of two compute instances, the second of which has a process.
-func (c *control) busyLayout(t *testing.T) mig.NodeGPU {
+func (c *control) busyLayout(t *testing.T) mig.GPULayout {
 	t.Helper()
 	before := c.layout(t, 0)
 	if len(before.Instances) != 1 || len(before.Instances[0].ComputeInstances) != 2 {

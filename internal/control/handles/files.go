@@ -30,7 +30,7 @@ type gpuFiles struct {
 // filesOf returns the files of a GPU. The driver reports the minor numbers of all possible capabilities in
 // /proc/driver/nvidia-caps/mig-minors, and those of existing ones in /proc/driver/nvidia/capabilities, which is hidden in
 // containers.
-func (f *Finder) filesOf(g mig.NodeGPU) (gpuFiles, error) {
+func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	minor, ok := g.Minor.Get()
 	if !ok {
 		return gpuFiles{}, fmt.Errorf("its minor number is not known: %w", gpu.ErrNotFound)

@@ -44,7 +44,7 @@ func New(proc string) *Finder { return &Finder{proc: proc} }
 // With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all processes of the host
 // (root with CAP_SYS_PTRACE, in the host's PID namespace), gpu.ErrNotFound if the driver does not report the files of the GPU, and
 // gpu.ErrTimeout if ctx has ended.
-func (f *Finder) Open(ctx context.Context, g mig.NodeGPU) ([]control.Handle, error) {
+func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
 		_, err = os.Stat(filepath.Join(f.proc, "driver", "nvidia"))

@@ -32,7 +32,7 @@ func newProgram(folder, boot string, a control.Actuator, node *poll.Poller, logg
 	p := &program{store: store.New(folder), ready: &readiness{is: make(chan struct{})}}
 	var err error
 	p.engine, err = control.New(control.Options{
-		Hostname: "rival", BootID: boot, Apply: true, Actuator: a, Node: node, Store: p.store, Observer: p.ready,
+		Hostname: "rival", BootID: boot, Apply: true, Actuator: a, Poller: node, Store: p.store, Observer: p.ready,
 		CallTimeout: limit, Now: time.Now, Logger: logger,
 	})
 	return p, err

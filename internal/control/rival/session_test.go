@@ -142,7 +142,7 @@ func (s *session) wait(id string) error {
 	return ctx.Err()
 }
 
-func (a observedActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (a observedActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	list, failed, err := a.Actuator.Layouts(ctx, only...)
 	var told []int
 	for _, g := range list {

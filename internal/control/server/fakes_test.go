@@ -90,8 +90,8 @@ func (e *fakeBackend) PlanByID(id string) (*api.Plan, error) {
 	return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
 }
 
-func (e *fakeBackend) Layouts(context.Context) (*api.Layouts, error) {
-	return &api.Layouts{APIVersion: api.Version}, e.note("layouts", control.Actor{})
+func (e *fakeBackend) Layouts(context.Context) (*api.NamedLayouts, error) {
+	return &api.NamedLayouts{APIVersion: api.Version}, e.note("layouts", control.Actor{})
 }
 
 func (e *fakeBackend) Start(_ context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error) {

@@ -24,7 +24,7 @@ import (
 type Backend interface {
 	Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error)
 	PlanByID(id string) (*api.Plan, error)
-	Layouts(ctx context.Context) (*api.Layouts, error)
+	Layouts(ctx context.Context) (*api.NamedLayouts, error)
 	Start(ctx context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error)
 	Rollback(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
