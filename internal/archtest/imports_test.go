@@ -97,7 +97,7 @@ func simulatedRooms() []room {
 	return []room{
 		{
 			dir:       "internal/sim",
-			internals: []string{"internal/gpu", "internal/mig"},
+			internals: []string{"internal/gpu", "internal/mig", "internal/strictyaml"},
 			libraries: []string{yaml},
 		},
 		{

@@ -39,7 +39,7 @@ func (n *Node) offers() []offer {
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.board.sharing.Replicas}
-	byProfile := !spec.SingleStrategy && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
+	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
 		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.profile(), "+", ".")
 	}

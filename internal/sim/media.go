@@ -20,9 +20,6 @@ type Media [mediaEngines]float64
 // MediaUtilization is the driver's own, in percent.
 type MediaUtilization [mediaEngines]uint32
 
-// mediaNames are the kinds as scenarios name them.
-func mediaNames() [mediaEngines]string { return [...]string{"encoder", "decoder", "jpeg", "ofa"} }
-
 // mediaCounts are the media engines of a device.
 func mediaCounts(e gpu.Engines) [mediaEngines]int {
 	return [...]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}

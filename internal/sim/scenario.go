@@ -21,19 +21,19 @@ type Scenario struct {
 
 // NodeSpec is the node as a whole.
 type NodeSpec struct {
-	Hostname   string
-	Driver     string // driver version, "580.95.05"
-	CUDA       string // CUDA driver version, "13.0"
-	Kubernetes bool
-	Privileged bool // whether the driver's callers have root's rights
-	Allocator  Allocator
-	// SingleStrategy is the device plugin's MIG strategy "single": MIG devices are offered as nvidia.com/gpu.
-	SingleStrategy bool
-	// LegacyMIGUUIDs gives MIG devices the names of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
-	LegacyMIGUUIDs bool
-	GIIDs          GIIDOrder
+	Hostname   string    `default:"gpu-node"`
+	Driver     string    `default:"580.95.05"`          // driver version
+	CUDA       string    `yaml:"cuda" default:"'13.0'"` // CUDA driver version
+	Kubernetes bool      `default:"true"`
+	Privileged bool      `default:"true"` // whether the driver's callers have root's rights
+	Allocator  Allocator `default:"device-plugin" oneof:"device-plugin gke hami dra"`
+	// Strategy is the device plugin's MIG strategy. With single, MIG devices are offered as nvidia.com/gpu.
+	Strategy string `default:"mixed" oneof:"mixed single"`
+	// MIGUUIDs is the form of MIG devices' UUIDs. Legacy is that of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
+	MIGUUIDs string    `yaml:"migUUIDs" default:"uuid" oneof:"uuid legacy"`
+	GIIDs    GIIDOrder `yaml:"giIDs" default:"placement" oneof:"placement creation"`
 	// PassThrough makes the node a virtual machine that GPUs are passed through to: the driver cannot reset them itself.
-	PassThrough bool
+	PassThrough bool `yaml:"passThrough,omitempty"`
 }
 
 // DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.
@@ -98,9 +98,9 @@ type LayoutSpec struct {
 
 // SharingSpec tells how the devices of a GPU are shared among containers. Replicas is 0 where they are not.
 type SharingSpec struct {
-	Kind     gpu.Sharing
-	Replicas int
-	Rename   bool // the resource is called <name>.shared
+	Kind     gpu.Sharing `oneof:"time-slicing mps"`
+	Replicas int         `default:"2" range:"2..128"`
+	Rename   bool        `yaml:",omitempty"` // the resource is called <name>.shared
 }
 
 // Workload is what one process does: demands over the time since its start.
@@ -122,13 +122,14 @@ type Workload struct {
 
 // PodSpec is a pod that asks for devices at a time.
 type PodSpec struct {
-	Namespace, Name string
-	Owner           string // "Deployment/resnet", may be empty
-	Static          bool   // from a file of the node instead of the API server
-	Labels          map[string]string
-	Containers      []ContainerSpec
-	At              time.Duration
-	For             time.Duration // 0: it stays
+	Namespace  string `default:"default"`
+	Name       string
+	Owner      string            `yaml:",omitempty"` // "Deployment/resnet"
+	Static     bool              `yaml:",omitempty"` // from a file of the node instead of the API server
+	Labels     map[string]string `yaml:",omitempty"`
+	Containers []ContainerSpec   `yaml:"-"`
+	At         time.Duration     `yaml:",omitempty"`
+	For        time.Duration     `yaml:",omitempty"` // 0: it stays
 }
 
 // ContainerSpec is a container and the resource that it asks for. Workload is nil where its devices stay idle.

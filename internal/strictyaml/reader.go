@@ -24,6 +24,9 @@ type Reader struct {
 	aliased int // nodes that have been read through aliases
 }
 
+// maxDuration keeps sums of durations far from overflow.
+const maxDuration = 10 * 365 * 24 * time.Hour
+
 // maxAliased bounds the nodes that are read through aliases, of which a small file can have any number.
 const maxAliased = 200_000
 
@@ -99,8 +102,8 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		into.DecodeYAML(r, n, key)
 	case *time.Duration:
 		d, err := time.ParseDuration(n.Value)
-		if *into = d; err != nil || n.Kind != yaml.ScalarNode {
-			r.Expected(n, key, "a duration such as 1.5s")
+		if *into = d; err != nil || n.Kind != yaml.ScalarNode || d < 0 || d > maxDuration {
+			r.Expected(n, key, "a duration such as 30s or 1h30m")
 		}
 	case *time.Time:
 		at, err := time.Parse(time.RFC3339Nano, n.Value)
@@ -267,11 +270,19 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
+// resolve returns what an alias stands for, and any other node as it is.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
 // Value returns what stands at a key of a mapping, or nil; another node has none.
 func Value(n *yaml.Node, key string) *yaml.Node {
 	for name, value := range Pairs(n) {
 		if name.Kind == yaml.ScalarNode && name.Value == key {
-			return value
+			return resolve(value)
 		}
 	}
 	return nil
@@ -296,7 +307,7 @@ const maxShown = 60
 
 // kindOf says in an author's words what a node is. Text is in quotes.
 func kindOf(n *yaml.Node) string {
-	switch {
+	switch n = resolve(n); {
 	case n.Kind == yaml.MappingNode:
 		return "a mapping"
 	case n.Kind == yaml.SequenceNode:

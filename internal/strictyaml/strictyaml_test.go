@@ -84,7 +84,7 @@ func TestDecode(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{`"580"`, "580", `f.yaml:1: name: is 580; expected text (in quotes if it looks like something else)`},
-		{"1.5s", "soon", `f.yaml:2: wait_for: is "soon"; expected a duration such as 1.5s`},
+		{"1.5s", "soon", `f.yaml:2: wait_for: is "soon"; expected a duration such as 30s`},
 		{".nan", "half", `f.yaml:3: ratio: is "half"; expected a number`},
 		{"255", "256", `f.yaml:4: count: is 256; expected a whole number from 0 to 2^8-1`},
 		{"-3", "0x10", `f.yaml:5: offset: is 0x10; expected a whole number of 16 bits`},
@@ -99,7 +99,7 @@ func TestMistakes(t *testing.T) {
 		{"limit: 4", "limit:", "f.yaml:12: limit: is empty; expected a whole number"},
 		{"limit: 4", "limit: 4\nlimit: 4", "f.yaml:13: limit: stands here twice"},
 		{"limit: 4\n", "", "f.yaml:1: limit: is missing"},
-		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is 1; expected a duration such as 1.5s\nf.yaml:2: name: is 2"},
+		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is 1; expected a duration such as 30s or 1h30m\nf.yaml:2: name: is 2"},
 		{"limit: 4", "limit: [", "f.yaml:"},
 		{"2026-01-01T01", "2026-13-01T01", `f.yaml:13: start: is "2026-13-01T01:00:00.5+01:00"; expected a time such as`},
 		{"2026-01-01T01:00:00.5+01:00", "[]", "f.yaml:13: start: is a list; expected a time such as"},

@@ -47,10 +47,10 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 }
 
 // keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that are
-// not exported, and the compiler's padding, which cgo makes fields of, have none.
+// not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
 func keyOf(f reflect.StructField) string {
 	if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
-		return name
+		return strings.TrimPrefix(name, "-")
 	}
 	if f.Anonymous || !f.IsExported() || strings.HasPrefix(f.Name, "Pad_cgo_") {
 		return ""
@@ -115,10 +115,7 @@ func rangeOf(tag reflect.StructTag) (lowest, highest int64, ok bool) {
 
 // entriesOf counts the entries of a list or a mapping; it is -1 for another node.
 func entriesOf(n *yaml.Node) int64 {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	switch n.Kind {
+	switch n = resolve(n); n.Kind {
 	case yaml.SequenceNode:
 		return int64(len(n.Content))
 	case yaml.MappingNode:
