@@ -131,13 +131,13 @@ func controlRooms() []room {
 		},
 		{
 			dir:       "internal/control/spec",
-			internals: []string{"internal/gpu", "internal/mig", "internal/control/api"},
+			internals: []string{"internal/gpu", "internal/mig", "internal/control/api", "internal/strictyaml"},
 			libraries: []string{yaml},
 		},
 		{
 			dir:       "internal/control/server",
-			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api", "internal/control/spec", "internal/shutdown"},
-			libraries: []string{goKitLog, yaml},
+			internals: []string{"internal/gpu", "internal/mig", "internal/control", "internal/control/api", "internal/control/spec", "internal/shutdown", "internal/strictyaml"},
+			libraries: []string{goKitLog},
 		},
 		{
 			dir:       "internal/control/handles",

@@ -56,7 +56,7 @@ func (r *Reader) FailAt(mapping *yaml.Node, key, name, format string, args ...an
 	if at == nil {
 		at = mapping
 	}
-	r.Fail(at, join(key, name), format, args...)
+	r.Fail(at, Join(key, name), format, args...)
 }
 
 // Expected reports that a node is not what was expected there.
@@ -161,7 +161,7 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	for name, value := range Pairs(n) {
-		at := join(key, name.Value)
+		at := Join(key, name.Value)
 		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 		r.decode(name, at, k)
 		if v.MapIndex(k).IsValid() {
@@ -291,8 +291,8 @@ func Value(n *yaml.Node, key string) *yaml.Node {
 // HasKey reports whether a node is a mapping with a key.
 func HasKey(n *yaml.Node, key string) bool { return Value(n, key) != nil }
 
-// join is the key of an entry; keys of which a document makes up the length are cut off.
-func join(key, name string) string {
+// Join returns the key of an entry of a mapping. Long names are cut off.
+func Join(key, name string) string {
 	if len(name) > maxShown {
 		name = name[:maxShown] + "..."
 	}

@@ -26,7 +26,7 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	}
 	values := map[string]*yaml.Node{}
 	for name, value := range Pairs(n) {
-		at := join(key, name.Value)
+		at := Join(key, name.Value)
 		switch {
 		case name.Kind != yaml.ScalarNode || !slices.Contains(names, name.Value):
 			r.Fail(name, at, "is not known here; expected one of %s", expected)
@@ -37,7 +37,7 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 		}
 	}
 	for i, f := range fields {
-		r.decodeField(n, values[names[i]], join(key, names[i]), f.Tag, v.FieldByIndex(f.Index))
+		r.decodeField(n, values[names[i]], Join(key, names[i]), f.Tag, v.FieldByIndex(f.Index))
 	}
 }
 
@@ -96,8 +96,9 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 		valid = valid && value.Int() >= lowest && value.Int() <= highest
 		expected = cmp.Or(expected, fmt.Sprintf("a whole number from %d to %d", lowest, highest))
 	}
-	if allowed := strings.Fields(tag.Get("oneof")); valid && len(allowed) > 0 && !slices.Contains(allowed, value.String()) {
-		valid, expected = false, "one of "+strings.Join(allowed, ", ")
+	if allowed := strings.Fields(tag.Get("oneof")); len(allowed) > 0 {
+		valid = valid && slices.Contains(allowed, value.String())
+		expected = cmp.Or(expected, "one of "+strings.Join(allowed, ", "))
 	}
 	if !valid && expected != "" && (len(r.errs) == errs || r.errs[errs].Key == key) {
 		r.errs = r.errs[:errs]
