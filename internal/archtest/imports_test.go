@@ -98,7 +98,6 @@ func simulatedRooms() []room {
 		{
 			dir:       "internal/sim",
 			internals: []string{"internal/gpu", "internal/mig", "internal/strictyaml"},
-			libraries: []string{yaml},
 		},
 		{
 			dir:       "internal/sim/simnvml",
@@ -132,7 +131,6 @@ func controlRooms() []room {
 		{
 			dir:       "internal/control/spec",
 			internals: []string{"internal/gpu", "internal/mig", "internal/control/api", "internal/strictyaml"},
-			libraries: []string{yaml},
 		},
 		{
 			dir:       "internal/control/server",

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
@@ -65,7 +63,7 @@ type scenarioFile struct {
 func fileOf(r *strictyaml.Reader) *scenarioFile { return r.Root().(*scenarioFile) }
 
 // DecodeYAML reads the file's top level.
-func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if strictyaml.HasKey(n, "recorded") {
 		r.FailAt(n, key, "recorded", "this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario")
 		return
@@ -85,7 +83,7 @@ func (v formatVersion) Valid(any) (bool, string) {
 }
 
 // checkChoice reports an error at a key of a mapping if it is there and its value is not allowed.
-func checkChoice(r *strictyaml.Reader, mapping *yaml.Node, key, name, value string, allowed []string) {
+func checkChoice(r *strictyaml.Reader, mapping *strictyaml.Node, key, name, value string, allowed []string) {
 	if strictyaml.HasKey(mapping, name) && !slices.Contains(allowed, value) {
 		r.FailAt(mapping, key, name, "is %q; expected one of %s", value, strings.Join(allowed, ", "))
 	}

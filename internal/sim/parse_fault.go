@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
@@ -66,17 +64,17 @@ func faultKinds() []string {
 // faultEntry is a fault with the keys of all kinds.
 type faultEntry struct {
 	FaultSpec
-	GPU    *int        `yaml:"gpu,omitempty"`
-	GI     *int        `yaml:"gi,omitempty" range:"0..255"`
-	CI     *int        `yaml:"ci,omitempty" range:"0..255"`
-	XID    int         `yaml:"xid,omitempty" range:"1..1048576"`
-	By     clockOffset `yaml:",omitempty"`
-	Error  string      `yaml:",omitempty"`
-	Layout *yaml.Node  `yaml:",omitempty"`
+	GPU    *int             `yaml:"gpu,omitempty"`
+	GI     *int             `yaml:"gi,omitempty" range:"0..255"`
+	CI     *int             `yaml:"ci,omitempty" range:"0..255"`
+	XID    int              `yaml:"xid,omitempty" range:"1..1048576"`
+	By     clockOffset      `yaml:",omitempty"`
+	Error  string           `yaml:",omitempty"`
+	Layout *strictyaml.Node `yaml:",omitempty"`
 }
 
 // DecodeYAML reads an entry, checks it against the keys of its kind, and adds the fault.
-func (e *faultEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *faultEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain faultEntry
 	if !r.Decode(n, key, (*plain)(e)) {
 		return
@@ -120,7 +118,7 @@ func (e *faultEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 }
 
 // checkCall reads what a fault has to do with changes of the partition.
-func (e *faultEntry) checkCall(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *faultEntry) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	checkChoice(r, n, key, "on", string(e.On), changesOf(e.Kind))
 	checkChoice(r, n, key, "error", e.Error, slices.Sorted(maps.Keys(changeErrors())))
 	if e.Kind == FaultProcessStarts {

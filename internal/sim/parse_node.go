@@ -7,14 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // DecodeYAML reads the node section, in which every key has a default.
-func (s *NodeSpec) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (s *NodeSpec) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain NodeSpec
 	if !r.Decode(n, key, (*plain)(s)) {
 		return
@@ -48,16 +46,16 @@ const maxGPUs = 4096
 // gpuEntry is one or several GPUs that are alike.
 type gpuEntry struct {
 	Model   string
-	Count   int          `default:"1" range:"1..4096"`
-	Minor   *int         `yaml:",omitempty" range:"0..65536"`
-	Fans    int          `yaml:",omitempty" range:"0..8"`
-	MIG     MIGModeSpec  `yaml:"mig,omitempty"`
-	Layout  *yaml.Node   `yaml:",omitempty"`
-	Sharing *SharingSpec `yaml:",omitempty"`
+	Count   int              `default:"1" range:"1..4096"`
+	Minor   *int             `yaml:",omitempty" range:"0..65536"`
+	Fans    int              `yaml:",omitempty" range:"0..8"`
+	MIG     MIGModeSpec      `yaml:"mig,omitempty"`
+	Layout  *strictyaml.Node `yaml:",omitempty"`
+	Sharing *SharingSpec     `yaml:",omitempty"`
 }
 
 // DecodeYAML reads an entry and adds its GPUs.
-func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain gpuEntry
 	if !r.Decode(n, key, (*plain)(e)) {
 		return
@@ -118,9 +116,9 @@ type layoutEntry struct {
 }
 
 // DecodeYAML reads both forms.
-func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain layoutEntry
-	if n.Kind == yaml.MappingNode {
+	if n.Kind == strictyaml.MappingNode {
 		r.Decode(n, key, (*plain)(e))
 	} else {
 		r.Decode(n, key, &e.GI)
@@ -128,7 +126,7 @@ func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string)
 }
 
 // readLayout reads the GPU instances of a GPU of a model.
-func readLayout(r *strictyaml.Reader, list *yaml.Node, key string, model gpuModel) []LayoutSpec {
+func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model gpuModel) []LayoutSpec {
 	var entries []layoutEntry
 	if !r.Decode(list, key, &entries) {
 		return nil

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
@@ -40,7 +38,7 @@ type listedContainer struct {
 }
 
 // DecodeYAML reads an entry and adds its pod.
-func (e *podEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *podEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain podEntry
 	if !r.Decode(n, key, (*plain)(e)) {
 		return
@@ -69,7 +67,7 @@ func (e *podEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 }
 
 // checkPod checks a pod as a whole, and beside the pods before it.
-func (f *scenarioFile) checkPod(r *strictyaml.Reader, n *yaml.Node, key string, pod *PodSpec) {
+func (f *scenarioFile) checkPod(r *strictyaml.Reader, n *strictyaml.Node, key string, pod *PodSpec) {
 	for i, c := range pod.Containers {
 		if slices.ContainsFunc(pod.Containers[:i], func(before ContainerSpec) bool { return before.Name == c.Name }) {
 			r.Fail(n, key, "has two containers called %q", c.Name)
@@ -101,7 +99,7 @@ func overlap(a, b PodSpec) bool {
 }
 
 // spec returns a container of a list.
-func (e *listedContainer) spec(r *strictyaml.Reader, n *yaml.Node, key string) ContainerSpec {
+func (e *listedContainer) spec(r *strictyaml.Reader, n *strictyaml.Node, key string) ContainerSpec {
 	checkName(r, n, key, "name", e.Name)
 	c := e.containerEntry.spec(r, n, key, e.Name)
 	c.Init, c.For = e.Init, e.For
@@ -118,7 +116,7 @@ func (e *listedContainer) spec(r *strictyaml.Reader, n *yaml.Node, key string) C
 }
 
 // spec returns the container of an entry.
-func (e *containerEntry) spec(r *strictyaml.Reader, n *yaml.Node, key, name string) ContainerSpec {
+func (e *containerEntry) spec(r *strictyaml.Reader, n *strictyaml.Node, key, name string) ContainerSpec {
 	f := fileOf(r)
 	c := ContainerSpec{Name: name, Resource: e.Resource, Count: e.Count, Admin: e.Admin, Workload: f.workload(r, n, key, e.Workload)}
 	if c.Admin && f.Node.Allocator != AllocatorDRA {
@@ -138,7 +136,7 @@ func (e *containerEntry) spec(r *strictyaml.Reader, n *yaml.Node, key, name stri
 }
 
 // workload returns the workload that a container or process names; nil if it names none.
-func (f *scenarioFile) workload(r *strictyaml.Reader, n *yaml.Node, key, name string) *Workload {
+func (f *scenarioFile) workload(r *strictyaml.Reader, n *strictyaml.Node, key, name string) *Workload {
 	w := f.workloads[name]
 	if w == nil && strictyaml.HasKey(n, "workload") {
 		r.FailAt(n, key, "workload", "is %q; expected the name of one of the workloads", name)
@@ -147,7 +145,7 @@ func (f *scenarioFile) workload(r *strictyaml.Reader, n *yaml.Node, key, name st
 }
 
 // checkName checks a name that Kubernetes would take for a pod, a namespace or a container.
-func checkName(r *strictyaml.Reader, n *yaml.Node, key, field, name string) {
+func checkName(r *strictyaml.Reader, n *strictyaml.Node, key, field, name string) {
 	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
 		r.FailAt(n, key, field, "is %q; expected lower-case letters, digits, - and . as in resnet-0", name)
 	}
@@ -163,7 +161,7 @@ type processEntry struct {
 }
 
 // DecodeYAML reads an entry and adds its process.
-func (e *processEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *processEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain processEntry
 	if !r.Decode(n, key, (*plain)(e)) {
 		return
@@ -178,10 +176,10 @@ func (e *processEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string
 }
 
 // DecodeYAML reads the place of a device.
-func (d *DevicePin) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (d *DevicePin) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	gpus := fileOf(r).scenario.GPUs
 	pin, ok := parsePin(n.Value)
-	if n.Kind != yaml.ScalarNode || !ok || pin.GPU >= len(gpus) {
+	if n.Kind != strictyaml.ScalarNode || !ok || pin.GPU >= len(gpus) {
 		r.Expected(n, key, "a GPU's index from 0 to %d, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1", len(gpus)-1)
 		return
 	}

@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
@@ -35,7 +33,7 @@ type workloadEntry struct {
 }
 
 // DecodeYAML reads an entry and adds its workload.
-func (e *workloadEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *workloadEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain workloadEntry
 	if !r.Decode(n, key, (*plain)(e)) {
 		return
@@ -77,8 +75,8 @@ type stepEntry[V ~float64] struct {
 }
 
 // DecodeYAML reads both forms.
-func (e *signalEntry[V]) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
-	if n.Kind == yaml.ScalarNode {
+func (e *signalEntry[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if n.Kind == strictyaml.ScalarNode {
 		var value V
 		r.Decode(n, key, &value)
 		e.Signal = Constant(float64(value))
@@ -109,7 +107,7 @@ func (e *signalEntry[V]) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key stri
 	}
 }
 
-func (s *sineEntry[V]) wave(r *strictyaml.Reader, n *yaml.Node, key string) *sineWave {
+func (s *sineEntry[V]) wave(r *strictyaml.Reader, n *strictyaml.Node, key string) *sineWave {
 	if s.Max < s.Min {
 		r.FailAt(n, key, "max", "is below min")
 	}
@@ -119,7 +117,7 @@ func (s *sineEntry[V]) wave(r *strictyaml.Reader, n *yaml.Node, key string) *sin
 	return &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 }
 
-func points[V ~float64](r *strictyaml.Reader, n *yaml.Node, key string, steps []stepEntry[V]) []point {
+func points[V ~float64](r *strictyaml.Reader, n *strictyaml.Node, key string, steps []stepEntry[V]) []point {
 	points := []point{}
 	for i, s := range steps {
 		if i > 0 && s.At <= steps[i-1].At {
@@ -134,7 +132,7 @@ func points[V ~float64](r *strictyaml.Reader, n *yaml.Node, key string, steps []
 const maxTracePoints = 1 << 20
 
 // readTrace reads a CSV file beside the scenario: seconds and a value in each line, after an optional line of headings.
-func readTrace[V ~float64](r *strictyaml.Reader, n *yaml.Node, key, name string) []point {
+func readTrace[V ~float64](r *strictyaml.Reader, n *strictyaml.Node, key, name string) []point {
 	if !filepath.IsLocal(name) {
 		r.Expected(n, key, "a file below the scenario's folder")
 		return nil
@@ -153,7 +151,7 @@ func readTrace[V ~float64](r *strictyaml.Reader, n *yaml.Node, key, name string)
 }
 
 // readTraceLines reads the lines of a trace. What is wrong with a value is reported with the trace's own line.
-func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *yaml.Node, key string) ([]point, error) {
+func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *strictyaml.Node, key string) ([]point, error) {
 	lines := csv.NewReader(file)
 	lines.FieldsPerRecord = 2
 	lines.TrimLeadingSpace = true
@@ -179,7 +177,7 @@ func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *yaml.No
 			return nil, fmt.Errorf("line %d: more than %d lines", line, maxTracePoints)
 		}
 		var value V
-		cell := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: record[1], Line: n.Line}
+		cell := &strictyaml.Node{Kind: strictyaml.ScalarNode, Tag: "!!str", Value: record[1], Line: n.Line}
 		if !r.Decode(cell, fmt.Sprintf("%s: line %d", key, line), &value) {
 			return nil, nil
 		}

@@ -15,6 +15,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// Node is a node of a file, as Decoders read it.
+type Node = yaml.Node
+
+// The kinds of nodes.
+const (
+	ScalarNode   = yaml.ScalarNode
+	SequenceNode = yaml.SequenceNode
+	MappingNode  = yaml.MappingNode
+)
+
 // Error is one thing wrong with a file.
 type Error struct {
 	File    string // empty for a document that is not from a file

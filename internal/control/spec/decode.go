@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
@@ -35,7 +33,7 @@ type document struct {
 }
 
 // DecodeYAML reads a spec and checks its form.
-func (d *document) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (d *document) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain document
 	if !r.Decode(n, key, (*plain)(d)) {
 		return
@@ -95,24 +93,24 @@ func (p *profileName) UnmarshalText(text []byte) error {
 }
 
 // readText reads text that is not empty.
-func readText(r *strictyaml.Reader, n *yaml.Node, key, expected string) string {
-	if n.Kind != yaml.ScalarNode || n.Tag != "!!str" || !isName(n.Value) {
+func readText(r *strictyaml.Reader, n *strictyaml.Node, key, expected string) string {
+	if n.Kind != strictyaml.ScalarNode || n.Tag != "!!str" || !isName(n.Value) {
 		r.Expected(n, key, "%s", expected)
 	}
 	return n.Value
 }
 
 // parseWhole reads a whole number of YAML in plain decimal digits.
-func parseWhole(n *yaml.Node, highest uint32) (int, bool) {
+func parseWhole(n *strictyaml.Node, highest uint32) (int, bool) {
 	v, ok := gpu.ParseDecimal(n.Value)
-	return int(v), ok && v <= highest && n.Kind == yaml.ScalarNode && n.Tag == "!!int"
+	return int(v), ok && v <= highest && n.Kind == strictyaml.ScalarNode && n.Tag == "!!int"
 }
 
 // layoutName is the name of a layout of the spec or of the node.
 type layoutName string
 
 // DecodeYAML reads a name.
-func (l *layoutName) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (l *layoutName) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	*l = layoutName(readText(r, n, key, "the name of a layout"))
 }
 
@@ -120,7 +118,7 @@ func (l *layoutName) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 type selector string
 
 // DecodeYAML reads a selector.
-func (s *selector) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (s *selector) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	*s = selector(n.Value)
 	if _, ok := parseWhole(n, maxIndex); !ok {
 		readText(r, n, key, `an index, a UUID or a PCI bus id of a GPU, or "all"`)
@@ -131,8 +129,8 @@ func (s *selector) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 type deviceEntry api.DeviceRequest
 
 // DecodeYAML reads all forms.
-func (e *deviceEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
-	if n.Kind != yaml.SequenceNode {
+func (e *deviceEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if n.Kind != strictyaml.SequenceNode {
 		*e = readRequest(r, n, key, `a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)
 		return
 	}
@@ -150,13 +148,13 @@ func (e *deviceEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string)
 type requestEntry api.DeviceRequest
 
 // DecodeYAML reads a request.
-func (e *requestEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *requestEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	*e = requestEntry(readRequest(r, n, key, `a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`))
 }
 
 // readRequest reads a number of instances that are split alike.
-func readRequest(r *strictyaml.Reader, n *yaml.Node, key, expected string) deviceEntry {
-	if n.Kind != yaml.MappingNode {
+func readRequest(r *strictyaml.Reader, n *strictyaml.Node, key, expected string) deviceEntry {
+	if n.Kind != strictyaml.MappingNode {
 		count, ok := parseWhole(n, maxCount)
 		if !ok {
 			r.Expected(n, key, "%s", expected)
@@ -176,7 +174,7 @@ func readRequest(r *strictyaml.Reader, n *yaml.Node, key, expected string) devic
 type computeSize string
 
 // DecodeYAML reads text; Resolve checks it.
-func (c *computeSize) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (c *computeSize) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	*c = computeSize(readText(r, n, key, `the slices of a compute instance, such as "1c"`))
 }
 

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
@@ -50,7 +48,7 @@ func (d *layoutDocument) layouts() map[string][]api.LayoutRule {
 type layoutFile struct{ layoutDocument }
 
 // DecodeYAML reads a file and checks its layouts.
-func (f *layoutFile) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (f *layoutFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if !r.Decode(n, key, &f.layoutDocument) {
 		return
 	}
@@ -68,8 +66,8 @@ func (f *layoutFile) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 type rules []ruleEntry
 
 // DecodeYAML reads a list that is not empty.
-func (l *rules) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
-	if entries := len(n.Content); n.Kind == yaml.SequenceNode && (entries == 0 || entries > maxRules) {
+func (l *rules) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if entries := len(n.Content); n.Kind == strictyaml.SequenceNode && (entries == 0 || entries > maxRules) {
 		r.Fail(n, key, "has %d rules; expected 1 to %d", entries, maxRules)
 		return
 	}
@@ -85,7 +83,7 @@ type ruleEntry struct {
 }
 
 // DecodeYAML reads a rule.
-func (e *ruleEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (e *ruleEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain ruleEntry
 	if !r.Decode(n, key, (*plain)(e)) {
 		return
@@ -102,11 +100,11 @@ func (e *ruleEntry) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 type deviceList api.DeviceList
 
 // DecodeYAML reads both forms.
-func (d *deviceList) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (d *deviceList) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	switch {
-	case n.Kind == yaml.ScalarNode && n.Value == "all":
+	case n.Kind == strictyaml.ScalarNode && n.Value == "all":
 		d.All = true
-	case n.Kind != yaml.SequenceNode:
+	case n.Kind != strictyaml.SequenceNode:
 		r.Expected(n, key, "all or a list of indexes of GPUs")
 	default:
 		var list []gpuIndex
@@ -121,7 +119,7 @@ type (
 )
 
 // DecodeYAML reads the index of a GPU.
-func (i *gpuIndex) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (i *gpuIndex) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	index, ok := parseWhole(n, maxIndex)
 	if *i = gpuIndex(index); !ok {
 		r.Expected(n, key, "the index of a GPU")
@@ -129,7 +127,7 @@ func (i *gpuIndex) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 }
 
 // DecodeYAML reads how many instances of a profile there are.
-func (c *instanceCount) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (c *instanceCount) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	count, ok := parseWhole(n, maxCount)
 	if *c = instanceCount(count); !ok {
 		r.Expected(n, key, "a count of 0 to %d", maxCount)
@@ -140,10 +138,10 @@ func (c *instanceCount) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key strin
 type deviceFilter []pciFilter
 
 // DecodeYAML reads both forms.
-func (f *deviceFilter) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (f *deviceFilter) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	*f = deviceFilter{}
 	switch {
-	case n.Kind == yaml.SequenceNode:
+	case n.Kind == strictyaml.SequenceNode:
 		r.Decode(n, key, (*[]pciFilter)(f))
 	case n.Tag != "!!str" || n.Value != "":
 		var filter pciFilter
@@ -158,9 +156,9 @@ type pciFilter string
 const expectedFilter = `a PCI device id such as "0x20B010DE", or a list of them`
 
 // DecodeYAML reads a PCI device id.
-func (f *pciFilter) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+func (f *pciFilter) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	*f = pciFilter(n.Value)
-	if _, ok := pciDevice(n.Value); !ok || n.Kind != yaml.ScalarNode || n.Tag != "!!str" {
+	if _, ok := pciDevice(n.Value); !ok || n.Kind != strictyaml.ScalarNode || n.Tag != "!!str" {
 		r.Expected(n, key, "%s", expectedFilter)
 	}
 }
