@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// offer is a device that the allocator gives to containers: to one, or to several where it is shared.
+// offer is a device that the allocator gives to containers: to one, or to several if it is shared.
 type offer struct {
 	place
 	resource string

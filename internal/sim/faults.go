@@ -86,7 +86,7 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 const driverAsWhole = -1
 
 // beginCall begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the faults of
-// the moment want it to. Where err is nil it holds the lock, with the state brought up to now.
+// the moment want it to. If err is nil it holds the lock, with the state brought up to now.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
@@ -94,7 +94,7 @@ func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err err
 	return n.enterAny(index, reading)
 }
 
-// enterAny is enter for a GPU that there is, or for driverAsWhole.
+// enterAny is beginCall for a GPU that exists, or for driverAsWhole.
 func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err error) {
 	slept := false
 	for {

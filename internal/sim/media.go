@@ -66,7 +66,7 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 	return busy
 }
 
-// engines are those of an instance of all the GPU's slices; none where they are not known.
+// engines are those of an instance of all the GPU's slices; none if they are not known.
 func (b *simGPU) engines() gpu.Engines {
 	for _, f := range b.mig.Profiles {
 		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {

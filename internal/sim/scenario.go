@@ -48,7 +48,7 @@ func (s *NodeSpec) CUDAVersion() int {
 	return version
 }
 
-// Allocator tells who gives out devices, hence the form of their ids.
+// Allocator is the program that assigns devices to containers. It decides the form of their ids.
 type Allocator string
 
 // The allocators.
@@ -59,7 +59,7 @@ const (
 	AllocatorDRA          Allocator = "dra"           // claims: gpu-0, gpu-2-mig-1g24gb-19-0
 )
 
-// GIIDOrder tells how the driver numbers GPU instances: both ways were seen, nothing may depend on it.
+// GIIDOrder is how the driver numbers GPU instances: both ways were seen, nothing may depend on it.
 type GIIDOrder string
 
 // The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6, 7-14).
@@ -96,7 +96,7 @@ type LayoutSpec struct {
 	computes  []int // compute slices of each compute instance
 }
 
-// SharingSpec tells how the devices of a GPU are shared among containers. Replicas is 0 where they are not.
+// SharingSpec is how the devices of a GPU are shared among containers. Replicas is 0 if they are not.
 type SharingSpec struct {
 	Kind     gpu.Sharing `oneof:"time-slicing mps"`
 	Replicas int         `default:"2" range:"2..128"`
@@ -132,10 +132,10 @@ type PodSpec struct {
 	For        time.Duration     `yaml:",omitempty"` // 0: it stays
 }
 
-// ContainerSpec is a container and the resource that it asks for. Workload is nil where its devices stay idle.
+// ContainerSpec is a container and the resource that it asks for. Workload is nil if its devices stay idle.
 type ContainerSpec struct {
 	Name     string
-	Resource string // empty where it asks for none
+	Resource string // empty if it asks for none
 	Count    int
 	Device   gpu.Opt[DevicePin]
 	Workload *Workload

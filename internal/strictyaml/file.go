@@ -73,7 +73,7 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 // in the order of their lines.
 //
 // A key of a struct is that of the field's yaml tag, or its name in snake case; fields of embedded structs are keys of the
-// struct itself. A struct's fields are read in their order, whatever that of the file. They may have these tags:
+// struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there
@@ -81,9 +81,9 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 //	range:"1..64"          the lowest and the highest number, or number of entries of a list or mapping
 //	expected:"a count"     what was expected, for the error if the value is missing or not valid
 //
-// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text that looks like something else
-// has to be quoted. An alias is read as what it stands for; the nodes read through aliases are bounded. Types may implement
-// Decoder, Checked or encoding.TextUnmarshaler, whose error is what was expected.
+// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text that
+// looks like something else has to be quoted. An alias is read as what it stands for; the nodes read through aliases are
+// bounded. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what was expected.
 func Decode(file string, data []byte, into any) error {
 	root, err := Document(file, data)
 	if err != nil {

@@ -172,7 +172,6 @@ type limits struct {
 
 type common struct {
 	Version string `default:"'1.0'"`
-	private int
 }
 
 func TestTags(t *testing.T) {
@@ -207,7 +206,6 @@ func TestTags(t *testing.T) {
 		"required: x\ncounts: {a: 1, b: 2}":                "f.yaml:2: counts: has 2 entries; expected 0 to 1",
 		"required: x\nhash: 12345":                         "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
 		"required: x\ncommon: {}":                          "f.yaml:2: common: is not known here; expected one of limits, mode, names, counts, hash, required, version",
-		"required: x\nprivate: 1":                          "f.yaml:2: private: is not known here; expected one of limits, mode, names, counts, hash, required, version",
 		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) + "...: is not known here; expected one of limits, mode, names, counts, hash, required, version",
 	} {
 		if err := strictyaml.Decode("f.yaml", []byte(text), &settings{}); err == nil || err.Error() != want {
