@@ -53,7 +53,7 @@ func TestCheckConfigOfControl(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 	bad := write(t, "layouts.yaml", "version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
-	if code, text := check("--control.layouts=" + bad); code != exitFailure || !strings.Contains(text, "mig-devcies") || !strings.Contains(text, "line 4") {
+	if code, text := check("--control.layouts=" + bad); code != exitFailure || !strings.Contains(text, bad+":4: mig-configs.half[0].mig-devcies: ") {
 		t.Errorf("layouts with a misspelt key: exit code %d, %q; want line and key", code, text)
 	}
 	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
