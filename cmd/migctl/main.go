@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// The exit codes, as --help and the man page tell them.
+// The exit codes, as --help lists them.
 const (
 	exitOK          = 0
 	exitFailed      = 1 // refused, or failed and rolled back

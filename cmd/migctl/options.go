@@ -23,8 +23,6 @@ const (
 	commandProfiles   = "profiles"
 	commandOperations = "operations"
 	commandLayouts    = "layouts"
-	commandCompletion = "completion"
-	commandMan        = "man"
 )
 
 // The forms of output.
@@ -40,11 +38,14 @@ const (
 	defaultAddress = "unix:///run/mig-exporter/control.sock"
 	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control (--control.enabled). " +
 		"A plan changes nothing; apply shows the plan, asks, and tells how to undo. " +
-		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp
+		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the spec " +
 		"is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator is wanted; 5 the layout is neither the " +
 		"previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), plan again; " +
 		"130 Ctrl-C, the operation goes on."
+	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, " +
+		"MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\n" +
+		"Completion: source <(migctl --completion-script-bash), or --completion-script-zsh. Man page: migctl --help-man | man -l -"
 )
 
 // options is what a command line says.
@@ -69,7 +70,6 @@ type options struct {
 	Operation string
 	Follow    bool
 	TakeOver  bool
-	Shell     string
 }
 
 // specOptions say what is wanted, from a file or on the command line.
@@ -93,6 +93,11 @@ type answered struct{}
 // parse reads the command line. done says that it has been answered already: --help, --version.
 func (s *session) parse(args []string) (done bool, err error) {
 	app := newApp(&s.opts)
+	// app.Version would put the lines of the version into the first line of the man page.
+	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
+		fmt.Fprintln(s.out, version.Print("migctl"))
+		panic(answered{})
+	}).Bool()
 	app.UsageWriter(s.out)
 	app.ErrorWriter(s.errOut)
 	app.Terminate(func(int) { panic(answered{}) }) // kingpin goes on where it returns
@@ -154,7 +159,6 @@ func (o *options) check() error {
 // newApp declares commands and flags. Values land in o.
 func newApp(o *options) *kingpin.Application {
 	app := kingpin.New("migctl", programHelp)
-	app.Version(version.Print("migctl"))
 	app.HelpFlag.Short('h')
 	app.Flag("address", "Where mig-exporter's control listens: unix:///PATH or https://HOST:PORT.").Default(defaultAddress).
 		Envar("MIGCTL_ADDRESS").StringVar(&o.Address)
@@ -170,40 +174,39 @@ func newApp(o *options) *kingpin.Application {
 	readCommands(app, o)
 	planFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
 	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, tell how to undo it."), o, true)
+	ids, gpus := o.hints(listOperationIDs), o.hints(listGPUs)
 	rollback := app.Command(commandRollback, "Roll back to the layout before an operation; or try again to roll back one that is degraded.")
-	rollback.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	rollback.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	yesFlag(rollback, o)
 	accept := app.Command(commandAccept, "Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
-	accept.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	accept.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(accept, o)
 	settled := app.Command(commandSettled, "End the wait for the kubelet of an operation that settles.")
-	settled.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	settled.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(settled, o)
 	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices, although the kubelet does not tell. Changes no GPU; needs the right force.")
-	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").Required().
+		HintAction(o.hints(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
 	yesFlag(confirm, o)
 	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
-	mode.Arg("state", "on or off.").Required().EnumVar(&o.State, "on", "off")
-	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	mode.Arg("state", "on or off.").Required().HintOptions("on", "off").EnumVar(&o.State, "on", "off")
+	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	yesFlag(mode, o)
-	completion := app.Command(commandCompletion, "Print a shell's completion script: source <(migctl completion bash).")
-	completion.Arg("shell", "bash, zsh or fish.").Required().EnumVar(&o.Shell, "bash", "zsh", "fish")
-	app.Command(commandMan, "Print the man page: migctl man | man -l -.")
 	return app
 }
 
 // readCommands are those that only look.
 func readCommands(app *kingpin.Application, o *options) {
 	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, who uses them, free and stranded room.")
-	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").StringsVar(&o.GPUs)
+	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.hints(listGPUs)).StringsVar(&o.GPUs)
 	outputFlag(get, o, formTable, formWide, formJSON, formYAML)
 	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance profiles.")
-	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").StringsVar(&o.GPUs)
+	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.hints(listGPUs)).StringsVar(&o.GPUs)
 	outputFlag(profiles, o, formTable, formJSON, formYAML)
 	operations := app.Command(commandOperations, "List the operations, the latest first; or show one with its steps.")
-	operations.Arg("operation", "The operation's id.").StringVar(&o.Operation)
+	operations.Arg("operation", "The operation's id.").HintAction(o.hints(listOperationIDs)).StringVar(&o.Operation)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	outputFlag(operations, o, formTable, formJSON, formYAML)
 	outputFlag(app.Command(commandLayouts, "List the named layouts that the node knows."), o, formTable, formJSON, formYAML)
@@ -211,15 +214,16 @@ func readCommands(app *kingpin.Application, o *options) {
 
 func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").Short('f').PlaceHolder("FILE").StringVar(&o.Spec.File)
-	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").StringVar(&o.Spec.Layout)
+	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").
+		HintAction(o.hints(listLayoutNames)).StringVar(&o.Spec.Layout)
 	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.").PlaceHolder("GPU,...").
-		StringsVar(&o.Spec.GPUs)
+		HintAction(o.hints(listGPUs)).HintOptions("all").StringsVar(&o.Spec.GPUs)
 	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. What else stands on these GPUs goes.").
-		PlaceHolder("PROFILE=COUNT,...").StringsVar(&o.Spec.Devices)
+		PlaceHolder("PROFILE=COUNT,...").HintAction(o.hints(listDevices)).StringsVar(&o.Spec.Devices)
 	c.Flag("demand", "Further instances of whichever profile: memory=12GiB,sms=20,count=3. Repeatable.").
 		PlaceHolder("memory=SIZE,sms=N,count=N").StringsVar(&o.Spec.Demand)
 	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU instance>. Repeatable.").
-		PlaceHolder("UUID").StringsVar(&o.Spec.Force)
+		PlaceHolder("UUID").HintAction(o.hints(listMIGDevices)).StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	if !apply {
 		outputFlag(c, o, formText, formJSON, formYAML)

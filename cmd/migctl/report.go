@@ -30,7 +30,7 @@ func (s *session) report(err error) int {
 		return exitFailed
 	case errors.As(err, &usage):
 		p.para("migctl: ", red, usage.text)
-		p.line(text("migctl --help, migctl help COMMAND and migctl man tell more."))
+		p.line(text("See migctl --help and migctl help COMMAND."))
 		return exitUsage
 	case errors.As(err, &ended): // its end has been shown
 		return ended.code

@@ -26,10 +26,6 @@ type session struct {
 
 // execute runs one command line to its end and returns the exit code.
 func execute(ctx context.Context, args []string, s *session) int {
-	if len(args) > 0 && args[0] == completeCommand {
-		s.complete(ctx, args[1:])
-		return exitOK
-	}
 	done, err := s.parse(args)
 	if done {
 		return exitOK
@@ -50,12 +46,6 @@ func execute(ctx context.Context, args []string, s *session) int {
 // dispatch runs the command.
 func (s *session) dispatch(ctx context.Context) error {
 	o := &s.opts
-	switch o.Command {
-	case commandCompletion:
-		return s.printCompletion()
-	case commandMan:
-		return s.printMan()
-	}
 	var err error
 	if s.client, err = newClient(o); err != nil {
 		return err
