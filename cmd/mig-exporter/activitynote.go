@@ -27,9 +27,9 @@ type activityNote struct {
 // newActivityNote returns a note for a node: silent if activity is switched off, DCGM is asked or the node is a recording.
 func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 	n := &activityNote{logger: logger}
-	replay := node.clock != nil && node.simulated == nil
+	_, recorded := node.kind.(recording)
 	switch {
-	case node.profiler != nil || cfg.Profiling == profilingOff || replay:
+	case node.profiler != nil || cfg.Profiling == profilingOff || recorded:
 	case cfg.Profiling == profilingGPM:
 		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.mode=remote --dcgm.address=HOST:PORT, or with --dcgm.mode=embedded; or accept it: --profiling.source=off"
 	default:

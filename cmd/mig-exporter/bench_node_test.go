@@ -81,7 +81,7 @@ func TestBenchNode(t *testing.T) {
 		if len(s.GPUs) != gpus || held != gpus*benchSlices || len(s.Unmatched) != 0 {
 			t.Errorf("%d GPUs with %d held instances, %d unmatched; want %d with %d", len(s.GPUs), held, len(s.Unmatched), gpus, gpus*benchSlices)
 		}
-		if records := x.node.simulated.Records(); slices.ContainsFunc(records, func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
+		if records := simulatedNode(x).Records(); slices.ContainsFunc(records, func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
 			t.Errorf("something happened on the bench: %v", records)
 		}
 	}

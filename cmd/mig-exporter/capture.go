@@ -137,15 +137,13 @@ func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.R
 
 // move brings the node to the next poll, and its clock where that is stepped. It returns the time there.
 func (n *node) move(ctx context.Context, cfg *Config) (time.Time, error) {
-	if cfg.stepped() {
-		if err := n.clock.Advance(cfg.PollInterval); err != nil {
+	if clock, ok := n.kind.(movableClock); ok && cfg.stepped() {
+		if err := clock.Advance(cfg.PollInterval); err != nil {
 			return n.now(), err
 		}
-		n.clock.Settle(ctx)
+		clock.Settle(ctx)
 	}
-	if n.polled != nil {
-		n.polled()
-	}
+	n.polled()
 	return n.now(), nil
 }
 

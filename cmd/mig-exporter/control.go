@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -50,15 +47,12 @@ func openControl(cfg *Config, x *exporter) (*controller, error) {
 }
 
 func (c *controller) open(cfg *Config, x *exporter) error {
-	if x.node.clock != nil && x.node.simulated == nil {
-		return errors.New("--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver")
-	}
 	if cfg.Control.ConfigFile != "" {
 		if err := server.CheckConfig(cfg.Control.ConfigFile); err != nil {
 			return err
 		}
 	}
-	if err := x.node.openNeighbours(cfg); err != nil {
+	if err := x.node.kind.openDependencies(x.node, cfg); err != nil {
 		return err
 	}
 	opts, err := c.engineOptions(cfg, x)
@@ -99,10 +93,6 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	if err != nil {
 		return control.Options{}, err
 	}
-	boot, err := x.node.bootID()
-	if err != nil {
-		return control.Options{}, err
-	}
 	c.metrics = newControlMetrics(x.node.now)
 	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // it finishes what the last run left first
 	if err := x.fresh.Register(c.metrics); err != nil {
@@ -110,7 +100,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	}
 	opts := control.Options{
 		Hostname:      x.node.hostname,
-		BootID:        boot,
+		BootID:        x.node.bootID,
 		Apply:         cfg.Control.Mode == controlApply,
 		Restore:       cfg.Control.Restore,
 		Layouts:       layouts,
@@ -299,16 +289,4 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    now,
 	})
-}
-
-// bootID tells one boot of the node from another: GPU instances do not outlive it.
-func (n *node) bootID() (string, error) {
-	if n.simulated != nil {
-		return n.simulated.BootID(), nil
-	}
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("boot id: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
 }

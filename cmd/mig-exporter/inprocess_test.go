@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
 // runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test ends with
@@ -48,7 +50,10 @@ func pollOnce(tb testing.TB, x *exporter) {
 // advanceBy moves the clock and polls.
 func advanceBy(tb testing.TB, x *exporter, by time.Duration) {
 	tb.Helper()
-	if err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(by) }); err != nil {
+	if err := x.poller.Poll(context.Background(), func() error { return simulatedNode(x).Advance(by) }); err != nil {
 		tb.Fatal(err)
 	}
 }
+
+// simulatedNode returns the simulated node of an exporter.
+func simulatedNode(x *exporter) *sim.Node { return x.node.kind.(simulation).Node }

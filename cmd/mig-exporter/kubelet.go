@@ -1,25 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
-	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
 
 // metadata is an API server with the state that the exporter shows of it.
@@ -28,94 +21,8 @@ type metadata interface {
 	State() gpu.SourceState
 }
 
-// openPods makes the node's kubelet the one that is asked. A recording has none.
-func (n *node) openPods(cfg *Config) error {
-	switch {
-	case n.simulated != nil && n.simulated.Scenario().Node.Kubernetes:
-		return n.startKubelet(cfg)
-	case n.clock != nil:
-		return nil
-	}
-	if err := n.openMetadata(cfg); err != nil {
-		return err
-	}
-	n.containers = podresources.NewContainers(podresources.ContainersOptions{
-		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
-	})
-	if cfg.KubeletSocket == "" {
-		return nil
-	}
-	opts := podresources.Options{
-		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: n.witness(cfg), NodeNames: n.names(cfg),
-		Expected: n.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletTraces(), filepath.Dir(cfg.KubeletSocket)),
-	}
-	if cfg.Control.Enabled {
-		boot, err := n.bootID()
-		if err != nil {
-			return err
-		}
-		mark := kubeletMark{path: filepath.Join(cfg.Control.StateDir, "kubelet-boot"), boot: boot, logger: n.logger}
-		opts.Expected = opts.Expected || mark.isSet()
-		opts.Answered = mark.set
-	}
-	n.askKubelet(cfg, opts)
-	return nil
-}
-
-// openMetadata starts to ask the API server about the node's pods, if the node is named.
-func (n *node) openMetadata(cfg *Config) error {
-	if cfg.NodeName == "" {
-		return nil
-	}
-	server, err := kubeapi.InClusterServer(os.Getenv)
-	if err != nil {
-		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
-	}
-	m, err := podmeta.New(podmeta.Options{
-		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
-	})
-	if err != nil {
-		return err
-	}
-	n.onClose(m.Close)
-	n.metadata = m
-	return nil
-}
-
-// startKubelet runs the simulated kubelet on a socket of its own and asks it instead of this machine's, unless the node is to have
-// none.
-func (n *node) startKubelet(cfg *Config) error {
-	if cfg.KubeletSocket == "" {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "mig-exporter-sim-")
-	if err != nil {
-		return fmt.Errorf("simulated kubelet: %w", err)
-	}
-	n.closers = append(n.closers, func() error { return os.RemoveAll(dir) })
-	server, err := kubelet.New(n.simulated, dir, n.logger)
-	if err != nil {
-		return err
-	}
-	n.closers = append(n.closers, server.Close)
-	n.metadata = simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames}
-	n.containers = podresources.NewContainers(podresources.ContainersOptions{
-		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
-	})
-	checkpoint := server.Checkpoint()
-	if cfg.Checkpoint == "" {
-		checkpoint = ""
-	}
-	n.askKubelet(cfg, podresources.Options{
-		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod), Expected: true,
-	})
-	faulty := faultyKubelet{Assignments: n.devices, node: n.simulated, server: server}
-	n.pods, n.devices = faulty, faulty
-	return nil
-}
-
-// askKubelet asks the kubelet that opts describe, with what the node and the configuration have for all.
-func (n *node) askKubelet(cfg *Config, opts podresources.Options) {
+// openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
+func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.speed()
 	opts.Now, opts.Logger = n.now, n.logger
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.has(n.containers, a) }
@@ -141,52 +48,6 @@ func (n *node) sources() []gpu.SourceState {
 		}
 	}
 	return list
-}
-
-// kubeletTraces are the folders of kubelets (Kubernetes', microk8s', k0s'), and what a container has that cannot see its host's.
-func kubeletTraces() []string {
-	return []string{
-		"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet",
-		"/.dockerenv", "/run/.containerenv",
-	}
-}
-
-// names returns the names that the kubelet may have for this node: it ends the names of static pods with its own.
-func (n *node) names(cfg *Config) []string {
-	short, _, _ := strings.Cut(n.hostname, ".")
-	var names []string
-	for _, name := range []string{cfg.NodeName, n.hostname, short} {
-		if name != "" {
-			names = append(names, strings.ToLower(name))
-		}
-	}
-	return names
-}
-
-// ownPod returns "namespace/name" of the pod that this process runs in, as the downward API, or else the service account and
-// the host name tell; empty if they do not.
-func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
-	namespace, name := getenv("POD_NAMESPACE"), cmp.Or(getenv("POD_NAME"), hostname)
-	if namespace == "" {
-		text, err := os.ReadFile(filepath.Join(credentialsDir, "namespace"))
-		if err != nil {
-			return ""
-		}
-		namespace = strings.TrimSpace(string(text))
-	}
-	if namespace == "" || name == "" {
-		return ""
-	}
-	return namespace + "/" + name
-}
-
-// witness returns the pod whose presence in the kubelet's list shows that the list is complete: the configured one or, in a
-// cluster, the own one.
-func (n *node) witness(cfg *Config) string {
-	if cfg.WitnessPod != "" || !n.inCluster {
-		return cfg.WitnessPod
-	}
-	return ownPod(os.Getenv, kubeapi.DefaultCredentialsDir, n.hostname)
 }
 
 // kubeletMark remembers in a file that a kubelet has answered since the node has booted: then its silence, or that of its

@@ -80,7 +80,7 @@ func TestNoHeldDeviceIsToldFree(t *testing.T) {
 				advanceBy(t, x, time.Second)
 				checkpoint, _ := x.node.kubelet.CheckpointState()
 				var held []sim.Holding
-				for _, h := range x.node.simulated.Holdings() {
+				for _, h := range simulatedNode(x).Holdings() {
 					if h.Present && (checkpoint.Up || !h.Init) {
 						held = append(held, h)
 					}
@@ -196,7 +196,7 @@ faults:
 		if second < 128 && (yes < want || no != 0 || yes+unknown != 2) {
 			t.Fatalf("%d s after the restart %d are allocated, %d are not, of %d it is not known", second, yes, no, unknown)
 		}
-		if plans := tryPlan(t, x, x.node.simulated.Holdings()); plans != 0 {
+		if plans := tryPlan(t, x, simulatedNode(x).Holdings()); plans != 0 {
 			t.Fatalf("%d s after the restart there is a plan", second)
 		}
 		advanceBy(t, x, time.Second)

@@ -100,9 +100,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.metrics.Observe(s)
 		x.activity.observe(s)
 		pollSeconds.Observe(took.Seconds())
-		if node.polled != nil {
-			node.polled()
-		}
+		node.polled()
 	}))
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
