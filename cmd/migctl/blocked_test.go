@@ -33,7 +33,7 @@ func TestForceIsOneCommand(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	s := session{out: io.Discard, errOut: io.Discard}
-	if _, err := s.parse(shellWords(t, strings.ReplaceAll(command, "\\\n", " "))); err != nil {
+	if _, err := s.parseCommandLine(shellWords(t, strings.ReplaceAll(command, "\\\n", " "))); err != nil {
 		t.Fatal(err, command)
 	}
 	if o := s.opts; o.Command != commandApply || strings.Join(o.Spec.Force, " ") != "MIG-0 MIG-1 MIG-2" || !o.TakeOver || o.Yes ||

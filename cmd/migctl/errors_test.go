@@ -100,7 +100,7 @@ func TestNobodyAnswers(t *testing.T) {
 	}
 	t.Run("permission denied", func(t *testing.T) { // root may open every socket: the error itself
 		e := &unreachable{"unix:///s", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}}
-		if h := reachHint(e); !strings.Contains(h, "--control.allow-gid") {
+		if h := unreachableHint(e); !strings.Contains(h, "--control.allow-gid") {
 			t.Error(h)
 		}
 	})

@@ -15,7 +15,7 @@ const (
 	exitFailed      = 1 // refused, or failed and rolled back
 	exitUsage       = 2
 	exitUnreachable = 3
-	exitDegraded    = 4 // degraded or stuck: an operator is wanted
+	exitDegraded    = 4 // degraded or stuck: an operator must act
 	exitNeither     = 5 // interrupted or accepted: the layout is neither the previous nor the planned one, and nothing is blocked
 	exitInterrupted = 130
 )

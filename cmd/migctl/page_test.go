@@ -28,7 +28,7 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 				one := []slot{{at: gpu.Some(at(start, size)), label: "1g.24gb+me.all", note: "a-pod-with-a-long-name-0"}}
 				first := []gpu.Profile{{Name: "1g", Placements: []gpu.Placement{at(0, 1)}}}
 				axis := nodedoc.Axis{Units: units, Profiles: first}
-				out := drawn(func(p *page) { p.drawAxis(units, withRoom(axis, one)) })
+				out := drawn(func(p *page) { p.drawAxis(units, layOutSlots(axis, one)) })
 				lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 				fits(t, out)
 				if len(lines) != 4 || utf8.RuneCountInString(lines[0]) != utf8.RuneCountInString(lines[1]) || utf8.RuneCountInString(lines[0]) != utf8.RuneCountInString(lines[3]) {
@@ -37,7 +37,7 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 			}
 		}
 	}
-	if out := drawn(func(p *page) { p.drawAxis(64, withRoom(nodedoc.Axis{Units: 64}, nil)) }); out != "" {
+	if out := drawn(func(p *page) { p.drawAxis(64, layOutSlots(nodedoc.Axis{Units: 64}, nil)) }); out != "" {
 		t.Errorf("an axis that is too long to draw:\n%s", out)
 	}
 }
@@ -48,7 +48,7 @@ func TestPlacementsThatCannotBe(t *testing.T) {
 		{{at: gpu.Some(at(6, 4))}},
 		{{at: gpu.Some(at(-1, 2))}},
 	} {
-		if got := withRoom(nodedoc.Axis{Units: 8}, slots); got != nil {
+		if got := layOutSlots(nodedoc.Axis{Units: 8}, slots); got != nil {
 			t.Errorf("%v: drawn as %v", slots, got)
 		}
 	}
@@ -70,7 +70,7 @@ func TestProgressIsOneLineAStep(t *testing.T) {
 		g := progress{page: p, op: operation(api.Running)}
 		show := func(e api.Event) {
 			e.Time = began.Add(time.Second)
-			g.event(&e)
+			g.showEvent(&e)
 		}
 		show(stepEvent(1, false, api.StepRunning, ""))
 		show(stepEvent(1, false, api.StepDone, ""))
@@ -89,7 +89,7 @@ func TestProgressIsOneLineAStep(t *testing.T) {
 		show(api.Event{Kind: api.EventHook, State: api.Settling, Hook: &api.HookResult{Argv: []string{"restart", "plugin"}, OK: true, Seconds: 0.4}})
 		show(api.Event{Kind: api.EventHook, State: api.Settling, Hook: &api.HookResult{Argv: []string{"notify"}, ExitCode: 7, Seconds: 1, Error: "no route"}})
 		show(stepEvent(5, false, api.StepRunning, ""))
-		g.close()
+		g.closeLine()
 	})
 	want := `    1.0s  [2/9] destroy GI 3g.20gb at 0:4 on GPU-00811850 done
     1.0s  [4/9] create GI 2g.10gb at 0:2 on GPU-00811850
@@ -117,9 +117,9 @@ func TestProgressOfLongNamesFits(t *testing.T) {
 	e.Step.Profile, e.Time, e.Index = "1g.24gb+me.all", began, gpu.Some(11)
 	out := drawn(func(p *page) {
 		g := progress{page: p, op: operation(api.Running)}
-		g.event(&e)
+		g.showEvent(&e)
 		e.Step.State = api.StepDone
-		g.event(&e)
+		g.showEvent(&e)
 	})
 	fits(t, out)
 	if !strings.HasSuffix(out, "on GPU-00811850\n            done\n") {
@@ -159,7 +159,7 @@ func TestLocales(t *testing.T) {
 		{map[string]string{"LANG": "de_DE@euro"}, false},
 		{nil, false},
 	} {
-		if got := speaksUTF8(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }); got != c.want {
+		if got := usesUTF8(func(name string) (string, bool) { v, ok := c.env[name]; return v, ok }); got != c.want {
 			t.Errorf("%v: %v", c.env, got)
 		}
 	}

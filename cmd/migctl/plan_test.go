@@ -72,7 +72,7 @@ func TestSpecs(t *testing.T) {
 		"a file's layout":   {args: []string{"-f", write(parted), "--layout", "all-1g"}, want: `{"layout":"all-1g","version":"v1","mig-configs":{"all-1g":[{"devices":"all","mig-enabled":true,"mig-devices":{"1g.5gb":7}}]}}`},
 		"unknown key":       {args: []string{"-f", write("gpus: [0]\ndevises: {}\n")}, want: "!devises"},
 		"no file":           {args: []string{"-f", "/no/such/file"}, want: "!no such file"},
-		"nothing":           {want: "!what is wanted is missing"},
+		"nothing":           {want: "!the wanted layout is missing"},
 		"devices alone":     {args: []string{"--devices=1g.5gb=1"}, want: "!--devices needs --gpus"},
 		"gpus alone":        {args: []string{"--gpus=0"}, want: "!--gpus needs --devices"},
 		"bad count":         {args: []string{"--gpus=0", "--devices=1g.5gb=x"}, want: "!expected each profile once"},

@@ -173,14 +173,14 @@ func TestUseOfWhatIsNotKnown(t *testing.T) {
 			n.GPUs[1].Allocated = gpu.Some(false)
 		}
 		v := newNodeView(n)
-		if got := v.use(&v.doc.GPUs[0].Use).text(); got != want {
+		if got := v.useOf(&v.doc.GPUs[0].Use).summary(); got != want {
 			t.Errorf("listed %t: %q", listed, got)
 		}
 	}
 	known := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "1"}
 	missing := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "2", Confirmed: gpu.Some(false)}
 	both := deviceUse{Use: nodedoc.Use{Holders: []nodedoc.Holder{missing, known}}}
-	if got := both.text() + " " + both.pods(); got != "ml/a a" {
+	if got := both.summary() + " " + both.podNames(); got != "ml/a a" {
 		t.Errorf("a pod with a container that is known: %q", got)
 	}
 }
