@@ -140,7 +140,7 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "250ms")
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
-	inv, err := parse([]string{"--no-collector.ecc"}, os.LookupEnv)
+	inv, err := parseCommandLine([]string{"--no-collector.ecc"}, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +153,10 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 			t.Errorf("collector %s is off: %v, want %v", g.Name, off, want)
 		}
 	}
-	if c.processes() {
+	if c.servesProcesses() {
 		t.Error("single processes are asked for")
 	}
-	if inv, err = parse([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.processes() {
+	if inv, err = parseCommandLine([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.servesProcesses() {
 		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)
 	}
 	if c := inv.Config; c.PollInterval != 30*time.Second || c.ReadyMaxAge != 90*time.Second {

@@ -15,11 +15,11 @@ import (
 // what the loop and partition control return.
 func runInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
-	inv, err := parse(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)
+	inv, err := parseCommandLine(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	x, err := assemble(&inv.Config, log.NewNopLogger())
+	x, err := newExporter(&inv.Config, log.NewNopLogger())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 		parts = append(parts, x.control.run)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- sideBySide(ctx, parts) }()
+	go func() { ended <- runTogether(ctx, parts) }()
 	tb.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

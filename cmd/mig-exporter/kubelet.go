@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
-// metadata is an API server with the state that the exporter shows of it.
+// metadata is an API server, with its state as a source.
 type metadata interface {
 	podresources.Metadata
 	State() gpu.SourceState
@@ -23,9 +23,9 @@ type metadata interface {
 
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
-	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.speed()
+	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.clockSpeed()
 	opts.Now, opts.Logger = n.now, n.logger
-	opts.Running = func(a *gpu.Assignment) bool { return n.running.has(n.containers, a) }
+	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
 	if n.metadata != nil {
 		opts.Metadata = n.metadata
 	}
@@ -34,7 +34,7 @@ func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	n.pods, n.devices = n.kubelet, n.kubelet
 }
 
-// sources returns the states of those sources that the poll loop does not ask itself.
+// sources returns the states of the sources that the poll loop does not read itself.
 func (n *node) sources() []gpu.SourceState {
 	var list []gpu.SourceState
 	if n.kubelet != nil {
@@ -50,8 +50,8 @@ func (n *node) sources() []gpu.SourceState {
 	return list
 }
 
-// kubeletMark remembers in a file that a kubelet has answered since the node has booted: then its silence, or that of its
-// empty folders, is no sign that there is none.
+// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither its silence nor its empty folders
+// mean that the node has no kubelet.
 type kubeletMark struct {
 	path, boot string
 	logger     log.Logger
@@ -71,28 +71,28 @@ func (m kubeletMark) set() {
 		err = os.WriteFile(m.path, []byte(m.boot), 0o600)
 	}
 	if err != nil {
-		level.Warn(m.logger).Log("msg", "cannot remember that this node has a kubelet", "err", err)
+		level.Warn(m.logger).Log("msg", "Cannot write down that this node has a kubelet", "err", err)
 	}
 }
 
-// runningContainers tells which containers have a process on which device, by the last Snapshot.
+// runningContainers knows from the last Snapshot which containers have processes on which devices.
 type runningContainers struct {
-	current func() *gpu.Snapshot // nil before there is a loop
+	current func() *gpu.Snapshot // nil before the poll loop exists
 
 	mu         sync.Mutex
 	generation uint64
 	devices    *gpu.Devices
-	on         map[placed]bool
+	on         map[containerOnDevice]bool
 }
 
-// placed is a container with a process on a GPU, in a GPU instance, in a compute instance: Whole stands for any.
-type placed struct {
+// containerOnDevice is a container with a process on a device. An instance that is gpu.Whole means any.
+type containerOnDevice struct {
 	device    gpu.Device
 	container gpu.Container
 }
 
-// has reports whether the container of an assignment had a process on its device when the GPUs were read last.
-func (r *runningContainers) has(containers poll.Containers, a *gpu.Assignment) bool {
+// isRunning reports whether the container of an assignment had a process on its device when the GPUs were read last.
+func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current == nil || containers == nil {
@@ -106,11 +106,11 @@ func (r *runningContainers) has(containers poll.Containers, a *gpu.Assignment) b
 		r.index(s, containers)
 	}
 	d, match := r.devices.Resolve(a.Device)
-	return match != gpu.MatchNothing && r.on[placed{d, a.Holder.Container}]
+	return match != gpu.MatchNothing && r.on[containerOnDevice{d, a.Holder.Container}]
 }
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
-	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(s.GPUs), map[placed]bool{}
+	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(s.GPUs), map[containerOnDevice]bool{}
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
 			c, ok := containers.ContainerOf(p.PID)
@@ -118,9 +118,9 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 				continue
 			}
 			d, _ := r.devices.Resolve(gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute})
-			r.on[placed{gpu.Device{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
-			r.on[placed{gpu.Device{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
-			r.on[placed{d, c}] = true
+			r.on[containerOnDevice{gpu.Device{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
+			r.on[containerOnDevice{gpu.Device{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
+			r.on[containerOnDevice{d, c}] = true
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	}
 	opts := podresources.Options{
 		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: m.witness(cfg), NodeNames: m.nodeNames(cfg),
-		Expected: m.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletTraces(), filepath.Dir(cfg.KubeletSocket)),
+		Expected: m.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
 	}
 	if cfg.Control.Enabled {
 		boot, err := readBootID()
@@ -85,8 +85,8 @@ func (n *node) openMetadata(cfg *Config) error {
 	return nil
 }
 
-// kubeletTraces are the folders of kubelets (Kubernetes', microk8s', k0s'), and files of containers, which may not see the host's.
-func kubeletTraces() []string {
+// kubeletFolders are the folders of kubelets (Kubernetes', microk8s', k0s'), and files of containers, which may not see the host's.
+func kubeletFolders() []string {
 	return []string{
 		"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet",
 		"/.dockerenv", "/run/.containerenv",
