@@ -184,7 +184,7 @@ func translateAliases(args []string, lookup lookupFunc) (out []string, warnings 
 
 // argument is an argument of a command line, with its value if it is a flag of dcgm-exporter.
 type argument struct {
-	text  string // as it stands there; of a flag of dcgm-exporter without its value
+	text  string // as given; of a flag of dcgm-exporter without its value
 	alias *alias // nil if it is no flag of dcgm-exporter
 	value string // of a flag of dcgm-exporter
 }

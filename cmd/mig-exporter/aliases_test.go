@@ -85,9 +85,7 @@ func TestRepeatedAliases(t *testing.T) {
 		"--poll.interval=1s --poll.interval=2s -k": "'poll.interval' cannot be repeated",
 	} {
 		_, err := parseCommandLine(strings.Fields(args), environment())
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v, want %q", args, err, want)
-		}
+		expectError(t, args, err, want)
 	}
 }
 

@@ -122,7 +122,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	return opts, nil
 }
 
-// layouts reads the file of named layouts, where there is one.
+// layouts reads the file of named layouts, if one is configured.
 func (c *ControlConfig) layouts() (map[string][]api.LayoutRule, error) {
 	if c.LayoutsFile == "" {
 		return nil, nil

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // TestBadVariables: an error about a value names the variable that it comes from.
@@ -96,10 +98,8 @@ func TestIneffective(t *testing.T) {
 	}
 	t.Setenv("MIG_EXPORTER_POL_INTERVAL", "1s")
 	var out, errOut strings.Builder
-	if code := execute(t.Context(), []string{"check-config"}, &out, &errOut); code != exitOK || !strings.Contains(errOut.String(), "level=warn") ||
-		!strings.Contains(errOut.String(), "nearest=MIG_EXPORTER_POLL_INTERVAL") {
-		t.Errorf("exit code %d, log %s", code, errOut.String())
-	}
+	cmptest.Equal(t, "exit code", execute(t.Context(), []string{"check-config"}, &out, &errOut), exitOK)
+	expectTexts(t, errOut.String(), "level=warn", "nearest=MIG_EXPORTER_POLL_INTERVAL")
 }
 
 // TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's, another after each
@@ -113,9 +113,10 @@ func TestHostnameInAPod(t *testing.T) {
 		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", "", "gpu-7"}, // the host name is that of the scenario
 	} {
 		inv, err := parseCommandLine(strings.Fields(tt.args), environment(tt.env))
-		if err != nil || inv.Config.Hostname != tt.want || inv.Config.DCGMNodeName != tt.label {
-			t.Errorf("%q %q: %q, label %q, %v; want %q, %q", tt.env, tt.args, inv.Config.Hostname, inv.Config.DCGMNodeName, err, tt.want, tt.label)
-		}
+		what := tt.env + " " + tt.args
+		expectError(t, what, err, "")
+		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)
+		cmptest.Equal(t, what+": label", inv.Config.DCGMNodeName, tt.label)
 	}
 	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil, nil)
 	if opts.Hostname != "gpu-7" {

@@ -80,7 +80,7 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	return inv, nil
 }
 
-// declareCommands declares the commands and all flags; the result says which collectors are on.
+// declareCommands declares the commands and all flags; the result has whether each collector is on.
 func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool {
 	enabled := declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
@@ -90,7 +90,7 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	return enabled
 }
 
-// declareFlags declares the flags of all commands; the result says which collectors are on.
+// declareFlags declares the flags of all commands; the result has whether each collector is on.
 func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[string]*bool {
 	sourceFlags(app, cfg)
 	profilingFlags(app, cfg)

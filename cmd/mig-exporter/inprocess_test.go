@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,39 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
+
+// expectTexts fails the test for each part that a text lacks.
+func expectTexts(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+}
+
+// expectNone fails the test for each part that a text has.
+func expectNone(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%q is in:\n%s", part, text)
+		}
+	}
+}
+
+// expectError fails the test unless an error has a text; the empty text means no error.
+func expectError(t *testing.T, what string, err error, text string) {
+	t.Helper()
+	switch {
+	case text == "" && err != nil:
+		t.Errorf("%s: %v, want no error", what, err)
+	case text != "" && err == nil:
+		t.Errorf("%s: no error, want %q", what, text)
+	case err != nil:
+		expectTexts(t, err.Error(), text)
+	}
+}
 
 // runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test ends with
 // what the loop and partition control return.

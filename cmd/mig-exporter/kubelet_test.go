@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/go-kit/log"
@@ -60,9 +59,7 @@ func TestKubernetesFlags(t *testing.T) {
 		{"--kubernetes.socket=", ""},
 	} {
 		_, err := parseCommandLine([]string{tt.flag}, func(string) (string, bool) { return "", false })
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("%s: %v, want %q", tt.flag, err, tt.want)
-		}
+		expectError(t, tt.flag, err, tt.want)
 	}
 }
 

@@ -67,7 +67,7 @@ type node struct {
 	logger        log.Logger
 }
 
-// openNode opens a node with who holds its devices.
+// openNode opens a node with the sources of its pods, activity and jobs.
 func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	n, err := openDriver(cfg, logger)
 	if err != nil {
