@@ -82,7 +82,7 @@ func operation(state api.OperationState) *api.Operation {
 		op.Steps = append(op.Steps, api.OperationStep{Step: s, State: "pending"})
 	}
 	op.Steps[0].UUID, op.Steps[0].Compute = trainer, gpu.Some(at(0, 3))
-	if !atEnd(state) {
+	if !hasStopped(state) {
 		return op
 	}
 	op.Ended = began.Add(2300 * time.Millisecond)

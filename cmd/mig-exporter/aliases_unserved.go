@@ -1,16 +1,16 @@
 package main
 
-// verdict is what becomes of a flag of dcgm-exporter, or of its environment variable.
+// verdict says how the program treats a flag of dcgm-exporter, or its environment variable.
 type verdict int
 
 const (
-	refused verdict = iota // the program does not start: what is served would lack what was asked for
-	warned                 // without an effect, and the log says so
+	refused verdict = iota // the program does not start: it would not serve what the flag asks for
+	warned                 // the flag has no effect, and a warning is logged
 )
 
-// unserved lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source on the way to 4.9, that no flag of this
+// unservedAliases lists dcgm-exporter's flags and environment variables, up to 4.8.4 and its source on the way to 4.9, that no flag of this
 // program stands for. docs/migration.md has the same list; a test compares them.
-func unserved() []alias {
+func unservedAliases() []alias {
 	always := []string{"false", "true"}
 	return []alias{
 		{name: "configmap-data", short: "m", env: "DCGM_EXPORTER_CONFIGMAP_DATA", verdict: refused, accepted: []string{"none"},
@@ -46,9 +46,9 @@ func unserved() []alias {
 	}
 }
 
-// harmless lists the flags and environment variables of dcgm-exporter that change nothing here, with a warning: what is served is
-// the same without them.
-func harmless() []alias {
+// harmlessAliases lists the flags and environment variables of dcgm-exporter that change nothing that this program
+// serves; they are warned of.
+func harmlessAliases() []alias {
 	return []alias{
 		{name: "kubernetes-virtual-gpus", env: "KUBERNETES_VIRTUAL_GPUS", switches: true, verdict: warned, accepted: []string{"false"},
 			advice: "a shared device keeps one series; its containers are in the native info families"},

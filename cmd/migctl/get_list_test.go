@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -69,9 +70,9 @@ func TestGPUsAreNamedByIndexUUIDOrBusID(t *testing.T) {
 		"gpu-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a000": "GPU 0",
 	} {
 		got := runner{}.run(t, address, "get", word)
-		if got.code != exitOK || strings.Count(got.out, "GPU ") != 1 || !strings.Contains(got.out, want) {
-			t.Errorf("%s: %+v", word, got)
-		}
+		cmptest.Equal(t, word+": exit code", got.code, exitOK)
+		cmptest.Equal(t, word+": GPUs", strings.Count(got.out, "GPU "), 1)
+		expectTexts(t, got.out, want)
 		document := runner{}.run(t, address, "get", word, "-o", "json")
 		if strings.Count(document.out, `"pciBusId"`) != 1 || !strings.Contains(document.out, `"hostname": "rtx-pro-6"`) {
 			t.Errorf("%s: %s", word, document.out)

@@ -16,7 +16,7 @@ const (
 	followAttempts = 60          // in a row without news
 )
 
-// operationError is an operation that did not succeed; its end has been shown.
+// operationError is the error of an operation that did not succeed. Its outcome has been shown.
 type operationError struct {
 	code  int
 	state api.OperationState
@@ -27,8 +27,8 @@ func (e *operationError) Error() string { return "the operation is " + string(e.
 // newKey makes an Idempotency-Key.
 func newKey() string { return rand.Text() }
 
-// apply changes the layout, after asking.
-func (s *session) apply(ctx context.Context) error {
+// applyPlan shows a plan, asks the operator, and starts it.
+func (s *session) applyPlan(ctx context.Context) error {
 	plan, err := s.planToApply(ctx)
 	if err != nil {
 		return err
@@ -43,14 +43,14 @@ func (s *session) apply(ctx context.Context) error {
 		s.page.line(text("  migctl apply --yes --plan %s --hash \\", plan.ID))
 		s.page.line(text("    %s", plan.Hash))
 	}
-	if err := s.ask(ctx, "Apply?"); err != nil {
+	if err := s.askOperator(ctx, "Apply?"); err != nil {
 		return err
 	}
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
 	if s.opts.Hash != "" {
 		request.Hash = s.opts.Hash
 	}
-	return s.start(ctx, http.MethodPost, "/operations", request)
+	return s.startOperation(ctx, http.MethodPost, "/operations", request)
 }
 
 func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
@@ -58,15 +58,15 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 	if s.opts.Plan != "" {
 		return &plan, s.client.fetch(ctx, "/plans/"+pathEscape(s.opts.Plan), &plan)
 	}
-	request, err := s.request()
+	request, err := s.planRequest()
 	if err != nil {
 		return nil, err
 	}
 	return &plan, s.client.send(ctx, http.MethodPost, "/plans", request, "", &plan)
 }
 
-// rollback rolls an operation back, after asking.
-func (s *session) rollback(ctx context.Context) error {
+// rollBackOperation asks the operator and rolls an operation back.
+func (s *session) rollBackOperation(ctx context.Context) error {
 	if s.opts.Abandon {
 		return usageError{"migctl accept " + s.opts.Operation + " replaces rollback --abandon"}
 	}
@@ -84,38 +84,38 @@ func (s *session) rollback(ctx context.Context) error {
 		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by now is not, and then nothing is changed.")
 	}
 	if again || op.State == api.Succeeded { // otherwise the server says why it cannot be rolled back
-		if err := s.ask(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
+		if err := s.askOperator(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
 			return err
 		}
 	}
-	err := s.start(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
+	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
 	if ended := (*operationError)(nil); again && errors.As(err, &ended) && (ended.state == api.RolledBack || ended.state == api.Failed) {
-		return nil // it is what was asked for: nothing of the operation is left
+		return nil // nothing of the operation is left, as the operator wanted
 	}
 	return err
 }
 
-// start starts an operation and follows it to its end.
-func (s *session) start(ctx context.Context, method, path string, request any) error {
+// startOperation starts an operation and follows it to its end.
+func (s *session) startOperation(ctx context.Context, method, path string, request any) error {
 	var op api.Operation
 	if err := s.client.send(ctx, method, path, request, newKey(), &op); err != nil {
 		return err
 	}
 	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))
-	return s.follow(ctx, &op)
+	return s.followOperation(ctx, &op)
 }
 
-// follow shows an operation's news as they come, and its end.
-func (s *session) follow(ctx context.Context, op *api.Operation) error {
+// followOperation shows the events of an operation as they arrive, and then its outcome.
+func (s *session) followOperation(ctx context.Context, op *api.Operation) error {
 	seen, failures := 0, 0
 	shown := progress{page: s.page, op: op}
-	var leave context.CancelFunc
+	var stopStream context.CancelFunc
 	show := func(e api.Event) {
 		failures = 0
-		if e.State == api.Stuck { // it may be so for long: the operator is told now, if it still is
-			leave()
+		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is told now
+			stopStream()
 		}
-		shown.event(&e)
+		shown.showEvent(&e)
 		s.page.flush() // the page keeps the error, and the operation goes on
 	}
 	for {
@@ -123,24 +123,24 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 			return err
 		}
 		var streaming context.Context
-		streaming, leave = context.WithCancel(ctx)
-		last, err := s.client.events(streaming, op.ID, seen, show)
-		leave()
+		streaming, stopStream = context.WithCancel(ctx)
+		last, err := s.client.streamEvents(streaming, op.ID, seen, show)
+		stopStream()
 		seen = last
-		shown.close()
-		switch ended := s.ended(ctx, op.ID, err); {
+		shown.closeLine()
+		switch ended := s.fetchEnded(ctx, op.ID, err); {
 		case ended != nil:
-			writeEnd(s.page, ended)
-			return endError(ended)
+			writeOutcome(s.page, ended)
+			return outcomeError(ended)
 		case ctx.Err() != nil:
-			s.sayGoesOn(op.ID, "Interrupted.")
+			s.writeContinues(op.ID, "Interrupted.")
 			return ctx.Err()
 		case mayComeBack(err):
 		default:
 			return err
 		}
 		if failures++; failures > followAttempts {
-			s.sayGoesOn(op.ID, "The server is gone.")
+			s.writeContinues(op.ID, "The server is gone.")
 			return err
 		}
 		select {
@@ -150,24 +150,24 @@ func (s *session) follow(ctx context.Context, op *api.Operation) error {
 	}
 }
 
-// mayComeBack reports whether it is worth asking again after an error, or after the end of a stream: the server may be
-// restarting, or have let go of a slow reader.
+// mayComeBack reports whether to ask again after an error, or after the end of a stream: the server may be restarting, or may
+// have dropped a slow reader.
 func mayComeBack(err error) bool {
 	var p *api.Problem
 	return err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(*unreachable)) ||
 		errors.As(err, &p) && (p.Type == api.RateLimited || p.Type == api.Unavailable)
 }
 
-// ended finds an operation where it has come to its end; else nil.
-func (s *session) ended(ctx context.Context, id string, streamErr error) *api.Operation {
+// fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its events ended.
+func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
 	var op api.Operation
-	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil || !atEnd(op.State) {
+	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil || !hasStopped(op.State) {
 		return nil
 	}
 	return &op
 }
 
-func (s *session) sayGoesOn(id, why string) {
+func (s *session) writeContinues(id, why string) {
 	s.page.para("", yellow, why+" The operation goes on without migctl. To follow it:")
 	s.page.line(text("  migctl operations --follow %s", id))
 }

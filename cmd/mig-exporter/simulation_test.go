@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -37,14 +38,15 @@ func TestSimulatedMetadata(t *testing.T) {
 	began := n.Now()
 
 	known, ok := m.PodMetadata("default", "monitor", began)
-	if !ok || known.UID == "" || known.Workload != "DaemonSet/monitor" || len(known.Labels) != 1 || known.Labels[0] != (gpu.Label{Name: "app", Value: "m"}) {
-		t.Errorf("monitor: %+v, %v", known, ok)
-	}
-	if file, ok := m.PodMetadata("default", "file-n", began); !ok || file.UID == "" || file.Workload != "" {
-		t.Errorf("a static pod: %+v, %v", file, ok)
-	}
-	if namespace, pod, ok := m.PodByUID(known.UID); namespace != "default" || pod != "monitor" || !ok {
-		t.Errorf("by UID: %s/%s, %v", namespace, pod, ok)
+	want := gpu.PodMetadata{UID: known.UID, Workload: "DaemonSet/monitor", Labels: []gpu.Label{{Name: "app", Value: "m"}}}
+	cmptest.Equal(t, "monitor", known, want)
+	file, fileOK := m.PodMetadata("default", "file-n", began)
+	cmptest.Equal(t, "workload of a static pod", file.Workload, "")
+	namespace, pod, uidOK := m.PodByUID(known.UID)
+	cmptest.Equal(t, "pod by UID", namespace+"/"+pod, "default/monitor")
+	cmptest.Equal(t, "found: monitor, static pod, by UID", [3]bool{ok, fileOK, uidOK}, [3]bool{true, true, true})
+	if known.UID == "" || file.UID == "" {
+		t.Errorf("UIDs %q and %q", known.UID, file.UID)
 	}
 	if admin, err := m.AdminAccess(claim, began); !admin || err != nil {
 		t.Errorf("admin access: %v, %v", admin, err)
@@ -55,9 +57,7 @@ func TestSimulatedMetadata(t *testing.T) {
 	if m.PodGone("default", "monitor", known.UID, began) || !m.PodGone("default", "", "another", began) {
 		t.Error("the wrong pod is gone")
 	}
-	if s := m.State(); s.Name != gpu.SourceKubernetes || !s.Up || !s.LastSuccess.Equal(began) || s.Err != nil {
-		t.Errorf("%+v", s)
-	}
+	cmptest.Equal(t, "state", m.State(), gpu.SourceState{Name: gpu.SourceKubernetes, Up: true, LastSuccess: began})
 
 	if err := n.Advance(15 * time.Second); err != nil {
 		t.Fatal(err)
@@ -74,7 +74,6 @@ func TestSimulatedMetadata(t *testing.T) {
 	if m.PodGone("default", "monitor", "another", began) {
 		t.Error("a pod is gone without the API server's word")
 	}
-	if s := m.State(); s.Up || !errors.Is(s.Err, gpu.ErrUnavailable) || !s.LastSuccess.Equal(began.Add(10*time.Second)) {
-		t.Errorf("%+v", s)
-	}
+	cmptest.Equal(t, "state after the API server failed", m.State(),
+		gpu.SourceState{Name: gpu.SourceKubernetes, LastSuccess: began.Add(10 * time.Second), Err: gpu.ErrUnavailable})
 }

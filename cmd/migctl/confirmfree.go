@@ -12,32 +12,32 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// confirmWarning is what an operator approves.
-const confirmWarning = "mig-exporter will take the device for free although the kubelet does not say so: a container that runs on it after " +
-	"all loses it with the next change of the layout. Look first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no " +
+// confirmWarning is what the operator accepts.
+const confirmWarning = "mig-exporter will treat the device as free although the kubelet does not say so: a container that uses it " +
+	"nevertheless loses it with the next layout change. Look first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no " +
 	"longer than until the kubelet or mig-exporter restarts."
 
-// freeDevice is a device to confirm: its name for the server, a title, and the use of it and of its parts.
-type freeDevice struct {
+// deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title, and the use of it and its parts.
+type deviceToConfirm struct {
 	name, title string
 	use         nodedoc.Use
 }
 
-// confirmFree shows what is known of devices, asks, and tells the server that nothing uses them, one after the other. If the
-// server refuses one, it goes on with the others.
+// confirmFree shows the known users of devices, asks the operator, and confirms to the server, device by device, that nothing
+// uses them. If the server refuses one, it continues with the others.
 func (s *session) confirmFree(ctx context.Context) error {
 	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
-	devices := make([]freeDevice, 0, len(s.opts.GPUs))
+	devices := make([]deviceToConfirm, 0, len(s.opts.GPUs))
 	for _, word := range s.opts.GPUs {
 		d, ok := findDevice(newNodeView(node), word)
 		if !ok {
 			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as GPU-<uuid>/<id>, "+
 				"a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
 		}
-		if !slices.ContainsFunc(devices, func(o freeDevice) bool { return o.name == d.name }) {
+		if !slices.ContainsFunc(devices, func(o deviceToConfirm) bool { return o.name == d.name }) {
 			devices = append(devices, d)
 		}
 	}
@@ -54,7 +54,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 	if len(devices) > 1 {
 		what = fmt.Sprintf("these %d devices", len(devices))
 	}
-	if err := s.ask(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what)); err != nil {
+	if err := s.askOperator(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what)); err != nil {
 		return err
 	}
 	refused := refusals{of: len(devices)}
@@ -72,7 +72,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 		s.page.line(text("%s", done.Device).in(bold))
 		s.page.para("  ", green, done.Note)
 		for _, h := range done.Confirmed {
-			s.page.para("  does not count any more: ", plain, containerName(h.Namespace, h.Pod, h.Container))
+			s.page.para("  no longer counts: ", plain, containerName(h.Namespace, h.Pod, h.Container))
 		}
 	}
 	if len(refused.devices) > 0 {
@@ -81,7 +81,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 	return nil
 }
 
-// refusals is the error of devices that could not be confirmed, among others.
+// refusals is the error if the server refused some or all of several devices.
 type refusals struct {
 	of       int
 	devices  []string
@@ -92,7 +92,7 @@ func (r *refusals) Error() string {
 	return fmt.Sprintf("refused for %d of %s: %s", len(r.devices), plural(r.of, "device", "devices"), strings.Join(r.devices, ", "))
 }
 
-// report tells why each device was refused, and then which.
+// report writes the problem of each refused device, and then their list.
 func (r *refusals) report(p *page, o *options) {
 	for i, problem := range r.problems {
 		p.line(text("%s", r.devices[i]).in(bold))
@@ -101,8 +101,8 @@ func (r *refusals) report(p *page, o *options) {
 	p.para("migctl: ", red, r.Error())
 }
 
-// writeDevice shows who has a device, as far as the node knows.
-func writeDevice(p *page, d *freeDevice) {
+// writeDevice shows the known users of a device.
+func writeDevice(p *page, d *deviceToConfirm) {
 	p.line(text("%s", d.title).in(bold))
 	known := map[string]bool{}
 	for i := range d.use.Holders {
@@ -124,19 +124,19 @@ func writeDevice(p *page, d *freeDevice) {
 		p.para("  in use: ", red, plural(n, "process", "processes"))
 	}
 	if len(known) == 0 {
-		p.line(text("  no container is known that has it").in(dim))
+		p.line(text("  no container is known to use it").in(dim))
 	}
 }
 
-// findDevice finds a device by its name, with the use of all its parts and, of a compute instance, that of its GPU instance as
-// a whole.
-func findDevice(n *nodeView, word string) (freeDevice, bool) {
+// findDevice finds a device by its name, with the use of all its parts; to the use of a compute instance it adds the holders of
+// its GPU instance.
+func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 	for i := range n.doc.GPUs {
 		g := &n.doc.GPUs[i]
 		if g.UUID != "" && sameGPU(word, g) {
-			d := freeDevice{string(g.UUID), fmt.Sprintf("GPU %d, %s", g.Index, g.UUID), g.Use}
+			d := deviceToConfirm{string(g.UUID), fmt.Sprintf("GPU %d, %s", g.Index, g.UUID), g.Use}
 			for j := range g.GPUInstances {
-				use := n.wholeUse(&g.GPUInstances[j])
+				use := n.instanceUse(&g.GPUInstances[j])
 				d.use.Holders = slices.Concat(d.use.Holders, use.Holders)
 			}
 			return d, true
@@ -144,16 +144,16 @@ func findDevice(n *nodeView, word string) (freeDevice, bool) {
 		for j := range g.GPUInstances {
 			inst := &g.GPUInstances[j]
 			if name := fmt.Sprintf("%s/%d", g.UUID, inst.ID); word == name {
-				return freeDevice{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index, orUnknown(inst.Profile)), n.wholeUse(inst).Use}, true
+				return deviceToConfirm{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index, orUnknown(inst.Profile)), n.instanceUse(inst).Use}, true
 			}
 			for k := range inst.ComputeInstances {
 				if c := &inst.ComputeInstances[k]; word == string(c.UUID) && word != "" {
-					d := freeDevice{word, word, c.Use}
+					d := deviceToConfirm{word, word, c.Use}
 					d.use.Holders = slices.Concat(c.Holders, inst.Holders)
 					return d, true
 				}
 			}
 		}
 	}
-	return freeDevice{}, false
+	return deviceToConfirm{}, false
 }

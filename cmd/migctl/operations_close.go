@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// accept closes an operation that could not be rolled back and leaves the layout as it stands, after asking.
-func (s *session) accept(ctx context.Context) error {
+// acceptOperation asks the operator and closes an operation that could not be rolled back; the layout stays as it is.
+func (s *session) acceptOperation(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (s *session) accept(ctx context.Context) error {
 	writeGPUs(s.page, &op)
 	s.page.line()
 	s.page.para("! ", yellow, "Nothing is changed on the GPUs. They keep the layout that they have now, which may be neither the previous nor the planned one. The operation cannot be rolled back afterwards.")
-	if err := s.ask(ctx, fmt.Sprintf("Accept the layout as it stands and close operation %s?", op.ID)); err != nil {
+	if err := s.askOperator(ctx, fmt.Sprintf("Accept the layout as it stands and close operation %s?", op.ID)); err != nil {
 		return err
 	}
 	var closed api.Operation
@@ -34,11 +34,11 @@ func (s *session) accept(ctx context.Context) error {
 		return err
 	}
 	s.page.line(text("Operation ").in(dim), text("%s", closed.ID).in(bold), text(" is accepted."))
-	writeNext(s.page, &closed)
+	writeAdvice(s.page, &closed)
 	return nil
 }
 
-// endSettling ends an operation's wait for the kubelet, after asking, and follows the operation to its end.
+// endSettling asks the operator, ends an operation's wait for the kubelet, and follows the operation to its end.
 func (s *session) endSettling(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
@@ -54,9 +54,9 @@ func (s *session) endSettling(ctx context.Context) error {
 	}
 	writeOperation(s.page, &op)
 	s.page.line()
-	s.page.para("! ", yellow, "The operation ends as if the kubelet offered exactly the devices that stand. Until it does, it may give pods devices that were destroyed, and none that were created.")
-	if err := s.ask(ctx, fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID)); err != nil {
+	s.page.para("! ", yellow, "The operation ends as if the kubelet offered exactly the devices that exist. Until it does, it may give pods devices that were destroyed, and none that were created.")
+	if err := s.askOperator(ctx, fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID)); err != nil {
 		return err
 	}
-	return s.start(ctx, http.MethodPost, operationPath(op.ID)+"/settled", nil)
+	return s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/settled", nil)
 }

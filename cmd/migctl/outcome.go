@@ -12,14 +12,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// atEnd reports whether an operation in this state does nothing further now: it is final, or it waits for an operator or for
-// a driver call.
-func atEnd(state api.OperationState) bool {
+// hasStopped reports whether an operation in this state does nothing more by itself: it is final, or it waits for an operator or
+// for a driver call.
+func hasStopped(state api.OperationState) bool {
 	return state.Final() || state == api.Degraded || state == api.Stuck
 }
 
-// endError is nil if the operation has succeeded, else the error with migctl's exit code.
-func endError(op *api.Operation) error {
+// outcomeError returns the error of an operation that has stopped, with migctl's exit code; nil if it has succeeded.
+func outcomeError(op *api.Operation) error {
 	switch op.State {
 	case api.Succeeded:
 		return nil
@@ -31,8 +31,8 @@ func endError(op *api.Operation) error {
 	return &operationError{exitFailed, op.State}
 }
 
-// writeEnd shows how an operation ended and what to do next.
-func writeEnd(p *page, op *api.Operation) {
+// writeOutcome shows how an operation ended and what to do next.
+func writeOutcome(p *page, op *api.Operation) {
 	p.line()
 	after := ""
 	if !op.Ended.IsZero() {
@@ -42,7 +42,7 @@ func writeEnd(p *page, op *api.Operation) {
 	writeError(p, op)
 	writeGPUs(p, op)
 	if op.State == api.Succeeded {
-		writeNew(p, op)
+		writeCreated(p, op)
 	}
 	for _, was := range slices.Sorted(maps.Keys(op.Renamed)) {
 		p.line(text("  ~ %s is now", was))
@@ -55,10 +55,10 @@ func writeEnd(p *page, op *api.Operation) {
 	for _, w := range op.Warnings {
 		p.para("! ", yellow, w)
 	}
-	writeNext(p, op)
+	writeAdvice(p, op)
 }
 
-// writeError shows why an operation failed or what it waits for, and what is in its way.
+// writeError shows why an operation failed or what it waits for, and the instances in its way.
 func writeError(p *page, op *api.Operation) {
 	if op.Error == nil {
 		return
@@ -71,9 +71,9 @@ func writeError(p *page, op *api.Operation) {
 	}
 }
 
-// writeGPUs shows what became of each GPU, unless the operation is about one that has nothing to add to the operation's state.
+// writeGPUs shows the state of each GPU, unless there is one GPU that adds nothing to the state of the operation.
 func writeGPUs(p *page, op *api.Operation) {
-	if len(op.GPUs) == 1 && op.GPUs[0].State == op.State && !unfinished(op.State) {
+	if len(op.GPUs) == 1 && op.GPUs[0].State == op.State && !mayHaveOtherLayout(op.State) {
 		return
 	}
 	for i := range op.GPUs {
@@ -82,18 +82,18 @@ func writeGPUs(p *page, op *api.Operation) {
 		if g.Error != "" && (op.Error == nil || !strings.Contains(op.Error.Detail, g.Error)) {
 			p.para("    ", red, g.Error)
 		}
-		if !unfinished(g.State) {
+		if !mayHaveOtherLayout(g.State) {
 			continue
 		}
-		if op.Verb != api.VerbRecovery { // what that one has done is not known
+		if op.Verb != api.VerbRecovery { // what a recovered operation has done is not known
 			writeChanges(p, op, g.GPU)
 		}
-		writeStanding(p, g)
+		writeInstances(p, g)
 	}
 }
 
-// unfinished reports whether a GPU in this state may have neither the previous nor the planned layout.
-func unfinished(state api.OperationState) bool {
+// mayHaveOtherLayout reports whether a GPU in this state may have neither the previous nor the planned layout.
+func mayHaveOtherLayout(state api.OperationState) bool {
 	return slices.Contains([]api.OperationState{api.Interrupted, api.Accepted, api.Degraded, api.Stuck}, state)
 }
 
@@ -120,15 +120,15 @@ func writeChanges(p *page, op *api.Operation, id gpu.UUID) {
 	}
 }
 
-// writeStanding lists the instances of a GPU as they were read last.
-func writeStanding(p *page, g *api.OperationGPU) {
+// writeInstances lists the instances that a GPU had when it was last read.
+func writeInstances(p *page, g *api.OperationGPU) {
 	switch {
 	case len(g.Standing) > 0:
-		p.line(text("    Standing there:"))
+		p.line(text("    Instances there:"))
 	case g.Standing != nil:
-		p.line(text("    Standing there: no GPU instances"))
+		p.line(text("    Instances there: none"))
 	default:
-		p.line(text("    Standing there: see migctl get"))
+		p.line(text("    Instances there: see migctl get"))
 	}
 	for i := range g.Standing {
 		in := &g.Standing[i]
@@ -144,8 +144,8 @@ func writeStanding(p *page, g *api.OperationGPU) {
 	}
 }
 
-// writeNew lists the MIG devices that an operation has created.
-func writeNew(p *page, op *api.Operation) {
+// writeCreated lists the MIG devices that an operation has created.
+func writeCreated(p *page, op *api.Operation) {
 	for i := range op.Steps {
 		st := &op.Steps[i]
 		if st.Done != nil && st.Done.UUID != "" && st.State == api.StepDone && strings.HasPrefix(string(st.Op), "create") {
@@ -167,22 +167,22 @@ func writeHook(p *page, lead string, h *api.HookResult) {
 	p.para(lead+"hook failed: ", red, fmt.Sprintf("%s (exit code %d, %.1f s) %s", name, h.ExitCode, h.Seconds, h.Error))
 }
 
-// writeNext says how to undo, or how to go on.
-func writeNext(p *page, op *api.Operation) {
+// writeAdvice says how to undo an operation, or what to do next.
+func writeAdvice(p *page, op *api.Operation) {
 	switch op.State {
 	case api.Succeeded:
 		if op.Verb == api.VerbApply || op.Verb == api.VerbRollback {
 			p.command("To undo", "migctl rollback", op.ID)
 		}
 		if slices.ContainsFunc(op.Hooks, func(h api.HookResult) bool { return !h.OK }) {
-			hint(p, "the change itself is done. Do by hand what the failed hook should have done.")
+			writeHint(p, "the change itself is done. Do by hand what the failed hook should have done.")
 		}
 	case api.RolledBack:
 		p.line(text("The layout is as it was before."))
 		if len(op.Renamed) > 0 {
 			p.line(text("MIG devices have new UUIDs, see above."))
 		}
-		hint(p, "mend the cause, then plan again.")
+		writeHint(p, "fix the cause, then plan again.")
 	case api.Failed:
 		if !slices.ContainsFunc(op.Steps, func(st api.OperationStep) bool { return st.State == api.StepDone }) {
 			p.line(text("Nothing was changed."))
@@ -190,22 +190,22 @@ func writeNext(p *page, op *api.Operation) {
 		if op.Error != nil {
 			failed := *op.Error
 			failed.Operation = cmp.Or(failed.Operation, op.ID)
-			hint(p, problemHint(&failed, &options{}))
+			writeHint(p, problemHint(&failed, &options{}))
 			writeCommands(p, &failed, &options{})
 		}
 	case api.Interrupted:
 		p.para("", plain, "Another client changed a GPU while this operation ran. From then on this operation changed nothing there, not even to roll back. No GPU is blocked.")
-		hint(p, problemHint(&api.Problem{Type: api.LayoutChanged}, &options{}))
+		writeHint(p, problemHint(&api.Problem{Type: api.LayoutChanged}, &options{}))
 	case api.Accepted:
 		p.line(text("The layout is accepted as it stands. No GPU is blocked by this operation."))
-		hint(p, "plan the layout that you want.")
+		writeHint(p, "plan the layout that you want.")
 	case api.Degraded, api.Stuck:
-		writeBlocked(p, op)
+		writeBlockedGPUs(p, op)
 	}
 }
 
-// writeBlocked names the GPUs that an operation blocks, and says how to unblock them.
-func writeBlocked(p *page, op *api.Operation) {
+// writeBlockedGPUs names the GPUs that an operation blocks, and says how to unblock them.
+func writeBlockedGPUs(p *page, op *api.Operation) {
 	var blocked []string
 	for i := range op.GPUs {
 		if g := &op.GPUs[i]; g.State == api.Degraded || g.State == api.Stuck {
@@ -217,7 +217,7 @@ func writeBlocked(p *page, op *api.Operation) {
 	}
 	if op.Verb == api.VerbRecovery {
 		p.line(text("Nothing is changed on any GPU until the layout is accepted."))
-		hint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the layout that you expect, then accept it.")
+		writeHint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the layout that you expect, then accept it.")
 		p.command("To accept the layout as it stands", "migctl accept", op.ID)
 		return
 	}
@@ -228,7 +228,7 @@ func writeBlocked(p *page, op *api.Operation) {
 	if op.State == api.Degraded {
 		problem.Type = api.DegradedNode
 	}
-	hint(p, problemHint(&problem, &options{}))
+	writeHint(p, problemHint(&problem, &options{}))
 	writeCommands(p, &problem, &options{})
 }
 

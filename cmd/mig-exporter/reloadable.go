@@ -15,12 +15,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// servedMetrics is the collector that is in force. It is safe for concurrent use.
+// servedMetrics is the collector in force, which a reload replaces. It is safe for concurrent use.
 type servedMetrics struct {
 	current atomic.Pointer[collector.Collector]
 }
 
-func serveMetrics(c *collector.Collector) *servedMetrics {
+func newServedMetrics(c *collector.Collector) *servedMetrics {
 	m := &servedMetrics{}
 	m.current.Store(c)
 	return m
@@ -49,11 +49,11 @@ func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt
 // ServesMedia reports whether media engines are served.
 func (m *servedMetrics) ServesMedia() bool { return m.current.Load().ServesMedia() }
 
-// Observe takes a Snapshot that is about to be published.
+// Observe observes a Snapshot that is about to be published.
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 
-// readCounters reads the counters file. It counts from the next poll on; histograms and windows go on.
-func (x *exporter) readCounters(cfg *Config) (inForce, error) {
+// readCounters reads the counters file. It takes effect with the next poll; histograms and windows continue.
+func (x *exporter) readCounters(cfg *Config) (applyFunc, error) {
 	if err := expectRegular(cfg.CountersFile); err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (x *exporter) readCounters(cfg *Config) (inForce, error) {
 
 // setCounters puts counters in force before the next poll.
 func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []collector.Counter) ([]string, error) {
-	changes := differences(byField(x.counters), byField(counters))
+	changes := listChanges(indexByField(x.counters), indexByField(counters))
 	if len(changes) == 0 {
 		return nil, nil
 	}
@@ -85,8 +85,8 @@ func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []coll
 	return changes, nil
 }
 
-// byField indexes counters by their fields.
-func byField(counters []collector.Counter) map[string]collector.Counter {
+// indexByField indexes counters by their fields.
+func indexByField(counters []collector.Counter) map[string]collector.Counter {
 	m := make(map[string]collector.Counter, len(counters))
 	for _, c := range counters {
 		m[c.Field] = c
@@ -94,8 +94,8 @@ func byField(counters []collector.Counter) map[string]collector.Counter {
 	return m
 }
 
-// readLayouts reads the file of named layouts, which counts for the plans that follow.
-func (c *controller) readLayouts(cfg *ControlConfig) (inForce, error) {
+// readLayouts reads the file of named layouts, which takes effect for the plans that follow.
+func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
 	if err := expectRegular(cfg.LayoutsFile); err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (c *controller) readLayouts(cfg *ControlConfig) (inForce, error) {
 		return nil, err
 	}
 	return func(context.Context) ([]string, error) {
-		changes := differences(c.layouts, layouts)
+		changes := listChanges(c.layouts, layouts)
 		if len(changes) > 0 {
 			c.engine.SetLayouts(layouts)
 			c.layouts = layouts
@@ -113,8 +113,8 @@ func (c *controller) readLayouts(cfg *ControlConfig) (inForce, error) {
 	}, nil
 }
 
-// differences lists the names that were added, removed or changed, in their order.
-func differences[T any](before, after map[string]T) []string {
+// listChanges lists the names that were added, removed or changed, in their order.
+func listChanges[T any](before, after map[string]T) []string {
 	var list []string
 	for name, now := range after {
 		switch was, had := before[name]; {

@@ -2,10 +2,10 @@ package main
 
 import (
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
@@ -51,10 +51,9 @@ func TestConfirmFree(t *testing.T) {
 		t.Errorf("without a terminal: exit code %d, asked %+v", got.code, f.requests(""))
 	}
 	got := plainTerminal("y\n").run(t, address, "confirm-free", mig2)
-	asked := f.requests("POST ")
-	if got.code != exitOK || got.err != "" || len(asked) != 1 || asked[0].key == "" || asked[0].body != "" {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "standard error", got.err, "")
+	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
 	fits(t, got.out)
 	golden(t, "confirm-free.txt", got.out)
 }
@@ -72,10 +71,10 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 	for _, r := range f.requests("POST ") {
 		lines = append(lines, strings.TrimSuffix(strings.TrimPrefix(r.line, "POST /devices/"), "/confirm-free"))
 	}
-	if got.code != exitFailed || !slices.Equal(lines, []string{node2, mig3, node2 + "%2F3"}) || !strings.Contains(flat(got.err), "counts more") ||
-		!strings.Contains(flat(got.err), "refused for 1 of 3 devices: "+mig3) || strings.Count(got.out, "this counts") != 2 {
-		t.Errorf("exit code %d, asked %q: %s", got.code, lines, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitFailed)
+	cmptest.Equal(t, "asked", lines, []string{node2, mig3, node2 + "%2F3"})
+	expectTexts(t, flat(got.err), "counts more", "refused for 1 of 3 devices: "+mig3)
+	cmptest.Equal(t, "devices confirmed", strings.Count(got.out, "this counts"), 2)
 	for _, word := range []string{"7", "all", "MIG-none", node2 + "/9", "MIG-"} {
 		if got := (runner{}).run(t, address, "confirm-free", "-y", mig2, word); got.code != exitUsage || len(f.requests("POST ")) != len(lines) {
 			t.Errorf("%s: exit code %d: %s", word, got.code, got.err)
@@ -91,9 +90,9 @@ func TestGetWhileHoldersAreNotKnown(t *testing.T) {
 	golden(t, "get-unsettled.txt", got.out)
 	wide := runner{}.run(t, address, "get", "-o", "wide")
 	golden(t, "get-unsettled.wide.txt", wide.out)
-	if !strings.Contains(wide.out, "? ml/train-0\n") || !strings.Contains(wide.out, "? = unconfirmed: ") || strings.Contains(wide.out, "idle") || strings.Count(wide.out, "unknown") != 1 {
-		t.Error(wide.out)
-	}
+	expectTexts(t, wide.out, "? ml/train-0\n", "? = unconfirmed: ")
+	expectNone(t, wide.out, "idle")
+	cmptest.Equal(t, "unknown devices", strings.Count(wide.out, "unknown"), 1)
 }
 
 // TestGetWhatIsConfirmed: a device that is free by an operator's confirmation alone is not shown as one that is known to be free.
@@ -157,10 +156,8 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 	}
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(plan)})
 	got := runner{}.run(t, address, "plan", "--layout=x")
-	if text := flat(got.out); !strings.Contains(text, "Affects perhaps ml/train-0 (main): the kubelet has not") || strings.Contains(text, "no workload") ||
-		!strings.Contains(text, "is not known: wait until the kubelet lists its pods again") {
-		t.Error(got.out)
-	}
+	expectTexts(t, flat(got.out), "Affects perhaps ml/train-0 (main): the kubelet has not", "is not known: wait until the kubelet lists its pods again")
+	expectNone(t, flat(got.out), "no workload")
 	fits(t, got.out)
 }
 
@@ -173,14 +170,14 @@ func TestUseOfWhatIsNotKnown(t *testing.T) {
 			n.GPUs[1].Allocated = gpu.Some(false)
 		}
 		v := newNodeView(n)
-		if got := v.use(&v.doc.GPUs[0].Use).text(); got != want {
+		if got := v.useOf(&v.doc.GPUs[0].Use).summary(); got != want {
 			t.Errorf("listed %t: %q", listed, got)
 		}
 	}
 	known := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "1"}
 	missing := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "2", Confirmed: gpu.Some(false)}
 	both := deviceUse{Use: nodedoc.Use{Holders: []nodedoc.Holder{missing, known}}}
-	if got := both.text() + " " + both.pods(); got != "ml/a a" {
+	if got := both.summary() + " " + both.podNames(); got != "ml/a a" {
 		t.Errorf("a pod with a container that is known: %q", got)
 	}
 }

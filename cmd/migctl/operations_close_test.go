@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -24,10 +25,9 @@ func TestAccept(t *testing.T) {
 		t.Errorf("declined: exit code %d, asked %+v", got.code, f.requests(""))
 	}
 	got := plainTerminal("y\n").run(t, address, "accept", op1)
-	asked := f.requests("POST ")
-	if got.code != exitOK || got.err != "" || len(asked) != 1 || asked[0].key == "" || asked[0].body != "" {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "standard error", got.err, "")
+	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
 	fits(t, got.out)
 	golden(t, "accept.txt", got.out)
 }
@@ -40,10 +40,9 @@ func TestSettled(t *testing.T) {
 	routes["POST /operations/"+op1+"/settled"] = answer(settling)
 	f, address := serve(t, routes)
 	got := plainTerminal("y\n").run(t, address, "settled", op1)
-	asked := f.requests("POST ")
-	if got.code != exitOK || got.err != "" || len(asked) != 1 || asked[0].key == "" || asked[0].body != "" {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "standard error", got.err, "")
+	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
 	fits(t, got.out)
 	golden(t, "settled.txt", got.out)
 }
@@ -67,9 +66,9 @@ func TestWhatCannotBeAccepted(t *testing.T) {
 			routes["GET /operations/"+op1] = answer(operation(c.state))
 			f, address := serve(t, routes)
 			got := runner{}.run(t, address, append(strings.Fields(c.args), "--yes", op1)...)
-			if got.code != c.code || !strings.Contains(flat(got.out+got.err), c.says) || len(f.requests("POST ")) > 0 {
-				t.Errorf("exit code %d, asked %+v: %s%s", got.code, f.requests(""), got.out, got.err)
-			}
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			expectTexts(t, flat(got.out+got.err), c.says)
+			cmptest.Equal(t, "asked", f.bodies(t, "POST "), nil)
 		})
 	}
 }

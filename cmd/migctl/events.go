@@ -18,10 +18,10 @@ import (
 // maxEvent bounds a line of an event stream.
 const maxEvent = 1 << 20
 
-// events reads an operation's server-sent events after the one numbered after, until the server ends the stream or the
+// streamEvents reads an operation's server-sent events after the one numbered after, until the server ends the stream or the
 // connection breaks. It returns the number of the last one; a nil error is the server's end.
-func (c *client) events(ctx context.Context, id string, after int, handle func(api.Event)) (int, error) {
-	res, err := c.do(ctx, http.MethodGet, operationPath(id)+"/events", nil, func(h http.Header) {
+func (c *client) streamEvents(ctx context.Context, id string, after int, handle func(api.Event)) (int, error) {
+	res, err := c.sendRequest(ctx, http.MethodGet, operationPath(id)+"/events", nil, func(h http.Header) {
 		h.Set("Accept", "text/event-stream")
 		if after > 0 {
 			h.Set("Last-Event-ID", strconv.Itoa(after))
@@ -36,22 +36,22 @@ func (c *client) events(ctx context.Context, id string, after int, handle func(a
 		if err := json.Unmarshal(data, &e); err != nil {
 			return fmt.Errorf("event after %d: %w", after, err)
 		}
-		if e.Seq > after { // what a server sends twice is told once
+		if e.Seq > after { // the server may send an event twice
 			after = e.Seq
 			handle(e)
 		}
 		return nil
 	})
 	if err != nil {
-		return after, c.failure(ctx, err)
+		return after, c.connectionError(ctx, err)
 	}
 	return after, nil
 }
 
 func operationPath(id string) string { return "/operations/" + url.PathEscape(id) }
 
-// readEvents splits a stream of server-sent events; of each only the data counts. An event that the end of the stream cuts
-// is not handled, as the standard has it.
+// readEvents splits a stream of server-sent events; of each only the data is read. An event that the
+// end of the stream cuts off is not handled, as the standard says.
 func readEvents(r io.Reader, handle func(data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)

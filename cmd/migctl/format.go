@@ -54,7 +54,7 @@ func percentText(r gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0f%%", math.Round(100*v))
 }
 
-// modeText is the MIG mode; an asterisk says that another one is pending.
+// modeText is the MIG mode, with an asterisk if another one is pending.
 func modeText(m nodedoc.Mode) string {
 	t := map[string]string{"enabled": "on", "disabled": "off", "": unknown}[m.Current]
 	if m.Pending != "" && m.Pending != m.Current {
@@ -63,7 +63,7 @@ func modeText(m nodedoc.Mode) string {
 	return t
 }
 
-// shortUUID keeps what tells devices of one node apart: the first group of a UUID, or the ids of an old MIG UUID.
+// shortUUID returns what distinguishes devices of one node: the first group of a UUID, or the ids of an old MIG UUID.
 func shortUUID(uuid string) string {
 	if old, ok := strings.CutPrefix(uuid, "MIG-GPU-"); ok {
 		if _, ids, ok := strings.Cut(old, "/"); ok {
