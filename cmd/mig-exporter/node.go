@@ -87,15 +87,18 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 // openDriver opens a node without the sources of its pods.
 func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	n := &node{polled: func() {}, logger: logger}
+	var err error
 	switch {
 	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):
-		return n, n.openRecording(cfg)
+		err = n.openRecording(cfg)
 	case cfg.Driver == driverSim:
-		return n, n.openSimulation(cfg)
+		err = n.openSimulation(cfg)
 	case cfg.SimScenario != "":
-		return nil, fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
+		err = fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
+	default:
+		err = n.openMachine(cfg)
 	}
-	return n, n.openMachine(cfg)
+	return n, err
 }
 
 // onClose registers a function that cannot fail for close.

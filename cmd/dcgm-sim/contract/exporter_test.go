@@ -31,7 +31,7 @@ func defaultRows(t *testing.T) [][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	r := csv.NewReader(file)
 	r.Comment, r.FieldsPerRecord = '#', 3
 	rows, err := r.ReadAll()
