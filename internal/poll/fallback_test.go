@@ -69,10 +69,15 @@ type fallbackNode struct {
 	joules   float64
 }
 
-func startFallback(t *testing.T) (n *fallbackNode, stop func() error) {
+func startFallback(t *testing.T, change ...func(*Options)) (n *fallbackNode, stop func() error) {
 	n = &fallbackNode{source: &gpmSource{fakeSource: newFakeSource(uuidA, uuidB)}, profiler: &reportingProfiler{}}
 	n.source.gpus[uuidA] = migGPU()
-	n.harness = newHarness(t, n.source, withProfiler(n.profiler))
+	n.harness = newHarness(t, n.source, func(o *Options) {
+		withProfiler(n.profiler)(o)
+		for _, c := range change {
+			c(o)
+		}
+	})
 	n.source.askDriver, n.profiler.now = n.ProfilerFails, n.clock.Now
 	return n, n.startLoop()
 }
@@ -199,6 +204,31 @@ func TestProfilerThatAnswersInPart(t *testing.T) {
 			n.profiler.now = n.clock.Now
 			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 				t.Errorf("%+v, second %d: by %q", part, second, a)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestOneCompleteAnswerIsNotEnough: a profiler that reports everything once and then fails, or omits the GPU, is not used again, also if
+// its values count for long.
+func TestOneCompleteAnswerIsNotEnough(t *testing.T) {
+	for _, failing := range []reportingProfiler{{err: errors.New("connection lost")}, {without: uuidA}} {
+		n, stop := startFallback(t, func(o *Options) { o.StaleAfter = 20 * time.Second })
+		n.pollSecond()
+		n.profiler.err = errors.New("connection lost")
+		for range 25 {
+			n.pollSecond()
+		}
+		*n.profiler = reportingProfiler{now: n.clock.Now}
+		n.pollSecond()
+		failing.now = n.clock.Now
+		*n.profiler = failing
+		for second := range 15 {
+			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
+				t.Errorf("%+v, second %d: by %q", failing, second, a)
 			}
 		}
 		if err := stop(); err != nil {

@@ -42,15 +42,16 @@ func (p *Poller) receiveProfiling(expired <-chan struct{}) {
 	if !ok {
 		return
 	}
-	s.err = r.err
-	if r.err != nil {
-		return
+	if s.err = r.err; r.err == nil {
+		s.success = r.started
 	}
-	s.success = r.started
 	for id, t := range p.gpus {
 		answer, ok := r.value[id]
-		if !ok {
-			t.profiling = profilerReading{}
+		if r.err != nil || !ok {
+			t.completeSince = time.Time{}
+			if r.err == nil {
+				t.profiling = profilerReading{}
+			}
 			continue
 		}
 		t.profiling = profilerReading{Profiling: answer, requestedAt: r.started}
@@ -107,7 +108,7 @@ func (p *Poller) chooseSources(now time.Time) {
 		switch {
 		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap || now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
 			t.activityFromDriver, t.completeSince = true, time.Time{}
-		case t.profiling.Paused || !t.completeSince.IsZero() && now.Sub(t.completeSince) >= completeFor:
+		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}
 		if t.activityFromDriver {

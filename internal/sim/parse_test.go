@@ -31,6 +31,10 @@ func badFiles() []badScenario {
 		{"twice", goodHead + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: stands here twice"},
 		{"version", "version: 2\ngpus: []\n", "bad.yaml:1: version: is 2; expected 1, the version"},
 		{"alias of something else", "version: 1\ngpus: &g\n  - {model: A30}\npods: *g\n", "bad.yaml:3: pods[0].model: is not known here; expected one of namespace"},
+		{
+			"alias of a layout with a mistake", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [&a {gi: \"3g.20gb@0\", ci: [9c]}, *a]}\n",
+			"bad.yaml:3: gpus[0].layout[1].ci[0]: ",
+		},
 		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is 580.95; expected text (in quotes`},
 		{"driver", goodHead + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
 		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
@@ -222,6 +226,7 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(text)
 	}
+	f.Add([]byte("version: 1\ngpus: [{model: A30, mig: true, layout: [&a {gi: \"1g.6gb@0\", ci: [1c]}, *a]}]\n"))
 	f.Add([]byte("version: 1\ngpus: [{model: A30, mig: true, layout: [{gi: \"2g.12gb@0\", ci: [1c, 1c]}]}]\nfaults: [{kind: lost}]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := Parse("fuzz.yaml", text)

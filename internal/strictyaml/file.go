@@ -82,7 +82,7 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 //	expected:"a count"     what was expected, for the error if the value is missing or not valid
 //
 // Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text that
-// looks like something else has to be quoted. An alias is read as what it stands for; the nodes read through aliases are
+// looks like something else has to be quoted. An alias is read as its anchor's node; the nodes read through aliases are
 // bounded. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what was expected.
 func Decode(file string, data []byte, into any) error {
 	root, err := Document(file, data)
@@ -102,7 +102,8 @@ func Decode(file string, data []byte, into any) error {
 	return errors.Join(errs...)
 }
 
-// Document returns the one YAML document of a file. Its errors are of type *Error.
+// Document returns the one YAML document of a file, with the nodes of their anchors in the place of aliases. Its errors are of type
+// *Error.
 func Document(file string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -118,7 +119,37 @@ func Document(file string, data []byte) (*yaml.Node, error) {
 	if len(doc.Content) != 1 {
 		return nil, syntaxError(file, io.EOF)
 	}
+	aliased := 0
+	if n := resolveAliases(&doc, false, &aliased); n != nil {
+		return nil, &Error{File: file, Line: n.Line, Message: "the document is too large once its aliases are written out"}
+	}
 	return doc.Content[0], nil
+}
+
+// maxAliased bounds the nodes below aliases, of which a small file can have any number.
+const maxAliased = 200_000
+
+// resolveAliases puts the nodes of anchors in the place of aliases. It counts the nodes that are reached through aliases, and returns the
+// alias with which they are more than maxAliased.
+func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
+	for i, child := range n.Content {
+		below := inAlias || child.Kind == yaml.AliasNode
+		if child.Kind == yaml.AliasNode {
+			n.Content[i] = child.Alias
+		}
+		if below {
+			if *aliased++; *aliased > maxAliased {
+				return child
+			}
+		}
+		if tooMany := resolveAliases(n.Content[i], below, aliased); tooMany != nil {
+			if child.Kind == yaml.AliasNode {
+				return child
+			}
+			return tooMany
+		}
+	}
+	return nil
 }
 
 // syntaxError has file and line of an error that the YAML library gives only a line, inside its text.

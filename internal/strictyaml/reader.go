@@ -19,16 +19,10 @@ type Reader struct {
 	root   any
 	errs   []*Error
 	checks []func() // run when everything has been read, since a value may depend on others of the file
-
-	aliases int // that stand around the node that is read
-	aliased int // nodes that have been read through aliases
 }
 
 // maxDuration keeps sums of durations far from overflow.
 const maxDuration = 10 * 365 * 24 * time.Hour
-
-// maxAliased bounds the nodes that are read through aliases, of which a small file can have any number.
-const maxAliased = 200_000
 
 // Root returns what the file is read into: sections that stand before the current one in its struct have been read.
 func (r *Reader) Root() any { return r.root }
@@ -38,7 +32,7 @@ type Decoder interface {
 	DecodeYAML(r *Reader, n *yaml.Node, key string)
 }
 
-// Checked is a value that is not valid merely because of its type.
+// Checked is implemented by values that can be invalid although their type is right.
 type Checked interface {
 	// Valid reports whether the value is valid, and what was expected if not. It is called after everything has been read
 	// into root, which is what Decode was called with.
@@ -81,19 +75,6 @@ func (r *Reader) Decode(n *yaml.Node, key string, into any) bool {
 }
 
 func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-		r.aliases++
-		defer func() { r.aliases-- }()
-	}
-	if r.aliases > 0 {
-		if r.aliased++; r.aliased > maxAliased {
-			if r.aliased == maxAliased+1 {
-				r.Fail(n, key, "the document is too large once its aliases are written out")
-			}
-			return
-		}
-	}
 	errs := len(r.errs)
 	switch into := v.Addr().Interface().(type) {
 	case **yaml.Node:
@@ -270,19 +251,11 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// resolve returns what an alias stands for, and any other node as it is.
-func resolve(n *yaml.Node) *yaml.Node {
-	if n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
 // Value returns what stands at a key of a mapping, or nil; another node has none.
 func Value(n *yaml.Node, key string) *yaml.Node {
 	for name, value := range Pairs(n) {
 		if name.Kind == yaml.ScalarNode && name.Value == key {
-			return resolve(value)
+			return value
 		}
 	}
 	return nil
@@ -307,7 +280,7 @@ const maxShown = 60
 
 // kindOf says in an author's words what a node is. Text is in quotes.
 func kindOf(n *yaml.Node) string {
-	switch n = resolve(n); {
+	switch {
 	case n.Kind == yaml.MappingNode:
 		return "a mapping"
 	case n.Kind == yaml.SequenceNode:

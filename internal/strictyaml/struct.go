@@ -116,7 +116,7 @@ func rangeOf(tag reflect.StructTag) (lowest, highest int64, ok bool) {
 
 // entriesOf counts the entries of a list or a mapping; it is -1 for another node.
 func entriesOf(n *yaml.Node) int64 {
-	switch n = resolve(n); n.Kind {
+	switch n.Kind {
 	case yaml.SequenceNode:
 		return int64(len(n.Content))
 	case yaml.MappingNode:
