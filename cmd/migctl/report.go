@@ -115,7 +115,7 @@ func problemHint(p *api.Problem, o *options) string {
 		if !strings.HasPrefix(o.Address, "https:") {
 			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, other users none: use sudo, or join that group."
 		}
-		return "ask the node's administrator for the right that is missing; read, plan, apply, mode and force are separate."
+		return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over and force are separate."
 	case api.PlanOnly:
 		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
 	case api.NotFound:

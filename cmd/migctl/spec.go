@@ -18,8 +18,8 @@ func (o *specOptions) isEmpty() bool {
 	return o.File == "" && o.Layout == "" && len(o.GPUs) == 0 && len(o.Devices) == 0 && len(o.Demand) == 0
 }
 
-// maxSpec bounds a spec, in bytes; it is the server's limit, too.
-const maxSpec = 1 << 20
+// maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is chosen from it.
+const maxSpecFile = 4 << 20
 
 // planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked.
 func (s *session) planRequest() (api.PlanRequest, error) {
@@ -82,12 +82,12 @@ func readSpec(name string, in io.Reader) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxSpec+1))
+	data, err := io.ReadAll(io.LimitReader(in, maxSpecFile+1))
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("-f %s: %v", name, err)}
 	}
-	if len(data) > maxSpec {
-		return nil, usageError{fmt.Sprintf("-f %s: longer than %d bytes", name, maxSpec)}
+	if len(data) > maxSpecFile {
+		return nil, usageError{fmt.Sprintf("-f %s: longer than %d bytes", name, maxSpecFile)}
 	}
 	return data, nil
 }

@@ -97,7 +97,7 @@ func (r *Rule) check(gpus []GPULayout) error {
 // inMIG reports whether a GPU has instances and goes on having them.
 func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
 
-// inModeFor reports whether the rule's layout is one for the GPU's mode.
+// inModeFor returns a *ModeError unless the GPU is in the mode that the rule's layout is for, now and after a reset.
 func (g *GPULayout) inModeFor(position int, r *Rule) error {
 	current, pending := g.MIG.Or(false), g.Pending.Or(g.MIG.Or(false))
 	if current == r.Enabled && pending == r.Enabled {
