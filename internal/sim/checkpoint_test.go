@@ -181,7 +181,7 @@ faults:
 		t.Errorf("stale: %v, want %v", got, before)
 	}
 	c := mustContainer(t, n, "misled")
-	if len(c.PIDs) != 0 || !slices.Contains(before, c.Devices[0].IDs[0]) || slices.ContainsFunc(state(t, n, 0).Devices, func(d *Device) bool {
+	if len(c.PIDs) != 0 || !slices.Contains(before, c.Devices[0].IDs[0]) || slices.ContainsFunc(state(t, n, 0).Devices, func(d *MIGDevice) bool {
 		return string(d.Compute.UUID) == c.Devices[0].IDs[0]
 	}) {
 		t.Errorf("misled is %+v, want a device that does not exist and no process", c)

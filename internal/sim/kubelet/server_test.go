@@ -73,7 +73,7 @@ func held(pod, container string, n int, resource string, ids ...string) sim.Cont
 	}
 }
 
-func serve(t *testing.T, node kubelet.Node) *kubelet.Server {
+func serve(t *testing.T, node kubelet.NodeView) *kubelet.Server {
 	t.Helper()
 	s, err := kubelet.New(node, t.TempDir(), log.NewNopLogger())
 	if err != nil {
