@@ -66,8 +66,7 @@ type Value struct {
 	Int64  int64
 }
 
-// Connector connects to a DCGM host engine. (A call of libdcgm before a successful dcgmInit ends the
-// process.)
+// Connector connects to a DCGM host engine. (A call of libdcgm before a successful dcgmInit ends the process.)
 type Connector interface {
 	Connect() (Session, error)
 }

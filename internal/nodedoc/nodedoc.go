@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules, hertz, degrees Celsius, ratios of 0 to 1. A key
-// that is absent is a reading that is absent; lists that an entity always has are there even when empty.
+// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules, hertz, degrees Celsius, ratios
+// of 0 to 1. A key that is absent is a reading that is absent; lists that an entity always has are there even when empty.
 type Document struct {
 	APIVersion string    `json:"apiVersion"`
 	Generation uint64    `json:"generation"`
