@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -46,8 +47,15 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		t.Fatalf("got %+v, want two MIG devices and a GPU", before)
 	}
 	held, err := c.List(within(t))
-	if err != nil || len(held.List) != 1 || !slices.Contains(before, gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}) {
-		t.Fatalf("what is held, %+v, %v, is not allocatable: %+v", held, err, before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(held.List) != 1 {
+		t.Fatalf("held: %+v, want one device", held.List)
+	}
+	offer := gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}
+	if !slices.Contains(before, offer) {
+		t.Fatalf("what is held, %+v, is not allocatable: %+v", offer, before)
 	}
 	gpu0, err := n.Read(0, gpu.ReadingMIG)
 	if err != nil {
@@ -75,8 +83,12 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		t.Fatal(err)
 	}
 	after := allocatable()
-	if len(after) != 3 || slices.Equal(after, before) || !slices.Contains(after, gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}) {
-		t.Errorf("before %+v, after %+v", before, after)
+	cmptest.Equal(t, "devices afterwards", len(after), 3)
+	if slices.Equal(after, before) {
+		t.Errorf("afterwards %+v, as before", after)
+	}
+	if !slices.Contains(after, offer) {
+		t.Errorf("what is held, %+v, is no longer allocatable: %+v", offer, after)
 	}
 }
 
