@@ -42,7 +42,7 @@ type migDevice struct {
 	profile  string // empty if it is not known
 }
 
-// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
+// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read again.
 func (e *Engine) compareDevices(ctx context.Context, op *operation) deviceChanges {
 	var before, after []mig.GPULayout
 	for _, p := range op.Parts {

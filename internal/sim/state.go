@@ -125,7 +125,7 @@ func (b *simGPU) pci() PCI {
 	return p
 }
 
-// describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, hence with few
+// describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, so with few
 // allocations.
 func (b *simGPU) describeTree(s *GPUState) {
 	s.Profiles = b.mig.Profiles
