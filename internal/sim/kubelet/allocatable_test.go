@@ -9,6 +9,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -23,6 +24,19 @@ func simulated(t *testing.T, text string) *sim.Node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// heldDevice returns the one device that is held.
+func heldDevice(t *testing.T, c *podresources.Client) gpu.DeviceRef {
+	t.Helper()
+	held, err := c.List(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(held.List) != 1 {
+		t.Fatalf("held: %+v, want one device", held.List)
+	}
+	return held.List[0].Device
 }
 
 // TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created is in it, held or not.
@@ -46,14 +60,7 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 	if len(before) != 3 {
 		t.Fatalf("got %+v, want two MIG devices and a GPU", before)
 	}
-	held, err := c.List(within(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(held.List) != 1 {
-		t.Fatalf("held: %+v, want one device", held.List)
-	}
-	offer := gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}
+	offer := gpu.Offer{Device: heldDevice(t, c), Resource: "nvidia.com/mig-3g.20gb"}
 	if !slices.Contains(before, offer) {
 		t.Fatalf("what is held, %+v, is not allocatable: %+v", offer, before)
 	}

@@ -234,14 +234,10 @@ faults: [{at: 30s, for: 5s, kind: checkpoint-invalid}, {at: 40s, kind: kubelet-r
 	c, first := want(2*time.Second, "a/main"+slice+", wide/main"+whole)
 	cmptest.Equal(t, "registered GPUs and MIG devices",
 		[2]int{len(c.Data.RegisteredDevices["nvidia.com/gpu"]), len(c.Data.RegisteredDevices["nvidia.com/mig-3g.20gb"])}, [2]int{4, 2})
-	if c.Checksum == 0 {
-		t.Error("no checksum")
-	}
-	names, err := os.ReadDir(filepath.Dir(s.server.Checkpoint()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cmptest.Equal(t, "there is no checksum", c.Checksum == 0, false)
 	cmptest.Equal(t, "mode of the checkpoint", first.Mode().Perm(), 0o600)
+	names, err := os.ReadDir(filepath.Dir(s.server.Checkpoint()))
+	cmptest.Equal(t, "error of the folder", err, nil)
 	cmptest.Equal(t, "files, with the socket and two directories", len(names), 4)
 	_, second := want(19*time.Second, "a/main"+slice+", wide/main"+whole)
 	if !os.SameFile(first, second) {
