@@ -35,11 +35,11 @@ func newPipes(c *catalog) collectFunc { return collectFunc(newActivityRatios(c, 
 
 // newActivityRatios declares some of the ratios at every level and returns a function that writes them.
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
-	const above = ", over the SMs of the largest profile. Absent where one of them does not tell."
+	const above = ", over the SMs of the largest profile. Absent if the activity of one of them is not reported."
 	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
 		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs" + above,
 		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory slices, " +
-			"over the memory slices of the largest profile. Absent where one of them does not tell.",
+			"over the memory slices of the largest profile. Absent if the activity of one of them is not reported.",
 	})
 	instance := newActivityFamilies(c, which, "nvidia_mig_gpu_instance_", "the GPU instance", activityMeaning{
 		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the GPU's.",

@@ -31,7 +31,7 @@ func newCapacity(c *catalog) collectFunc {
 
 func newProfileMax(c *catalog) collectFunc {
 	most := c.newFamily("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
-		"Also told while MIG is off, where the driver lists its profiles.", "mig_profile")
+		"Served while MIG is off too, if the driver lists its profiles.", "mig_profile")
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

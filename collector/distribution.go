@@ -35,26 +35,26 @@ const histogramReadingCount = 3
 func histogramReadings() [histogramReadingCount]histogramReading {
 	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is the bound of a " +
 		"bucket, up to 9 % above the highest reading. Not in text formats."
-	const anew = "; starts again with the instance."
+	const restarts = "; starts again with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001
 	return [histogramReadingCount]histogramReading{
 		{
 			gpuName: "nvidia_gpu_memory_used_distribution_bytes", instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
-			help: "How much memory was in use" + help, gpuMIG: "The whole GPU.", instanceMIG: "The GPU instance's own memory" + anew,
+			help: "How much memory was in use" + help, gpuMIG: "The whole GPU.", instanceMIG: "The GPU instance's own memory" + restarts,
 			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
 			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
 		}, {
 			gpuName: "nvidia_gpu_sm_activity_distribution", instanceName: "nvidia_mig_gpu_instance_sm_activity_distribution",
 			help: "What the SM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
-			instanceMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
+			instanceMIG: "Relative to the GPU instance" + restarts, schema: eightBuckets, zeroThreshold: idle,
 			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.SM },
 		}, {
 			gpuName: "nvidia_gpu_dram_activity_distribution", instanceName: "nvidia_mig_gpu_instance_dram_activity_distribution",
 			help: "What the DRAM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_dram_activity_ratio is.",
-			instanceMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
+			instanceMIG: "Relative to the GPU instance" + restarts, schema: eightBuckets, zeroThreshold: idle,
 			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
 		},

@@ -30,7 +30,7 @@ func groups() []group {
 		{name: "utilization", help: "the driver's own utilization of GPUs without MIG", build: newUtilization},
 		{name: "activity", help: "activity of SMs, tensor pipes and memory by the profiling counters", build: newActivity},
 		{name: "pipes", help: "activity of the FP64, FP32 and FP16 pipes; off unless asked for", build: newPipes, optIn: true},
-		{name: "link_rates", help: "PCIe and NVLink rates by the profiling counters; off unless asked for, the byte counters tell them too",
+		{name: "link_rates", help: "PCIe and NVLink rates by the profiling counters; off unless asked for, rate() of the byte counters gives them too",
 			build: newLinkRates, optIn: true},
 		{name: "power", help: "power and energy of the GPU, and the estimated part of every GPU instance", build: newPower},
 		{name: "temperature", help: "temperatures and fans", build: newTemperature},

@@ -12,7 +12,7 @@ func newPods(c *catalog) collectFunc {
 		"replica. sharing is unknown while what is known contradicts itself, confirmed false while it is not known whether the container still holds the device."
 	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the kubelet's list is complete."
 	gpuPod := c.newFamily("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
-		"Who holds an instance of it is told there. "+shared, of...)
+		"The holders of its instances are in the series of the instances. "+shared, of...)
 	giPod := c.newFamily("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
 		"Absent where pods have parts of it. "+shared, of...)

@@ -87,7 +87,7 @@ type runningContainers struct {
 
 // containerOnDevice is a container with a process on a device. An instance that is gpu.Whole means any.
 type containerOnDevice struct {
-	device    gpu.Device
+	device    gpu.DeviceIndex
 	container gpu.Container
 }
 
@@ -118,8 +118,8 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 				continue
 			}
 			d, _ := r.devices.Resolve(gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute})
-			r.on[containerOnDevice{gpu.Device{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
-			r.on[containerOnDevice{gpu.Device{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
+			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
+			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
 			r.on[containerOnDevice{d, c}] = true
 		}
 	}

@@ -132,7 +132,7 @@ func (m machine) witness(cfg *Config) string {
 }
 
 // hostEngine opens the host engine that the configuration names.
-func (machine) hostEngine(cfg *Config) (dcgmsource.Engine, func() int) {
+func (machine) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
 	return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
 }
 

@@ -26,7 +26,7 @@ type nodeKind interface {
 	// openPods opens the sources of the node's pods and containers, if there are any.
 	openPods(n *node, cfg *Config) error
 	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
-	hostEngine(cfg *Config) (dcgmsource.Engine, func() int)
+	hostEngine(cfg *Config) (dcgmsource.Connector, func() int)
 	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot be
 	// repartitioned.
 	openDependencies(n *node, cfg *Config) error

@@ -37,7 +37,7 @@ func (n *node) openRecording(cfg *Config) error {
 
 func (recording) openPods(*node, *Config) error { return nil }
 
-func (recording) hostEngine(*Config) (dcgmsource.Engine, func() int) { return nil, nil }
+func (recording) hostEngine(*Config) (dcgmsource.Connector, func() int) { return nil, nil }
 
 func (recording) openDependencies(*node, *Config) error {
 	return errors.New("--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver")

@@ -83,7 +83,7 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 const unprivilegedUID = 65534
 
 // hostEngine returns the node's own host engine if DCGM is embedded; a remote one is not simulated.
-func (s simulation) hostEngine(cfg *Config) (dcgmsource.Engine, func() int) {
+func (s simulation) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
 	if cfg.DCGMMode != dcgmEmbedded {
 		return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
 	}

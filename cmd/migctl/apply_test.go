@@ -177,14 +177,14 @@ func TestMode(t *testing.T) {
 	golden(t, "mode.txt", got.out)
 }
 
-func mustNode(t *testing.T, name string) nodedoc.Node {
+func mustNode(t *testing.T, name string) nodedoc.Document {
 	t.Helper()
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, name)})
 	c, err := newClient(&options{Address: address, Timeout: 1e9})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if err := c.fetch(t.Context(), "/node", &node); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func (o *options) completions(list func(context.Context, *client) []string) king
 
 // fetchGPUs returns the GPUs of the node, none if the server does not answer.
 func fetchGPUs(ctx context.Context, c *client) []nodedoc.GPU {
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if c.fetch(ctx, "/node", &node) != nil {
 		return nil
 	}

@@ -26,7 +26,7 @@ type deviceToConfirm struct {
 // confirmFree shows the known users of devices, asks the operator, and confirms to the server, device by device, that nothing
 // uses them. If the server refuses one, it continues with the others.
 func (s *session) confirmFree(ctx context.Context) error {
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}

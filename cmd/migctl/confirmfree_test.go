@@ -165,7 +165,7 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 func TestUseOfWhatIsNotKnown(t *testing.T) {
 	use := nodedoc.Use{Processes: gpu.Some(0)}
 	for listed, want := range map[bool]string{false: "idle", true: "unknown"} {
-		n := nodedoc.Node{GPUs: []nodedoc.GPU{{Use: use}, {}}}
+		n := nodedoc.Document{GPUs: []nodedoc.GPU{{Use: use}, {}}}
 		if listed {
 			n.GPUs[1].Allocated = gpu.Some(false)
 		}

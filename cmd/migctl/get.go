@@ -18,7 +18,7 @@ func (s *session) showNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if err := s.client.decodeAnswer(data, &node); err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 }
 
-func sourceErrorText(src *nodedoc.Source) string {
+func sourceErrorText(src *nodedoc.SourceState) string {
 	t := src.Name + " is not available"
 	if src.Error != "" {
 		t += ": " + src.Error

@@ -21,7 +21,7 @@ const modeWarning = "A change of MIG mode needs GPUs without instances and witho
 
 // setMode asks the operator and switches the MIG mode of GPUs, one after the other. It stops at the first that fails.
 func (s *session) setMode(ctx context.Context) error {
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}

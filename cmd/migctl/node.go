@@ -11,13 +11,13 @@ import (
 
 // nodeView is the document of a node with what is needed to show it.
 type nodeView struct {
-	doc nodedoc.Node
+	doc nodedoc.Document
 	// kubelet is set if the node has a kubelet: its list is not complete, or reports of any device whether it is allocated. Then
 	// a device that is reported neither allocated nor free is unknown.
 	kubelet bool
 }
 
-func newNodeView(n nodedoc.Node) *nodeView {
+func newNodeView(n nodedoc.Document) *nodeView {
 	v := &nodeView{doc: n, kubelet: n.Node.HoldersIncomplete != ""}
 	v.kubelet = v.kubelet || v.showsUse(func(u deviceUse) bool { return u.Allocated.Present() })
 	return v

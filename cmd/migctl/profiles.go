@@ -27,7 +27,7 @@ type gpuProfiles struct {
 
 // showProfiles lists what the GPUs offer. GPUs that offer the same are listed together.
 func (s *session) showProfiles(ctx context.Context) error {
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}

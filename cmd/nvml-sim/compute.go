@@ -59,7 +59,7 @@ func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
 
 // withComputeProfile answers about the compute profile of the second argument in a GPU instance.
 func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) result) instanceAnswer {
-	return func(_ *sim.State, i *sim.Instance, a args) result {
+	return func(_ *sim.GPUState, i *sim.Instance, a args) result {
 		f, ret := computeProfileOf(i, a.uint(1))
 		if ret != success {
 			return ret
@@ -77,7 +77,7 @@ func sharedProfile(i *sim.Instance, a args) (computeProfile, result) {
 	return computeProfileOf(i, a.uint(1))
 }
 
-func plainComputeProfile(_ *sim.State, i *sim.Instance, a args) result {
+func plainComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 	f, ret := sharedProfile(i, a)
 	if ret != success {
 		return ret
@@ -97,7 +97,7 @@ func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileIn
 }
 
 // versionedComputeProfile answers in version 2, or in version 3, which appends the capabilities.
-func versionedComputeProfile(_ *sim.State, i *sim.Instance, a args) result {
+func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 	version := *at[uint32](a, 3)
 	if version != C.SIM_nvmlComputeInstanceProfileInfo_v2 && version != C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
@@ -174,7 +174,7 @@ func destroyCompute(l *library, h handle, _ args) result {
 }
 
 // computeInstancesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
-func computeInstancesOfProfile(s *sim.State, i *sim.Instance, a args) result {
+func computeInstancesOfProfile(s *sim.GPUState, i *sim.Instance, a args) result {
 	f, ret := computeProfileOf(i, a.uint(1))
 	if ret != success {
 		return ret
@@ -188,7 +188,7 @@ func computeInstancesOfProfile(s *sim.State, i *sim.Instance, a args) result {
 	return putHandles(a, handles)
 }
 
-func computeInstanceByID(s *sim.State, i *sim.Instance, a args) result {
+func computeInstanceByID(s *sim.GPUState, i *sim.Instance, a args) result {
 	at := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return uint32(c.ID) == a.uint(1) })
 	if at < 0 {
 		return notFound

@@ -9,16 +9,16 @@ import (
 func coolingCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetNumFans": readGPU(gpu.ReadingFans, fanCount, 1),
-		"nvmlDeviceGetFanSpeed": readGPU(gpu.ReadingFans, func(s *sim.State, a args) result {
+		"nvmlDeviceGetFanSpeed": readGPU(gpu.ReadingFans, func(s *sim.GPUState, a args) result {
 			return fanSpeed(s, a, 0, 1)
 		}, 1),
-		"nvmlDeviceGetFanSpeed_v2": readGPU(gpu.ReadingFans, func(s *sim.State, a args) result {
+		"nvmlDeviceGetFanSpeed_v2": readGPU(gpu.ReadingFans, func(s *sim.GPUState, a args) result {
 			return fanSpeed(s, a, a.uint(1), 2)
 		}, 2),
 	}
 }
 
-func fanCount(s *sim.State, a args) result {
+func fanCount(s *sim.GPUState, a args) result {
 	if len(s.Fans) == 0 {
 		return notSupported
 	}
@@ -26,7 +26,7 @@ func fanCount(s *sim.State, a args) result {
 }
 
 // fanSpeed answers with the speed of a fan in percent.
-func fanSpeed(s *sim.State, a args, fan uint32, to int) result {
+func fanSpeed(s *sim.GPUState, a args, fan uint32, to int) result {
 	switch {
 	case len(s.Fans) == 0:
 		return notSupported

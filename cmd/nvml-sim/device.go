@@ -15,28 +15,28 @@ import (
 // deviceCalls answer what a device is.
 func deviceCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceGetUUID": readText(gpu.ReadingDevice, func(s *sim.State) string { return string(s.UUID) },
-			func(_ *sim.State, d *sim.Device) string { return string(d.Compute.UUID) }),
-		"nvmlDeviceGetName": readText(gpu.ReadingInventory, func(s *sim.State) string { return s.Name },
-			func(s *sim.State, d *sim.Device) string { return s.Name + " MIG " + d.Compute.Profile }),
-		"nvmlDeviceGetSerial":          readText(gpu.ReadingInventory, func(s *sim.State) string { return s.Serial }, nil),
-		"nvmlDeviceGetVbiosVersion":    readText(gpu.ReadingInventory, func(s *sim.State) string { return s.VBIOS }, nil),
+		"nvmlDeviceGetUUID": readText(gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) },
+			func(_ *sim.GPUState, d *sim.MIGDevice) string { return string(d.Compute.UUID) }),
+		"nvmlDeviceGetName": readText(gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Name },
+			func(s *sim.GPUState, d *sim.MIGDevice) string { return s.Name + " MIG " + d.Compute.Profile }),
+		"nvmlDeviceGetSerial":          readText(gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Serial }, nil),
+		"nvmlDeviceGetVbiosVersion":    readText(gpu.ReadingInventory, func(s *sim.GPUState) string { return s.VBIOS }, nil),
 		"nvmlDeviceGetBoardPartNumber": readText(gpu.ReadingInventory, partNumber, nil),
-		"nvmlDeviceGetMinorNumber":     readInventory(func(s *sim.State) uint32 { return uint32(s.Minor) }),
-		"nvmlDeviceGetModuleId":        readInventory(func(s *sim.State) uint32 { return uint32(s.Index) }),
-		"nvmlDeviceGetBoardId":         readInventory(func(s *sim.State) uint32 { return s.PCI.Domain<<16 | s.PCI.Bus<<8 }),
-		"nvmlDeviceGetMultiGpuBoard":   readInventory(func(*sim.State) uint32 { return 0 }),
-		"nvmlDeviceGetBrand":           readInventory(func(*sim.State) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
-		"nvmlDeviceGetBusType":         readInventory(func(*sim.State) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
+		"nvmlDeviceGetMinorNumber":     readInventory(func(s *sim.GPUState) uint32 { return uint32(s.Minor) }),
+		"nvmlDeviceGetModuleId":        readInventory(func(s *sim.GPUState) uint32 { return uint32(s.Index) }),
+		"nvmlDeviceGetBoardId":         readInventory(func(s *sim.GPUState) uint32 { return s.PCI.Domain<<16 | s.PCI.Bus<<8 }),
+		"nvmlDeviceGetMultiGpuBoard":   readInventory(func(*sim.GPUState) uint32 { return 0 }),
+		"nvmlDeviceGetBrand":           readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
+		"nvmlDeviceGetBusType":         readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
 		"nvmlDeviceGetArchitecture":    readInventory(architecture),
 		"nvmlDeviceGetAddressingMode": notNull(beforeBranch(addressingBranch,
 			missingFunction, readGPU(gpu.ReadingInventory, addressingMode)), 1),
 		"nvmlDeviceGetNumGpuCores":        readGPU(gpu.ReadingInventory, cores, 1),
-		"nvmlDeviceGetPersistenceMode":    readInventory(func(*sim.State) uint32 { return flag(true) }),
-		"nvmlDeviceGetDisplayMode":        readInventory(func(*sim.State) uint32 { return flag(false) }),
-		"nvmlDeviceGetDisplayActive":      readInventory(func(*sim.State) uint32 { return flag(false) }),
-		"nvmlDeviceGetAccountingMode":     readInventory(func(*sim.State) uint32 { return flag(false) }),
-		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.State) uint32 { return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE }),
+		"nvmlDeviceGetPersistenceMode":    readInventory(func(*sim.GPUState) uint32 { return flag(true) }),
+		"nvmlDeviceGetDisplayMode":        readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetDisplayActive":      readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetAccountingMode":     readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE }),
 		"nvmlDeviceGetPciInfo":            oldPCIInfo(16 + 4*4),
 		"nvmlDeviceGetPciInfo_v2":         oldPCIInfo(16 + 5*4),
 		"nvmlDeviceGetPciInfo_v3":         readInventory(pciInfo),
@@ -51,27 +51,27 @@ func deviceCalls() map[string]call {
 }
 
 // readValue answers with one value of a GPU, in the second argument.
-func readValue[T any](reading gpu.Reading, value func(s *sim.State) T) call {
-	return readGPU(reading, func(s *sim.State, a args) result { return put(a, 1, value(s)) }, 1)
+func readValue[T any](reading gpu.Reading, value func(s *sim.GPUState) T) call {
+	return readGPU(reading, func(s *sim.GPUState, a args) result { return put(a, 1, value(s)) }, 1)
 }
 
-func readInventory[T any](value func(s *sim.State) T) call {
+func readInventory[T any](value func(s *sim.GPUState) T) call {
 	return readValue(gpu.ReadingInventory, value)
 }
 
 // readText answers with a text, in a buffer that is the second argument. MIG devices are not supported if slice is nil.
-func readText(reading gpu.Reading, whole func(s *sim.State) string, slice func(s *sim.State, d *sim.Device) string) call {
+func readText(reading gpu.Reading, whole func(s *sim.GPUState) string, slice func(s *sim.GPUState, d *sim.MIGDevice) string) call {
 	var migText migAnswer
 	if slice != nil {
-		migText = func(s *sim.State, d *sim.Device, a args) result { return putText(a, 1, slice(s, d)) }
+		migText = func(s *sim.GPUState, d *sim.MIGDevice, a args) result { return putText(a, 1, slice(s, d)) }
 	}
-	return readDevice(reading, func(s *sim.State, a args) result { return putText(a, 1, whole(s)) }, migText, 1)
+	return readDevice(reading, func(s *sim.GPUState, a args) result { return putText(a, 1, whole(s)) }, migText, 1)
 }
 
 // partNumber makes a number of NVIDIA's form out of the device id.
-func partNumber(s *sim.State) string { return fmt.Sprintf("900-2%04X-0000-000", s.PCI.DeviceID>>16) }
+func partNumber(s *sim.GPUState) string { return fmt.Sprintf("900-2%04X-0000-000", s.PCI.DeviceID>>16) }
 
-func architecture(s *sim.State) uint32 {
+func architecture(s *sim.GPUState) uint32 {
 	switch s.Architecture {
 	case sim.Hopper:
 		return C.SIM_NVML_DEVICE_ARCH_HOPPER
@@ -87,7 +87,7 @@ const addressingBranch = 580
 
 // addressingMode answers none, as nvidia-smi shows of an H100: page tables are not shared and system memory is not
 // mirrored.
-func addressingMode(_ *sim.State, a args) result {
+func addressingMode(_ *sim.GPUState, a args) result {
 	m := at[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
 	if m.version != C.SIM_nvmlDeviceAddressingMode_v1 {
 		return structMismatch
@@ -97,22 +97,22 @@ func addressingMode(_ *sim.State, a args) result {
 }
 
 // cores is not supported while MIG is on (nvml.h).
-func cores(s *sim.State, a args) result {
+func cores(s *sim.GPUState, a args) result {
 	if s.MIGEnabled {
 		return notSupported
 	}
 	return put(a, 1, uint32(s.Cores))
 }
 
-func capability(s *sim.State, a args) result {
+func capability(s *sim.GPUState, a args) result {
 	return putTwo(a, 1, int32(s.Capability[0]), int32(s.Capability[1]))
 }
 
-func busID(s *sim.State, domainDigits int) string {
+func busID(s *sim.GPUState, domainDigits int) string {
 	return fmt.Sprintf("%0*X:%02X:%02X.0", domainDigits, s.PCI.Domain, s.PCI.Bus, s.PCI.Device)
 }
 
-func pciInfo(s *sim.State) C.sim_nvmlPciInfo_t {
+func pciInfo(s *sim.GPUState) C.sim_nvmlPciInfo_t {
 	info := C.sim_nvmlPciInfo_t{
 		domain: C.sim_u32(s.PCI.Domain), bus: C.sim_u32(s.PCI.Bus), device: C.sim_u32(s.PCI.Device),
 		pciDeviceId: C.sim_u32(s.PCI.DeviceID), pciSubSystemId: C.sim_u32(s.PCI.Subsystem),
@@ -124,11 +124,11 @@ func pciInfo(s *sim.State) C.sim_nvmlPciInfo_t {
 
 // oldPCIInfo writes the first bytes of the struct: it was shorter before its third version.
 func oldPCIInfo(size uintptr) call {
-	return readGPU(gpu.ReadingInventory, func(s *sim.State, a args) result { return putStart(a, 1, pciInfo(s), size) }, 1)
+	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result { return putStart(a, 1, pciInfo(s), size) }, 1)
 }
 
 // pciInfoExt answers with the class of a 3D controller, 0x0302.
-func pciInfoExt(s *sim.State, a args) result {
+func pciInfoExt(s *sim.GPUState, a args) result {
 	info := at[C.sim_nvmlPciInfoExt_v1_t](a, 1)
 	if info.version != C.SIM_nvmlPciInfoExt_v1 {
 		return structMismatch
@@ -143,30 +143,30 @@ func pciInfoExt(s *sim.State, a args) result {
 	return success
 }
 
-func gpuIndex(s *sim.State, a args) result {
+func gpuIndex(s *sim.GPUState, a args) result {
 	return put(a, 1, uint32(s.Index))
 }
 
 // migIndex answers with the index of nvmlDeviceGetMigDeviceHandleByIndex.
-func migIndex(s *sim.State, d *sim.Device, a args) result {
+func migIndex(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return put(a, 1, uint32(slices.Index(s.Devices, d)))
 }
 
-func computeMode(s *sim.State, a args) result {
+func computeMode(s *sim.GPUState, a args) result {
 	if s.ExclusiveProcess {
 		return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 	return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_DEFAULT)
 }
 
-func attributes(_ *sim.State, d *sim.Device, a args) result { return put(a, 1, attributesOf(d)) }
+func attributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result { return put(a, 1, attributesOf(d)) }
 
 // oldAttributes writes what the struct had before its second version, the counts that come first.
-func oldAttributes(_ *sim.State, d *sim.Device, a args) result {
+func oldAttributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return putStart(a, 1, attributesOf(d), unsafe.Offsetof(C.sim_nvmlDeviceAttributes_t{}.gpuInstanceSliceCount))
 }
 
-func attributesOf(d *sim.Device) C.sim_nvmlDeviceAttributes_t {
+func attributesOf(d *sim.MIGDevice) C.sim_nvmlDeviceAttributes_t {
 	engines := d.Instance.Profile.Engines.Or(gpu.Engines{})
 	return C.sim_nvmlDeviceAttributes_t{
 		multiprocessorCount:       C.sim_u32(d.Compute.SMs),

@@ -23,7 +23,7 @@ func eventCalls() map[string]call {
 		"nvmlEventSetWait":                 waitSet(putOldEvent),
 		"nvmlEventSetWait_v2":              waitSet(putEvent),
 		"nvmlDeviceRegisterEvents":         onHandle(registerEvents, aGPU, aMIGDevice),
-		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents, func(*sim.State) uint64 { return eventTypes }),
+		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents, func(*sim.GPUState) uint64 { return eventTypes }),
 	}
 }
 

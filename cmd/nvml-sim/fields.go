@@ -31,7 +31,7 @@ const (
 type field struct {
 	reading gpu.Reading
 	kind    C.int // nvmlValueType_t
-	value   func(s *sim.State, scope uint32) (uint64, result)
+	value   func(s *sim.GPUState, scope uint32) (uint64, result)
 }
 
 // fieldValues answers each field with a code of its own; the call succeeds if the GPU can be read.
@@ -82,8 +82,8 @@ func unanswered(id uint32) result {
 // fields returns the fields that have values in a driver branch.
 func fields(branch int) map[uint32]field {
 	known := map[uint32]field{
-		C.SIM_NVML_FI_DEV_ECC_CURRENT:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.State) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_ECC_PENDING:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_CURRENT:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.GPUState) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_PENDING:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.GPUState) uint64 { return 1 }),
 		C.SIM_NVML_FI_DEV_MEMORY_TEMP:                  {gpu.ReadingTemperature, unsignedInt, memoryTemperature},
 		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:     unscoped(gpu.ReadingEnergy, unsignedLong, millijoules),
 		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER:          unscoped(gpu.ReadingPCIe, unsignedInt, none),
@@ -101,9 +101,9 @@ func fields(branch int) map[uint32]field {
 		C.SIM_NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
 
 		C.SIM_NVML_FI_DEV_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
-			func(s *sim.State) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryReset)) }),
+			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryReset)) }),
 		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
-			func(s *sim.State) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
+			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
 	}
 	addPowerFields(known)
 	for _, id := range []uint32{
@@ -121,11 +121,11 @@ func fields(branch int) map[uint32]field {
 // addPowerFields adds the fields 185 to 192. Their scope is the GPU; only GPUs that are not simulated have those of
 // module and memory.
 func addPowerFields(known map[uint32]field) {
-	limit := func(s *sim.State) uint64 { return uint64(milli(s.LimitWatts)) }
-	draw := func(s *sim.State) uint64 { return uint64(milli(s.Watts)) }
-	for id, value := range map[uint32]func(s *sim.State) uint64{
+	limit := func(s *sim.GPUState) uint64 { return uint64(milli(s.LimitWatts)) }
+	draw := func(s *sim.GPUState) uint64 { return uint64(milli(s.Watts)) }
+	for id, value := range map[uint32]func(s *sim.GPUState) uint64{
 		C.SIM_NVML_FI_DEV_POWER_INSTANT:         draw,
-		C.SIM_NVML_FI_DEV_POWER_MIN_LIMIT:       func(s *sim.State) uint64 { return uint64(milli(lowestLimit(s))) },
+		C.SIM_NVML_FI_DEV_POWER_MIN_LIMIT:       func(s *sim.GPUState) uint64 { return uint64(milli(lowestLimit(s))) },
 		C.SIM_NVML_FI_DEV_POWER_MAX_LIMIT:       limit,
 		C.SIM_NVML_FI_DEV_POWER_DEFAULT_LIMIT:   limit,
 		C.SIM_NVML_FI_DEV_POWER_CURRENT_LIMIT:   limit,
@@ -134,7 +134,7 @@ func addPowerFields(known map[uint32]field) {
 		known[id] = field{gpu.ReadingPower, unsignedInt, ofGPU(value)}
 	}
 	known[C.SIM_NVML_FI_DEV_ENERGY] = field{gpu.ReadingEnergy, unsignedLong, ofGPU(millijoules)}
-	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt, func(s *sim.State, scope uint32) (uint64, result) {
+	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt, func(s *sim.GPUState, scope uint32) (uint64, result) {
 		if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
 			return 0, notSupported
 		}
@@ -143,8 +143,8 @@ func addPowerFields(known map[uint32]field) {
 }
 
 // ofGPU answers in the scope of the GPU alone.
-func ofGPU(value func(s *sim.State) uint64) func(s *sim.State, scope uint32) (uint64, result) {
-	return func(s *sim.State, scope uint32) (uint64, result) {
+func ofGPU(value func(s *sim.GPUState) uint64) func(s *sim.GPUState, scope uint32) (uint64, result) {
+	return func(s *sim.GPUState, scope uint32) (uint64, result) {
 		switch {
 		case scope == C.SIM_NVML_POWER_SCOPE_GPU:
 			return value(s), success
@@ -156,17 +156,17 @@ func ofGPU(value func(s *sim.State) uint64) func(s *sim.State, scope uint32) (ui
 }
 
 // none is the counter of errors that the simulation does not have.
-func none(*sim.State) uint64 { return 0 }
+func none(*sim.GPUState) uint64 { return 0 }
 
 // pcieBytes is a counter of 32 bits: it wraps.
-func pcieBytes(s *sim.State) uint64 { return uint64(uint32(s.PCIeBytes)) }
+func pcieBytes(s *sim.GPUState) uint64 { return uint64(uint32(s.PCIeBytes)) }
 
 // unscoped returns a field that has no scope and that every GPU has.
-func unscoped(reading gpu.Reading, kind C.int, value func(s *sim.State) uint64) field {
-	return field{reading, kind, func(s *sim.State, _ uint32) (uint64, result) { return value(s), success }}
+func unscoped(reading gpu.Reading, kind C.int, value func(s *sim.GPUState) uint64) field {
+	return field{reading, kind, func(s *sim.GPUState, _ uint32) (uint64, result) { return value(s), success }}
 }
 
-func memoryTemperature(s *sim.State, _ uint32) (uint64, result) {
+func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
 	celsius, ok := s.MemoryCelsius.Get()
 	if !ok {
 		return 0, notSupported
@@ -176,7 +176,7 @@ func memoryTemperature(s *sim.State, _ uint32) (uint64, result) {
 
 // nvlinkKiB returns a counter in KiB, of one link or of all.
 func nvlinkKiB(overhead float64) field {
-	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.State, scope uint32) (uint64, result) {
+	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.GPUState, scope uint32) (uint64, result) {
 		if s.NVLinks == 0 {
 			return 0, notSupported
 		}
@@ -192,14 +192,14 @@ func nvlinkKiB(overhead float64) field {
 }
 
 // nvlinkErrors counts no errors: the simulation has no faulty links.
-func nvlinkErrors(s *sim.State, _ uint32) (uint64, result) {
+func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, result) {
 	if s.NVLinks == 0 {
 		return 0, notSupported
 	}
 	return 0, success
 }
 
-func recoveryAction(s *sim.State) uint64 {
+func recoveryAction(s *sim.GPUState) uint64 {
 	return map[gpu.RecoveryAction]uint64{
 		gpu.RecoveryNone:          C.SIM_NVML_GPU_RECOVERY_ACTION_NONE,
 		gpu.RecoveryReset:         C.SIM_NVML_GPU_RECOVERY_ACTION_GPU_RESET,

@@ -32,7 +32,7 @@ func gpmCalls() map[string]call {
 	}
 }
 
-func gpmSupport(s *sim.State, a args) result {
+func gpmSupport(s *sim.GPUState, a args) result {
 	support := at[C.sim_nvmlGpmSupport_t](a, 1)
 	if support.version != C.SIM_NVML_GPM_SUPPORT_VERSION { // no size in it, unlike others
 		return structMismatch

@@ -23,7 +23,7 @@ func instanceCalls() map[string]call {
 }
 
 // instance reads the GPU instance of a handle, or says why it cannot. It requires privileges.
-func (l *library) instance(h handle) (*sim.State, *sim.Instance, result) {
+func (l *library) instance(h handle) (*sim.GPUState, *sim.Instance, result) {
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	switch {
 	case err != nil:
@@ -39,7 +39,7 @@ func (l *library) instance(h handle) (*sim.State, *sim.Instance, result) {
 }
 
 // instanceAnswer answers about a GPU instance from what was read of its GPU.
-type instanceAnswer func(s *sim.State, i *sim.Instance, a args) result
+type instanceAnswer func(s *sim.GPUState, i *sim.Instance, a args) result
 
 // readInstance answers about the GPU instance of the first argument.
 func readInstance(answer instanceAnswer, pointers ...int) call {
@@ -85,7 +85,7 @@ func destroyInstance(l *library, h handle, _ args) result {
 
 // withInstances answers about the GPU instances of a GPU. It requires MIG and privileges.
 func withInstances(answer gpuAnswer) gpuAnswer {
-	return func(s *sim.State, a args) result {
+	return func(s *sim.GPUState, a args) result {
 		switch {
 		case !s.MIGEnabled:
 			return notSupported
@@ -97,7 +97,7 @@ func withInstances(answer gpuAnswer) gpuAnswer {
 }
 
 // instancesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
-func instancesOfProfile(s *sim.State, a args) result {
+func instancesOfProfile(s *sim.GPUState, a args) result {
 	if _, ret := profileByID(s, a.uint(1)); ret != success {
 		return ret
 	}
@@ -116,7 +116,7 @@ func putHandles(a args, handles []uintptr) result {
 	return put(a, 3, uint32(len(handles)))
 }
 
-func instanceByID(s *sim.State, a args) result {
+func instanceByID(s *sim.GPUState, a args) result {
 	i, ok := s.Instance(gpu.InstanceID(a.uint(1)))
 	if !ok {
 		return notFound
@@ -124,7 +124,7 @@ func instanceByID(s *sim.State, a args) result {
 	return putHandle(a, 2, handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID})
 }
 
-func instanceInfo(s *sim.State, i *sim.Instance, a args) result {
+func instanceInfo(s *sim.GPUState, i *sim.Instance, a args) result {
 	info := at[C.sim_nvmlGpuInstanceInfo_t](a, 1)
 	setHandle(&info.device, handle{kind: aGPU, gpu: s.Index})
 	info.id, info.profileId = C.sim_u32(i.ID), C.sim_u32(i.Profile.ID)

@@ -142,12 +142,14 @@ func (l *library) shutdown(args) result {
 
 // gpuAnswer answers about a GPU, and migAnswer about a MIG device, from what was read of the GPU.
 type (
-	gpuAnswer func(s *sim.State, a args) result
-	migAnswer func(s *sim.State, d *sim.Device, a args) result
+	gpuAnswer func(s *sim.GPUState, a args) result
+	migAnswer func(s *sim.GPUState, d *sim.MIGDevice, a args) result
 )
 
 // ofMIGDevice answers about a MIG device what answer says of its GPU.
-func (answer gpuAnswer) ofMIGDevice(s *sim.State, _ *sim.Device, a args) result { return answer(s, a) }
+func (answer gpuAnswer) ofMIGDevice(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
+	return answer(s, a)
+}
 
 // readGPU answers about the GPU of the first argument, and does not support MIG devices. The pointers are the arguments
 // that must not be NULL.

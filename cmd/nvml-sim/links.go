@@ -15,22 +15,22 @@ func linkCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetTopologyCommonAncestor": readTwoGPUs(commonAncestor),
 		"nvmlDeviceOnSameBoard":               readTwoGPUs(sameBoard),
-		"nvmlDeviceGetNvLinkState": readLink(func(s *sim.State, a args) result {
+		"nvmlDeviceGetNvLinkState": readLink(func(s *sim.GPUState, a args) result {
 			return put(a, 2, flag(!s.MIGEnabled)) // the links are down while MIG is on
 		}),
-		"nvmlDeviceGetNvLinkRemoteDeviceType": readLink(func(_ *sim.State, a args) result {
+		"nvmlDeviceGetNvLinkRemoteDeviceType": readLink(func(_ *sim.GPUState, a args) result {
 			return put[int32](a, 2, C.SIM_NVML_NVLINK_DEVICE_TYPE_SWITCH)
 		}),
-		"nvmlDeviceGetNvLinkRemotePciInfo_v2": readLink(func(s *sim.State, a args) result {
+		"nvmlDeviceGetNvLinkRemotePciInfo_v2": readLink(func(s *sim.GPUState, a args) result {
 			return put(a, 2, switchPCI(s, a.uint(1)))
 		}),
 	}
 }
 
 // readTwoGPUs answers about the GPUs of the first two arguments with a number in the third.
-func readTwoGPUs(answer func(s, other *sim.State) int32) call {
+func readTwoGPUs(answer func(s, other *sim.GPUState) int32) call {
 	return notNull(func(l *library, a args) result {
-		var states [2]sim.State
+		var states [2]sim.GPUState
 		for i := range states {
 			h, ok := l.handleIn(a, i, aGPU)
 			if !ok {
@@ -47,7 +47,7 @@ func readTwoGPUs(answer func(s, other *sim.State) int32) call {
 }
 
 // commonAncestor returns the level at which two GPUs meet: a simulated node has two processors with four GPUs on each.
-func commonAncestor(s, other *sim.State) int32 {
+func commonAncestor(s, other *sim.GPUState) int32 {
 	switch {
 	case s.Index == other.Index:
 		return C.SIM_NVML_TOPOLOGY_INTERNAL
@@ -57,11 +57,11 @@ func commonAncestor(s, other *sim.State) int32 {
 	return C.SIM_NVML_TOPOLOGY_SYSTEM
 }
 
-func sameBoard(s, other *sim.State) int32 { return int32(flag(s.Index == other.Index)) }
+func sameBoard(s, other *sim.GPUState) int32 { return int32(flag(s.Index == other.Index)) }
 
 // readLink answers about the NVLink of the second argument, in the third.
 func readLink(answer gpuAnswer) call {
-	return readGPU(gpu.ReadingNVLink, func(s *sim.State, a args) result {
+	return readGPU(gpu.ReadingNVLink, func(s *sim.GPUState, a args) result {
 		switch {
 		case s.NVLinks == 0:
 			return notSupported
@@ -73,7 +73,7 @@ func readLink(answer gpuAnswer) call {
 }
 
 // switchPCI returns the PCI address of the NVSwitch at the other end of a link: the links are spread over six of them.
-func switchPCI(s *sim.State, link uint32) C.sim_nvmlPciInfo_t {
+func switchPCI(s *sim.GPUState, link uint32) C.sim_nvmlPciInfo_t {
 	info := C.sim_nvmlPciInfo_t{domain: C.sim_u32(s.PCI.Domain), bus: C.sim_u32(0xE0 + link%6)}
 	putCString(info.busId[:], fmt.Sprintf("%08X:%02X:00.0", info.domain, info.bus))
 	putCString(info.busIdLegacy[:], fmt.Sprintf("%04X:%02X:00.0", info.domain, info.bus))

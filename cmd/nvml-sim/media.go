@@ -21,7 +21,7 @@ const mediaPeriod = 200_000
 // mediaUtilization answers with percent and a sampling period. GPUs without such an engine report 0, as nvidia-smi
 // shows of a GPU without encoder.
 func mediaUtilization(kind sim.MediaEngine) call {
-	return readGPU(gpu.ReadingMedia, func(s *sim.State, a args) result {
+	return readGPU(gpu.ReadingMedia, func(s *sim.GPUState, a args) result {
 		u, ok := s.Media.Get()
 		if !ok {
 			return notSupported

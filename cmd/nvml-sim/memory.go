@@ -18,10 +18,10 @@ func memoryCalls() map[string]call {
 		"nvmlDeviceGetMemoryInfo_v2": notNull(beforeBranch(newMemory,
 			missingFunction, readDevice(gpu.ReadingMemory, memory2, migMemory2)), 1),
 		"nvmlDeviceGetBAR1MemoryInfo": readDevice(gpu.ReadingMemory, bar1, migBAR1, 1),
-		"nvmlDeviceGetEccMode": readGPU(gpu.ReadingECC, func(_ *sim.State, a args) result {
+		"nvmlDeviceGetEccMode": readGPU(gpu.ReadingECC, func(_ *sim.GPUState, a args) result {
 			return putTwo(a, 1, flag(true), flag(true))
 		}, 1, 2),
-		"nvmlDeviceGetDefaultEccMode":       readValue(gpu.ReadingECC, func(*sim.State) uint32 { return flag(true) }),
+		"nvmlDeviceGetDefaultEccMode":       readValue(gpu.ReadingECC, func(*sim.GPUState) uint32 { return flag(true) }),
 		"nvmlDeviceGetTotalEccErrors":       readECC(totalErrors, 3),
 		"nvmlDeviceGetDetailedEccErrors":    readECC(detailedErrors, 3),
 		"nvmlDeviceGetMemoryErrorCounter":   readECC(errorCounter, 4),
@@ -49,15 +49,15 @@ func missingFunction(*library, args) result { return functionNotFound }
 const newMemory = 510
 
 // memory answers about all of a GPU's memory, which requires privileges if MIG is on (nvml.h).
-func memory(s *sim.State, a args) result {
+func memory(s *sim.GPUState, a args) result {
 	return putMemory(s, a, s.MemoryTotal, s.MemoryUsed+s.MemoryReserved)
 }
 
-func oldMemory(s *sim.State, a args) result {
+func oldMemory(s *sim.GPUState, a args) result {
 	return putMemory(s, a, s.MemoryTotal-s.MemoryReserved, s.MemoryUsed)
 }
 
-func putMemory(s *sim.State, a args, total, used uint64) result {
+func putMemory(s *sim.GPUState, a args, total, used uint64) result {
 	if s.MIGEnabled && !s.Privileged {
 		return noPermission
 	}
@@ -69,11 +69,11 @@ func memoryOf(total, used uint64) C.sim_nvmlMemory_t {
 }
 
 // migMemory answers about the memory of the GPU instance, which its compute instances share.
-func migMemory(_ *sim.State, d *sim.Device, a args) result {
+func migMemory(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return put(a, 1, memoryOf(d.Instance.Profile.MemoryBytes, d.Instance.MemoryUsed))
 }
 
-func memory2(s *sim.State, a args) result {
+func memory2(s *sim.GPUState, a args) result {
 	m := at[C.sim_nvmlMemory_v2_t](a, 1)
 	switch {
 	case m.version != C.SIM_nvmlMemory_v2:
@@ -86,7 +86,7 @@ func memory2(s *sim.State, a args) result {
 	return success
 }
 
-func migMemory2(_ *sim.State, d *sim.Device, a args) result {
+func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	m := at[C.sim_nvmlMemory_v2_t](a, 1)
 	if m.version != C.SIM_nvmlMemory_v2 {
 		return structMismatch
@@ -97,10 +97,10 @@ func migMemory2(_ *sim.State, d *sim.Device, a args) result {
 }
 
 // bar1 answers with a window as large as the memory, rounded up to a power of two; the driver uses 1 MiB of it.
-func bar1(s *sim.State, a args) result { return putBAR1(a, bar1Size(s), 1<<20) }
+func bar1(s *sim.GPUState, a args) result { return putBAR1(a, bar1Size(s), 1<<20) }
 
 // migBAR1 answers with the same share as of the memory, less 1 MiB: a 3g.20gb of an A100 shows 32767 MiB.
-func migBAR1(s *sim.State, d *sim.Device, a args) result {
+func migBAR1(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 	axis := 0
 	for _, f := range s.Profiles {
 		for _, p := range f.Placements {
@@ -110,7 +110,7 @@ func migBAR1(s *sim.State, d *sim.Device, a args) result {
 	return putBAR1(a, bar1Size(s)/uint64(axis)*uint64(d.Instance.Placement.Size)-1<<20, 0)
 }
 
-func bar1Size(s *sim.State) uint64 { return 1 << bits.Len64(s.MemoryTotal-1) }
+func bar1Size(s *sim.GPUState) uint64 { return 1 << bits.Len64(s.MemoryTotal-1) }
 
 func putBAR1(a args, total, used uint64) result {
 	return put(a, 1, C.sim_nvmlBAR1Memory_t{
@@ -120,7 +120,7 @@ func putBAR1(a args, total, used uint64) result {
 
 // readECC answers about the errors of the severity and the lifetime that the second and the third argument name.
 func readECC(answer func(count uint64, a args) result, pointer int) call {
-	return readGPU(gpu.ReadingECC, func(s *sim.State, a args) result {
+	return readGPU(gpu.ReadingECC, func(s *sim.GPUState, a args) result {
 		count, ret := eccErrors(s, a.uint(1), a.uint(2))
 		if ret != success {
 			return ret
@@ -130,7 +130,7 @@ func readECC(answer func(count uint64, a args) result, pointer int) call {
 }
 
 // eccErrors counts errors of a severity and a lifetime. With MIG on, a GPU has no volatile counts.
-func eccErrors(s *sim.State, severity, lifetime uint32) (uint64, result) {
+func eccErrors(s *sim.GPUState, severity, lifetime uint32) (uint64, result) {
 	if s.MIGEnabled && lifetime == C.SIM_NVML_VOLATILE_ECC {
 		return 0, notSupported
 	}
@@ -165,7 +165,7 @@ func errorCounter(count uint64, a args) result {
 
 // readRows answers about the remapped rows of a GPU, which not all GPUs report.
 func readRows(answer func(rows gpu.RemappedRows, a args) result, pointers ...int) call {
-	return readGPU(gpu.ReadingRowRemap, func(s *sim.State, a args) result {
+	return readGPU(gpu.ReadingRowRemap, func(s *sim.GPUState, a args) result {
 		rows, ok := s.Remapped.Get()
 		if !ok {
 			return notSupported

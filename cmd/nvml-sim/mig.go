@@ -18,18 +18,18 @@ func migCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetMigMode": readMIG(migMode, 1, 2),
 		"nvmlDeviceSetMigMode": notNull(onHandle(setMIGMode, aGPU), 2),
-		"nvmlDeviceGetMaxMigDeviceCount": readMIG(func(s *sim.State, a args) result {
+		"nvmlDeviceGetMaxMigDeviceCount": readMIG(func(s *sim.GPUState, a args) result {
 			return put(a, 1, uint32(s.MaxMIGDevices))
 		}, 1),
 		"nvmlDeviceIsMigDeviceHandle":         notNull(onHandle(isMIGDevice, aGPU, aMIGDevice), 1),
 		"nvmlDeviceGetMigDeviceHandleByIndex": readMIG(migHandleByIndex, 2),
-		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": readMIGDevice(func(s *sim.State, _ *sim.Device, a args) result {
+		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": readMIGDevice(func(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
 			return putHandle(a, 1, handle{kind: aGPU, gpu: s.Index})
 		}),
-		"nvmlDeviceGetGpuInstanceId": readMIGDevice(func(_ *sim.State, d *sim.Device, a args) result {
+		"nvmlDeviceGetGpuInstanceId": readMIGDevice(func(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 			return put(a, 1, uint32(d.Instance.ID))
 		}),
-		"nvmlDeviceGetComputeInstanceId": readMIGDevice(func(_ *sim.State, d *sim.Device, a args) result {
+		"nvmlDeviceGetComputeInstanceId": readMIGDevice(func(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 			return put(a, 1, uint32(d.Compute.ID))
 		}),
 		"nvmlDeviceGetGpuInstanceProfileInfo":           readMIG(plainProfile, 2),
@@ -44,16 +44,16 @@ func migCalls() map[string]call {
 // readMIG answers about the MIG mode or the instances of the GPU of the first argument. A MIG device is an invalid
 // argument.
 func readMIG(answer gpuAnswer, pointers ...int) call {
-	refuse := func(*sim.State, *sim.Device, args) result { return invalidArgument }
+	refuse := func(*sim.GPUState, *sim.MIGDevice, args) result { return invalidArgument }
 	return readDevice(gpu.ReadingMIG, answer, refuse, pointers...)
 }
 
 // readMIGDevice answers about the MIG device of the first argument in the second. A GPU is an invalid argument.
 func readMIGDevice(answer migAnswer) call {
-	return readDevice(gpu.ReadingMIG, func(*sim.State, args) result { return invalidArgument }, answer, 1)
+	return readDevice(gpu.ReadingMIG, func(*sim.GPUState, args) result { return invalidArgument }, answer, 1)
 }
 
-func migMode(s *sim.State, a args) result {
+func migMode(s *sim.GPUState, a args) result {
 	return putTwo(a, 1, flag(s.MIGEnabled), flag(s.MIGPending))
 }
 
@@ -84,7 +84,7 @@ func setMIGMode(l *library, h handle, a args) result {
 func isMIGDevice(_ *library, h handle, a args) result { return put(a, 1, flag(h.kind == aMIGDevice)) }
 
 // migHandleByIndex requires no privileges. The indexes are sparse: others may follow one that is not found.
-func migHandleByIndex(s *sim.State, a args) result {
+func migHandleByIndex(s *sim.GPUState, a args) result {
 	index := int(a.uint(1))
 	switch {
 	case index >= s.MaxMIGDevices:
@@ -97,7 +97,7 @@ func migHandleByIndex(s *sim.State, a args) result {
 }
 
 // profileByNumber finds a profile by NVML's number for its kind; those that this GPU does not have are not supported.
-func profileByNumber(s *sim.State, number uint32) (gpu.Profile, result) {
+func profileByNumber(s *sim.GPUState, number uint32) (gpu.Profile, result) {
 	if number >= C.SIM_NVML_GPU_INSTANCE_PROFILE_COUNT {
 		return gpu.Profile{}, invalidArgument
 	}
@@ -109,7 +109,7 @@ func profileByNumber(s *sim.State, number uint32) (gpu.Profile, result) {
 }
 
 // profileByID finds a profile by the driver's id.
-func profileByID(s *sim.State, id uint32) (gpu.Profile, result) {
+func profileByID(s *sim.GPUState, id uint32) (gpu.Profile, result) {
 	at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == id })
 	if at < 0 {
 		return gpu.Profile{}, invalidArgument
@@ -119,14 +119,14 @@ func profileByID(s *sim.State, id uint32) (gpu.Profile, result) {
 
 // reportedProfile returns a profile as the driver reports it: on an A30 too many instances of at least one profile
 // (which one is unverified).
-func reportedProfile(s *sim.State, f gpu.Profile) gpu.Profile {
+func reportedProfile(s *sim.GPUState, f gpu.Profile) gpu.Profile {
 	if s.Name == "NVIDIA A30" && f.Enum == C.SIM_NVML_GPU_INSTANCE_PROFILE_2_SLICE {
 		f.MaxInstances = 4
 	}
 	return f
 }
 
-func plainProfile(s *sim.State, a args) result {
+func plainProfile(s *sim.GPUState, a args) result {
 	f, ret := profileByNumber(s, a.uint(1))
 	if ret != success {
 		return ret
@@ -141,8 +141,8 @@ func plainProfile(s *sim.State, a args) result {
 }
 
 // versionedProfile is not supported while MIG is off, unlike plainProfile (nvml.h).
-func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, result)) gpuAnswer {
-	return func(s *sim.State, a args) result {
+func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, result)) gpuAnswer {
+	return func(s *sim.GPUState, a args) result {
 		version := *at[uint32](a, 2)
 		if version != C.SIM_nvmlGpuInstanceProfileInfo_v2 && version != C.SIM_nvmlGpuInstanceProfileInfo_v3 {
 			return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
@@ -184,7 +184,7 @@ func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, resul
 }
 
 // possiblePlacements lists a profile's placements, free or not, with MIG on or off. It requires privileges.
-func possiblePlacements(s *sim.State, a args) result {
+func possiblePlacements(s *sim.GPUState, a args) result {
 	if !s.Privileged {
 		return noPermission
 	}

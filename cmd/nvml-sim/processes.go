@@ -34,7 +34,7 @@ func processCalls() map[string]call {
 
 // processUse answers with the SM use of each process of a GPU without MIG, as of now: newer than any timestamp of an
 // earlier call.
-func processUse(s *sim.State, a args) result {
+func processUse(s *sim.GPUState, a args) result {
 	if s.MIGEnabled {
 		return notSupported
 	}
@@ -56,7 +56,7 @@ func processUse(s *sim.State, a args) result {
 
 // listProcesses lists those of a GPU, which requires privileges if MIG is on, or those of a MIG device.
 func listProcesses[T any](wanted func(p sim.Process) bool, info func(p sim.Process) T) call {
-	collect := func(s *sim.State, keep func(p sim.Process) bool) []T {
+	collect := func(s *sim.GPUState, keep func(p sim.Process) bool) []T {
 		infos := []T{}
 		for _, p := range s.Processes {
 			if wanted(p) && keep(p) {
@@ -65,12 +65,12 @@ func listProcesses[T any](wanted func(p sim.Process) bool, info func(p sim.Proce
 		}
 		return infos
 	}
-	return readDevice(gpu.ReadingProcesses, func(s *sim.State, a args) result {
+	return readDevice(gpu.ReadingProcesses, func(s *sim.GPUState, a args) result {
 		if s.MIGEnabled && !s.Privileged {
 			return noPermission
 		}
 		return putList(a, 1, 2, collect(s, func(sim.Process) bool { return true }))
-	}, func(s *sim.State, d *sim.Device, a args) result {
+	}, func(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 		return putList(a, 1, 2, collect(s, func(p sim.Process) bool {
 			return p.Instance == gpu.Some(d.Instance.ID) && p.Compute == gpu.Some(d.Compute.ID)
 		}))

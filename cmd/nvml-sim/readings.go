@@ -12,25 +12,25 @@ import (
 
 // readingCalls answer what a GPU does.
 func readingCalls() map[string]call {
-	limit := readValue(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.LimitWatts) })
+	limit := readValue(gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.LimitWatts) })
 	clock := readGPU(gpu.ReadingClocks, clockNow, 2)
 	maxClock := readGPU(gpu.ReadingClocks, clockMax, 2)
-	reasons := readValue(gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
-	supportedReasons := readValue(gpu.ReadingClockEvents, func(*sim.State) uint64 {
+	reasons := readValue(gpu.ReadingClockEvents, func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) })
+	supportedReasons := readValue(gpu.ReadingClockEvents, func(*sim.GPUState) uint64 {
 		return C.SIM_nvmlClocksEventReasonGpuIdle | C.SIM_nvmlClocksEventReasonSwPowerCap | C.SIM_nvmlClocksEventReasonSwThermalSlowdown
 	})
-	maxGeneration := readValue(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.MaxGeneration) })
-	width := readValue(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Width) })
-	pstate := readValue(gpu.ReadingClocks, func(s *sim.State) uint32 { return uint32(s.PerformanceState) })
+	maxGeneration := readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.MaxGeneration) })
+	width := readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.Width) })
+	pstate := readValue(gpu.ReadingClocks, func(s *sim.GPUState) uint32 { return uint32(s.PerformanceState) })
 	return map[string]call{
 		"nvmlDeviceGetUtilizationRates": readGPU(gpu.ReadingUtilization, utilization, 1),
 
-		"nvmlDeviceGetPowerUsage":                      readValue(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.Watts) }),
+		"nvmlDeviceGetPowerUsage":                      readValue(gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.Watts) }),
 		"nvmlDeviceGetEnforcedPowerLimit":              limit,
 		"nvmlDeviceGetPowerManagementLimit":            limit,
 		"nvmlDeviceGetPowerManagementDefaultLimit":     limit,
 		"nvmlDeviceGetPowerManagementLimitConstraints": readGPU(gpu.ReadingPower, limitConstraints, 1, 2),
-		"nvmlDeviceGetPowerManagementMode":             readValue(gpu.ReadingPower, func(*sim.State) uint32 { return flag(true) }),
+		"nvmlDeviceGetPowerManagementMode":             readValue(gpu.ReadingPower, func(*sim.GPUState) uint32 { return flag(true) }),
 		"nvmlDeviceGetTotalEnergyConsumption":          readValue(gpu.ReadingEnergy, millijoules),
 
 		"nvmlDeviceGetClockInfo":                      clock,
@@ -44,21 +44,21 @@ func readingCalls() map[string]call {
 		"nvmlDeviceGetPerformanceState":               pstate,
 		"nvmlDeviceGetPowerState":                     pstate,
 
-		"nvmlDeviceGetCurrPcieLinkGeneration":   readValue(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Generation) }),
+		"nvmlDeviceGetCurrPcieLinkGeneration":   readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.Generation) }),
 		"nvmlDeviceGetMaxPcieLinkGeneration":    maxGeneration,
 		"nvmlDeviceGetGpuMaxPcieLinkGeneration": maxGeneration,
 		"nvmlDeviceGetCurrPcieLinkWidth":        width,
 		"nvmlDeviceGetMaxPcieLinkWidth":         width,
-		"nvmlDeviceGetPcieReplayCounter":        readValue(gpu.ReadingPCIe, func(*sim.State) uint32 { return 0 }),
+		"nvmlDeviceGetPcieReplayCounter":        readValue(gpu.ReadingPCIe, func(*sim.GPUState) uint32 { return 0 }),
 		"nvmlDeviceGetPcieThroughput":           readGPU(gpu.ReadingPCIe, pcieThroughput, 2),
 	}
 }
 
 func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
 
-func millijoules(s *sim.State) uint64 { return uint64(math.Round(s.Joules * 1000)) }
+func millijoules(s *sim.GPUState) uint64 { return uint64(math.Round(s.Joules * 1000)) }
 
-func utilization(s *sim.State, a args) result {
+func utilization(s *sim.GPUState, a args) result {
 	u, ok := s.Utilization.Get()
 	if !ok {
 		return notSupported
@@ -67,14 +67,14 @@ func utilization(s *sim.State, a args) result {
 }
 
 // lowestLimit returns the lowest power limit, about a quarter of the highest on most GPUs.
-func lowestLimit(s *sim.State) float64 { return s.LimitWatts / 4 }
+func lowestLimit(s *sim.GPUState) float64 { return s.LimitWatts / 4 }
 
-func limitConstraints(s *sim.State, a args) result {
+func limitConstraints(s *sim.GPUState, a args) result {
 	return putTwo(a, 1, milli(lowestLimit(s)), milli(s.LimitWatts))
 }
 
 // clocks returns the frequencies of a kind of clock, in MHz; ok is false for an unknown kind.
-func clocks(s *sim.State, clock uint32) (now, highest uint32, ok bool) {
+func clocks(s *sim.GPUState, clock uint32) (now, highest uint32, ok bool) {
 	switch clock {
 	case C.SIM_NVML_CLOCK_GRAPHICS, C.SIM_NVML_CLOCK_SM:
 		return s.SMMHz, s.MaxSMMHz, true
@@ -86,7 +86,7 @@ func clocks(s *sim.State, clock uint32) (now, highest uint32, ok bool) {
 	return 0, 0, false
 }
 
-func clockNow(s *sim.State, a args) result {
+func clockNow(s *sim.GPUState, a args) result {
 	now, _, ok := clocks(s, a.uint(1))
 	if !ok {
 		return invalidArgument
@@ -94,7 +94,7 @@ func clockNow(s *sim.State, a args) result {
 	return put(a, 2, now)
 }
 
-func clockMax(s *sim.State, a args) result {
+func clockMax(s *sim.GPUState, a args) result {
 	_, highest, ok := clocks(s, a.uint(1))
 	if !ok {
 		return invalidArgument
@@ -102,7 +102,7 @@ func clockMax(s *sim.State, a args) result {
 	return put(a, 2, highest)
 }
 
-func clockByID(s *sim.State, a args) result {
+func clockByID(s *sim.GPUState, a args) result {
 	now, highest, ok := clocks(s, a.uint(1))
 	if !ok {
 		return invalidArgument
@@ -117,7 +117,7 @@ func clockByID(s *sim.State, a args) result {
 }
 
 // pcieThroughput answers in KB/s.
-func pcieThroughput(s *sim.State, a args) result {
+func pcieThroughput(s *sim.GPUState, a args) result {
 	switch a.uint(1) {
 	case C.SIM_NVML_PCIE_UTIL_TX_BYTES, C.SIM_NVML_PCIE_UTIL_RX_BYTES:
 		return put(a, 2, uint32(s.PCIeRate/1000))

@@ -82,7 +82,7 @@ func handleByIndex(l *library, a args) result {
 
 // findDevice answers with the first device that is meant. A GPU that cannot be read is skipped; its error is the answer
 // if no device is found.
-func findDevice(l *library, a args, meant func(s *sim.State) (handle, bool)) result {
+func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) result {
 	otherwise := notFound
 	for index := range l.node.Count() {
 		s, err := l.node.Read(index, gpu.ReadingDevice)
@@ -103,7 +103,7 @@ func handleByUUID(l *library, a args) result {
 
 // findUUID answers with the GPU or the MIG device of a UUID, in the form of its driver or in the legacy one.
 func findUUID(l *library, a args, uuid string) result {
-	return findDevice(l, a, func(s *sim.State) (handle, bool) {
+	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
 		if uuid == string(s.UUID) {
 			return handle{kind: aGPU, gpu: s.Index}, true
 		}
@@ -147,14 +147,14 @@ func handleByPCI(l *library, a args) result {
 			return invalidArgument
 		}
 	}
-	return findDevice(l, a, func(s *sim.State) (handle, bool) {
+	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
 		return handle{kind: aGPU, gpu: s.Index}, s.PCI.Domain == domain && s.PCI.Bus == bus && s.PCI.Device == dev && function == 0
 	})
 }
 
 func handleBySerial(l *library, a args) result {
 	serial := C.GoString(at[C.char](a, 0))
-	return findDevice(l, a, func(s *sim.State) (handle, bool) {
+	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
 		return handle{kind: aGPU, gpu: s.Index}, serial == s.Serial
 	})
 }

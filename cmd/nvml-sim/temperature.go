@@ -18,14 +18,14 @@ func temperatureCalls() map[string]call {
 	}
 }
 
-func temperature(s *sim.State, a args) result {
+func temperature(s *sim.GPUState, a args) result {
 	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {
 		return invalidArgument
 	}
 	return put(a, 2, uint32(s.Celsius))
 }
 
-func temperatureV(s *sim.State, a args) result {
+func temperatureV(s *sim.GPUState, a args) result {
 	t := at[C.sim_nvmlTemperature_v1_t](a, 1)
 	switch {
 	case t.version != C.SIM_nvmlTemperature_v1:
@@ -38,7 +38,7 @@ func temperatureV(s *sim.State, a args) result {
 }
 
 // thresholds returns the thresholds of a GPU in Celsius, by NVML's number of each.
-func thresholds(s *sim.State) map[uint32]int {
+func thresholds(s *sim.GPUState) map[uint32]int {
 	t := s.Thresholds()
 	all := map[uint32]int{
 		C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: int(t.Shutdown),
@@ -51,7 +51,7 @@ func thresholds(s *sim.State) map[uint32]int {
 	return all
 }
 
-func threshold(s *sim.State, a args) result {
+func threshold(s *sim.GPUState, a args) result {
 	celsius, ok := thresholds(s)[a.uint(1)]
 	switch {
 	case a.uint(1) >= C.SIM_NVML_TEMPERATURE_THRESHOLD_COUNT:
@@ -64,7 +64,7 @@ func threshold(s *sim.State, a args) result {
 
 // margin answers with what nvidia-smi calls the GPU's T.Limit: how far it is from its highest operating temperature.
 // GPUs before Ada do not report it.
-func margin(s *sim.State, a args) result {
+func margin(s *sim.GPUState, a args) result {
 	m := at[C.sim_nvmlMarginTemperature_v1_t](a, 1)
 	switch {
 	case m.version != C.SIM_nvmlMarginTemperature_v1:
@@ -79,7 +79,7 @@ func margin(s *sim.State, a args) result {
 // limitMargin returns a threshold as a field: relative to the highest operating temperature, or that of memory to its
 // own. GPUs before Ada report absolute degrees alone (nvmlDeviceGetTemperatureThreshold).
 func limitMargin(which uint32) field {
-	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT, func(s *sim.State, _ uint32) (uint64, result) {
+	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT, func(s *sim.GPUState, _ uint32) (uint64, result) {
 		all := thresholds(s)
 		celsius, ok := all[which]
 		switch {

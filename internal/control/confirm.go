@@ -16,7 +16,7 @@ import (
 // GPU's instances.
 type target struct {
 	g  mig.GPULayout
-	at gpu.Device
+	at gpu.DeviceIndex
 }
 
 // ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU instance
@@ -74,11 +74,11 @@ func (c *usage) findDevice(device string) (target, bool) {
 	}
 	for _, g := range c.gpus {
 		if device == string(g.UUID) {
-			return target{g, gpu.Device{Instance: gpu.Whole, Compute: gpu.Whole}}, true
+			return target{g, gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}}, true
 		}
 		for m, i := range g.Instances {
 			if device == bareName(g.UUID, i.ID) {
-				return target{g, gpu.Device{Instance: m, Compute: gpu.Whole}}, true
+				return target{g, gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}}, true
 			}
 		}
 		if at, match := devicesOf(g).Resolve(ref); match == gpu.MatchDevice {
@@ -133,12 +133,12 @@ func (c *usage) holdsOn(t target) []api.Hold {
 		all = slices.Clone(c.whole[t.g.UUID])
 	}
 	for m, i := range t.g.Instances {
-		if !t.overlaps(gpu.Device{Instance: m, Compute: gpu.Whole}) {
+		if !t.overlaps(gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}) {
 			continue
 		}
 		all = append(all, c.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
 		for k, ci := range i.ComputeInstances {
-			if t.overlaps(gpu.Device{Instance: m, Compute: k}) {
+			if t.overlaps(gpu.DeviceIndex{Instance: m, Compute: k}) {
 				all = append(all, c.holds[unit{t.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
 			}
 		}
@@ -154,13 +154,13 @@ func (c *usage) holdsOn(t target) []api.Hold {
 }
 
 // overlaps reports whether a device of the GPU shares anything with t.
-func (t target) overlaps(d gpu.Device) bool {
+func (t target) overlaps(d gpu.DeviceIndex) bool {
 	same := func(a, b int) bool { return a == gpu.Whole || b == gpu.Whole || a == b }
 	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
 }
 
 // contains reports whether a device of the GPU is t or a part of it. A GPU instance is a part of its only compute instance.
-func (t target) contains(d gpu.Device) bool {
+func (t target) contains(d gpu.DeviceIndex) bool {
 	switch {
 	case t.at.Instance == gpu.Whole:
 		return true
@@ -183,7 +183,7 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	var refs []gpu.DeviceRef
 	all := true
 	for k, ci := range i.ComputeInstances {
-		switch d := (gpu.Device{Instance: t.at.Instance, Compute: k}); {
+		switch d := (gpu.DeviceIndex{Instance: t.at.Instance, Compute: k}); {
 		case !t.overlaps(d):
 			all = all && covered[d]
 		case ci.UUID != "":

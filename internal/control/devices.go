@@ -35,14 +35,14 @@ type deviceChanges struct {
 // migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that is created where
 // another stood can have the names of that one.
 type migDevice struct {
-	at       gpu.Device
+	at       gpu.DeviceIndex
 	uuid     gpu.MIGUUID
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 	profile  string // empty if it is not known
 }
 
-// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
+// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read again.
 func (e *Engine) compareDevices(ctx context.Context, op *operation) deviceChanges {
 	var before, after []mig.GPULayout
 	for _, p := range op.Parts {
@@ -70,7 +70,7 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 		for m, i := range g.Instances {
 			for k, c := range i.ComputeInstances {
 				if c.UUID != "" {
-					list = append(list, migDevice{gpu.Device{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID, profileOf(i, c)})
+					list = append(list, migDevice{gpu.DeviceIndex{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID, profileOf(i, c)})
 				}
 			}
 		}
@@ -108,8 +108,8 @@ func lacking(others, list []migDevice) []migDevice {
 // what it offers; of all of them if it returned an error. An offer of a device that stands is none of a destroyed one, unless its
 // resource is that of the destroyed one's profile.
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
-	standing, gone := map[gpu.Device]bool{}, map[gpu.Device]bool{}
-	misnamed := map[gpu.Device]string{} // destroyed devices: by which resource what stands there is offered
+	standing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
+	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource what stands there is offered
 	for _, o := range offers {
 		now, stands := t.after.Resolve(o.Device)
 		was, stood := t.before.Resolve(o.Device)
@@ -140,8 +140,8 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 
 // isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one which has its
 // names. A resource that names no profile, as that of strategy single or one that an operator has named, is neither.
-func (t *deviceChanges) isFormer(resource string, was, now gpu.Device) bool {
-	is := func(list []migDevice, at gpu.Device) bool {
+func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool {
+	is := func(list []migDevice, at gpu.DeviceIndex) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {
 			return d.at == at && d.profile != "" && resourceNamesProfile(resource, d.profile)
 		})
@@ -157,6 +157,6 @@ func resourceNamesProfile(resource, profile string) bool {
 }
 
 // isOffered reports whether the device is offered, alone or as a part of its GPU instance.
-func (d migDevice) isOffered(offered map[gpu.Device]bool) bool {
-	return offered[d.at] || offered[gpu.Device{GPU: d.at.GPU, Instance: d.at.Instance, Compute: gpu.Whole}]
+func (d migDevice) isOffered(offered map[gpu.DeviceIndex]bool) bool {
+	return offered[d.at] || offered[gpu.DeviceIndex{GPU: d.at.GPU, Instance: d.at.Instance, Compute: gpu.Whole}]
 }

@@ -152,7 +152,7 @@ const (
 )
 
 // performStep performs a step. A GPU instance can be in use for a moment after its compute instances are gone: a
-// destruction is tried again, and each try checks anew that nothing holds it. Any step of a rollback is tried again, as long
+// destruction is tried again, and each try checks again that nothing holds it. Any step of a rollback is tried again, as long
 // as the GPU is as it was.
 func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
 	p := op.part(s.GPU)

@@ -103,10 +103,13 @@ func TestSettling(t *testing.T) {
 		e := w.engine(t, nil)
 		begun := time.Now()
 		op := e.applied(t, mixed())
-		if op.State != api.Succeeded || time.Since(begun) < 20*time.Second || !slices.ContainsFunc(op.Warnings, func(s string) bool {
-			return strings.Contains(s, "kubelet does not offer MIG-0-4:2-0:2-e0, ")
-		}) {
-			t.Errorf("operation is %s after %s: %v", op.State, time.Since(begun), op.Warnings)
+		cmptest.Equal(t, "state", op.State, api.Succeeded)
+		if took := time.Since(begun); took < 20*time.Second {
+			t.Errorf("it took %s, want 20s or more", took)
+		}
+		const warning = "kubelet does not offer MIG-0-4:2-0:2-e0, "
+		if !slices.ContainsFunc(op.Warnings, func(s string) bool { return strings.Contains(s, warning) }) {
+			t.Errorf("warnings %q, want %q", op.Warnings, warning)
 		}
 		if len(op.Hooks) != 1 || op.Hooks[0].OK {
 			t.Errorf("hooks %+v", op.Hooks)

@@ -47,17 +47,17 @@ func podHold(h gpu.Holder) api.Hold {
 // compute instances, and these cover their GPU instance once all of them are free.
 func (c *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	covered := coveredBy(g, free)
-	if covered[gpu.Device{Instance: gpu.Whole, Compute: gpu.Whole}] {
+	if covered[gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}] {
 		return
 	}
 	c.whole[g.UUID] = append(c.whole[g.UUID], h)
 	for m, i := range g.Instances {
-		if covered[gpu.Device{Instance: m, Compute: gpu.Whole}] {
+		if covered[gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}] {
 			continue
 		}
 		var open []unit
 		for k, ci := range i.ComputeInstances {
-			if !covered[gpu.Device{Instance: m, Compute: k}] {
+			if !covered[gpu.DeviceIndex{Instance: m, Compute: k}] {
 				open = append(open, unit{g.UUID, i.ID, gpu.Some(ci.ID)})
 			}
 		}
@@ -71,7 +71,7 @@ func (c *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 }
 
 // coveredBy returns the devices of a GPU that references name. A reference to what does not stand names nothing.
-func coveredBy(g mig.GPULayout, free []gpu.DeviceRef) map[gpu.Device]bool {
+func coveredBy(g mig.GPULayout, free []gpu.DeviceRef) map[gpu.DeviceIndex]bool {
 	return devicesOf(g).Cover(free)
 }
 

@@ -64,7 +64,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	return e.Operation(id)
 }
 
-// acceptDamage writes all documents anew. What was not over is accepted with them.
+// acceptDamage writes all documents again. What was not over is accepted with them.
 func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operation, error) {
 	e.mu.Lock()
 	e.damaged, e.unusable = false, ""

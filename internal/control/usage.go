@@ -119,7 +119,7 @@ func (c *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 }
 
 // resolve returns the device of a GPU that a reference means, or may mean by a minor number if the GPU's own is not known.
-func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.Device, gpu.Match) {
+func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
 		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
 	}

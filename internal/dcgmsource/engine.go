@@ -37,8 +37,8 @@ type MIGEntity struct {
 	Slices            int
 }
 
-// Device is a physical GPU in DCGM.
-type Device struct {
+// GPUEntity is a physical GPU in DCGM.
+type GPUEntity struct {
 	ID   uint32
 	UUID gpu.UUID
 }
@@ -66,16 +66,15 @@ type Value struct {
 	Int64  int64
 }
 
-// Engine is a DCGM host engine before there is a connection. (A call of libdcgm before a successful dcgmInit ends the
-// process.)
-type Engine interface {
+// Connector connects to a DCGM host engine. (A call of libdcgm before a successful dcgmInit ends the process.)
+type Connector interface {
 	Connect() (Session, error)
 }
 
 // Session is a connection to a host engine. Its errors wrap the sentinels of this package. It is not safe for
 // concurrent use, and no method may be called after Close.
 type Session interface {
-	Devices() ([]Device, error)
+	Devices() ([]GPUEntity, error)
 	// Hierarchy appends the instances of all GPUs to a list.
 	Hierarchy(to []MIGEntity) ([]MIGEntity, error)
 	CreateFieldGroup(name string, fields []uint16) (FieldGroup, error)

@@ -20,7 +20,7 @@ const (
 // fakeEngine is an engine that samples at the very moment it is asked, and fails as the test says.
 type fakeEngine struct {
 	now     time.Time
-	devices []Device
+	devices []GPUEntity
 	tree    []MIGEntity
 	// fail is asked before every call; entities are those that it is about.
 	fail func(op string, entities []Entity) error
@@ -39,7 +39,7 @@ type fakeEngine struct {
 func newFake(gpus ...gpu.UUID) *fakeEngine {
 	e := &fakeEngine{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	for i, id := range gpus {
-		e.devices = append(e.devices, Device{ID: uint32(i), UUID: id})
+		e.devices = append(e.devices, GPUEntity{ID: uint32(i), UUID: id})
 	}
 	e.restart()
 	return e
@@ -64,7 +64,7 @@ func (e *fakeEngine) Connect() (Session, error) {
 	return e, nil
 }
 
-func (e *fakeEngine) Devices() ([]Device, error) { return e.devices, e.ask("devices") }
+func (e *fakeEngine) Devices() ([]GPUEntity, error) { return e.devices, e.ask("devices") }
 
 func (e *fakeEngine) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 	return append(to, e.tree...), e.ask("hierarchy")

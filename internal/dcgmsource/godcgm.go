@@ -24,7 +24,7 @@ type library struct {
 
 // Open returns an Engine that connects to a host engine at an address (see ParseAddress), or starts one in this
 // process. A process may call it once.
-func Open(mode Mode, address string) Engine { return &library{mode: mode, address: address} }
+func Open(mode Mode, address string) Connector { return &library{mode: mode, address: address} }
 
 // Connect loads the library unless it is loaded, and connects.
 func (l *library) Connect() (Session, error) {
@@ -100,15 +100,15 @@ const (
 	liveData  uint       = 1  // DCGM_FV_FLAG_LIVE_DATA: reads from the driver, without a watch
 )
 
-func (s *session) Devices() ([]Device, error) {
+func (s *session) Devices() ([]GPUEntity, error) {
 	ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
 	if err != nil {
 		return nil, s.library.translate("list GPUs", err)
 	}
-	list := make([]Device, 0, len(ids))
+	list := make([]GPUEntity, 0, len(ids))
 	for _, id := range ids {
 		if uuid := uuidOf(id); uuid != "" {
-			list = append(list, Device{ID: uint32(id), UUID: uuid})
+			list = append(list, GPUEntity{ID: uint32(id), UUID: uuid})
 		}
 	}
 	return list, nil

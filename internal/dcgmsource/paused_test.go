@@ -32,7 +32,7 @@ func TestPaused(t *testing.T) {
 			frozen = h.engine.now.UnixMicro()
 			h.engine.value = tt.change
 			for id, got := range h.after(5) {
-				cmptest.Equal(t, fmt.Sprintf("activity of %s", id), got.Board, gpu.Activity{})
+				cmptest.Equal(t, fmt.Sprintf("activity of %s", id), got.GPU, gpu.Activity{})
 				cmptest.Equal(t, fmt.Sprintf("instances of %s", id), len(got.Instances), 0)
 				cmptest.Equal(t, fmt.Sprintf("time of %s", id), got.Time, time.Time{})
 				cmptest.Equal(t, fmt.Sprintf("%s is paused", id), got.Paused, tt.paused)
@@ -77,7 +77,7 @@ func TestPausedBeforeConnecting(t *testing.T) {
 		h.engine.fail, h.engine.value = nil, nil
 		got, when := h.after(4), fmt.Sprintf("refuses %v, when it goes on: ", refuses)
 		cmptest.Equal(t, when+"GPU instances", len(got[uuidA].Instances), 2)
-		cmptest.Equal(t, when+"the other GPU is present", got[uuidB].Board.SM.Present(), true)
+		cmptest.Equal(t, when+"the other GPU is present", got[uuidB].GPU.SM.Present(), true)
 		cmptest.Equal(t, when+"paused", got[uuidA].Paused, false)
 		cmptest.Equal(t, when+"groups", len(h.engine.groups), 3)
 		if n := strings.Count(h.lines.String(), "does not profile a GPU"); n > 2 {

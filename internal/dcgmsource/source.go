@@ -56,7 +56,7 @@ type Options struct {
 
 // Source profiles GPUs by a DCGM host engine. It is safe for concurrent use; calls of Profile wait for each other.
 type Source struct {
-	engine Engine
+	engine Connector
 	opts   Options
 	calls  atomic.Uint64
 	closed atomic.Bool
@@ -93,7 +93,7 @@ type Source struct {
 }
 
 // New returns a Source, which connects with the first Profile.
-func New(engine Engine, opts Options) *Source {
+func New(engine Connector, opts Options) *Source {
 	if opts.Interval == 0 {
 		opts.Interval = defaultInterval
 	}

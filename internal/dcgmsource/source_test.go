@@ -38,7 +38,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("time: got %v, want %v", a.Time, h.engine.now)
 	}
 	for i, field := range []uint16{1001, 1002, 1003, 1004, 1006, 1007, 1008, 1005} {
-		checkRatio(t, "board", b.Board.All()[i], Entity{LevelGPU, 1}, field)
+		checkRatio(t, "board", b.GPU.All()[i], Entity{LevelGPU, 1}, field)
 		gi, ci := a.Instances[1], a.ComputeInstances[[2]uint32{2, 0}]
 		checkRatio(t, "instance", gi.All()[i], Entity{LevelInstance, 7}, field)
 		whole := a.ComputeInstances[[2]uint32{1, 0}]
@@ -50,8 +50,8 @@ func TestProfile(t *testing.T) {
 		}
 	}
 	checkRatio(t, "board with instances", &a.Rates.PCIeTransmit, Entity{LevelGPU, 0}, 1009)
-	if a.Board != (gpu.Activity{}) {
-		t.Errorf("the activity of a board with instances was asked for: %+v", a.Board)
+	if a.GPU != (gpu.Activity{}) {
+		t.Errorf("the activity of a board with instances was asked for: %+v", a.GPU)
 	}
 	rates := []gpu.Opt[float64]{b.Rates.PCIeTransmit, b.Rates.PCIeReceive, b.Rates.NVLinkTransmit, b.Rates.NVLinkReceive}
 	for i, rate := range rates {
@@ -202,9 +202,9 @@ func TestValues(t *testing.T) {
 				}
 			}
 			got := h.after(8)[uuidB]
-			cmptest.Equal(t, "SM activity", got.Board.SM, tt.want)
+			cmptest.Equal(t, "SM activity", got.GPU.SM, tt.want)
 			cmptest.Equal(t, "invalid values", got.Invalid, tt.invalid)
-			cmptest.Equal(t, "another ratio is present", got.Board.GraphicsEngine.Present(), true)
+			cmptest.Equal(t, "another ratio is present", got.GPU.GraphicsEngine.Present(), true)
 		})
 	}
 }
@@ -251,7 +251,7 @@ func TestOneGPUFails(t *testing.T) {
 			cmptest.Equal(t, "its rates are present", a.Rates.PCIeReceive.Present(), tt.board)
 			cmptest.Equal(t, "its instances are present", len(a.Instances) > 0, tt.instances)
 			cmptest.Equal(t, "its compute instance is present", a.ComputeInstances[[2]uint32{2, 0}].SM.Present(), true)
-			if !got[uuidB].Board.SM.Present() {
+			if !got[uuidB].GPU.SM.Present() {
 				t.Errorf("the other's: %+v", got[uuidB])
 			}
 			if n := strings.Count(h.lines.String(), "does not profile a GPU"); n != 1 {
@@ -274,7 +274,7 @@ func TestUnknownGPU(t *testing.T) {
 	if got := h.after(3); len(got) != 1 || !strings.Contains(h.lines.String(), "find GPU: not found") {
 		t.Errorf("%v\n%s", got, h.lines.String())
 	}
-	h.engine.devices = append(h.engine.devices, Device{0, uuidA})
+	h.engine.devices = append(h.engine.devices, GPUEntity{0, uuidA})
 	if got := h.after(8); len(got) != 2 {
 		t.Errorf("when it is found: %v", got)
 	}
@@ -334,7 +334,7 @@ func TestForgottenWatches(t *testing.T) {
 	clear(h.engine.watches)
 	got := h.after(3)
 	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 2)
-	cmptest.Equal(t, "the other GPU is present", got[uuidB].Board.SM.Present(), true)
+	cmptest.Equal(t, "the other GPU is present", got[uuidB].GPU.SM.Present(), true)
 	cmptest.Equal(t, "groups", len(h.engine.groups), 3)
 }
 
@@ -351,7 +351,7 @@ func TestGroupLimit(t *testing.T) {
 	got := h.after(9)
 	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 2)
 	cmptest.Equal(t, "a compute instance is present", got[uuidA].ComputeInstances[[2]uint32{2, 0}].SM.Present(), false)
-	cmptest.Equal(t, "the other GPU is present", got[uuidB].Board.SM.Present(), true)
+	cmptest.Equal(t, "the other GPU is present", got[uuidB].GPU.SM.Present(), true)
 	limit = 64
 	if got := h.after(9)[uuidA]; !got.ComputeInstances[[2]uint32{2, 0}].SM.Present() {
 		t.Errorf("%+v", got)
@@ -411,7 +411,7 @@ func TestAGPUThatIsDownCostsNoOther(t *testing.T) {
 		answer := h.after(1)
 		for i := 1; i < len(h.node.GPUs); i++ {
 			id := h.node.GPUs[i].UUID
-			if p, ok := answer[id]; ok && !p.Board.SM.Present() {
+			if p, ok := answer[id]; ok && !p.GPU.SM.Present() {
 				t.Errorf("with the first GPU up %v, GPU %d has no value", up, i)
 			}
 		}

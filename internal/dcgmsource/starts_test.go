@@ -167,7 +167,7 @@ func TestNotStartedAgainWithoutRoot(t *testing.T) {
 	got := h.after(60)
 	cmptest.Equal(t, "sessions", h.engine.sessions, 1)
 	cmptest.Equal(t, "closed sessions", h.engine.closed, 0)
-	cmptest.Equal(t, "the third GPU is present", got["GPU-c"].Board.SM.Present(), true)
+	cmptest.Equal(t, "the third GPU is present", got["GPU-c"].GPU.SM.Present(), true)
 	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 0)
 	if n := strings.Count(h.lines.String(), "run this program as root"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, h.lines.String())

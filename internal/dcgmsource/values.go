@@ -131,7 +131,7 @@ func (r *reading) activity(e Entity) *gpu.Activity {
 	u := r.unit
 	if e.Level == LevelGPU {
 		if e == u.device {
-			return &r.into.Board
+			return &r.into.GPU
 		}
 		return nil
 	}

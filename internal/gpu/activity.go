@@ -50,7 +50,7 @@ type Profiling struct {
 	// LayoutGeneration is that of the Snapshot that the activity was read for; it is not valid for another layout.
 	LayoutGeneration uint64
 	Source           ActivitySource
-	Board            Activity
+	GPU              Activity
 	Rates            LinkRates
 	Instances        map[InstanceID]Activity
 	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id

@@ -23,9 +23,9 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 	return DeviceRef{MIG: uuid}, err
 }
 
-// Device identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
+// DeviceIndex identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
 // Instance and Compute are Whole if the device is not that deep.
-type Device struct {
+type DeviceIndex struct {
 	GPU, Instance, Compute int
 }
 
@@ -51,7 +51,7 @@ type Devices struct {
 	gpus      []GPU
 	byUUID    map[UUID]int
 	byMinor   map[int]int
-	byMIGUUID map[MIGUUID]Device
+	byMIGUUID map[MIGUUID]DeviceIndex
 }
 
 // NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may
@@ -61,7 +61,7 @@ func NewDevices(gpus []GPU) *Devices {
 		gpus:      gpus,
 		byUUID:    make(map[UUID]int, len(gpus)),
 		byMinor:   make(map[int]int, len(gpus)),
-		byMIGUUID: map[MIGUUID]Device{},
+		byMIGUUID: map[MIGUUID]DeviceIndex{},
 	}
 	for g := range gpus {
 		d.byUUID[gpus[g].UUID] = g
@@ -72,7 +72,7 @@ func NewDevices(gpus []GPU) *Devices {
 		}
 		for i := range gpus[g].Instances {
 			for c := range gpus[g].Instances[i].ComputeInstances {
-				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = Device{g, i, c}
+				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = DeviceIndex{g, i, c}
 			}
 		}
 	}
@@ -81,18 +81,18 @@ func NewDevices(gpus []GPU) *Devices {
 
 // Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part of (MatchParent). A
 // reference to a GPU instance names all of it, however many compute instances it has.
-func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
+func (d *Devices) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 	if ref.MIG != "" {
 		if at, ok := d.byMIGUUID[ref.MIG]; ok {
 			return at, MatchDevice
 		}
-		return Device{}, MatchNothing
+		return DeviceIndex{}, MatchNothing
 	}
 	g, ok := d.findGPU(ref)
 	if !ok {
-		return Device{}, MatchNothing
+		return DeviceIndex{}, MatchNothing
 	}
-	at := Device{g, Whole, Whole}
+	at := DeviceIndex{g, Whole, Whole}
 	if !ref.Instance.Present() && !ref.PlacementStart.Present() {
 		return at, MatchDevice
 	}
@@ -124,7 +124,7 @@ func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 	return known && place.Start == ref.PlacementStart.Or(Whole) && (!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
 }
 
-func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match) {
+func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIndex, Match) {
 	id, named := want.Get()
 	if !named {
 		return at, MatchDevice
@@ -140,20 +140,20 @@ func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match
 
 // Cover returns the devices that references name and everything within them. Compute instances that are all covered
 // cover their GPU instance.
-func (d *Devices) Cover(refs []DeviceRef) map[Device]bool {
-	covered := map[Device]bool{}
+func (d *Devices) Cover(refs []DeviceRef) map[DeviceIndex]bool {
+	covered := map[DeviceIndex]bool{}
 	for _, ref := range refs {
 		if at, match := d.Resolve(ref); match == MatchDevice {
 			covered[at] = true
 		}
 	}
 	for g := range d.gpus {
-		whole := covered[Device{g, Whole, Whole}]
+		whole := covered[DeviceIndex{g, Whole, Whole}]
 		for i := range d.gpus[g].Instances {
-			gi, computes := Device{g, i, Whole}, len(d.gpus[g].Instances[i].ComputeInstances)
+			gi, computes := DeviceIndex{g, i, Whole}, len(d.gpus[g].Instances[i].ComputeInstances)
 			within := 0
 			for c := range computes {
-				if at := (Device{g, i, c}); whole || covered[gi] || covered[at] {
+				if at := (DeviceIndex{g, i, c}); whole || covered[gi] || covered[at] {
 					covered[at] = true
 					within++
 				}

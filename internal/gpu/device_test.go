@@ -48,40 +48,40 @@ func TestResolve(t *testing.T) {
 	const down, plain, withMIG = 0, 1, 2
 	for name, tt := range map[string]struct {
 		ref   DeviceRef
-		at    Device
+		at    DeviceIndex
 		match Match
 	}{
-		"GPU-<uuid>":                   {DeviceRef{GPU: migGPU}, Device{withMIG, Whole, Whole}, MatchDevice},
-		"GPU-<uuid> without MIG":       {DeviceRef{GPU: plainGPU}, Device{plain, Whole, Whole}, MatchDevice},
-		"GPU-<uuid> that is down":      {DeviceRef{GPU: downGPU}, Device{down, Whole, Whole}, MatchDevice},
-		"GPU-<uuid> of another node":   {DeviceRef{GPU: "GPU-dddddddd-0000-0000-0000-000000000000"}, Device{}, MatchNothing},
-		"no id":                        {DeviceRef{}, Device{}, MatchNothing},
-		"MIG-<uuid>":                   {DeviceRef{MIG: "MIG-second"}, Device{withMIG, 0, 1}, MatchDevice},
-		"MIG-<uuid> of a GPU down":     {DeviceRef{MIG: "MIG-down"}, Device{down, 0, 0}, MatchDevice},
-		"MIG-<uuid> that is unknown":   {DeviceRef{MIG: "MIG-gone"}, Device{}, MatchNothing},
-		"MIG-GPU-<uuid>/7/1":           {byIDs(migGPU, 7, 1), Device{withMIG, 0, 1}, MatchDevice},
-		"MIG-GPU-<uuid>/2/0":           {byIDs(migGPU, 2, 0), Device{withMIG, 1, 0}, MatchDevice},
-		"MIG-GPU-<uuid>/2/1, no CI":    {byIDs(migGPU, 2, 1), Device{withMIG, 1, Whole}, MatchParent},
-		"MIG-GPU-<uuid>/8/0, no GI":    {byIDs(migGPU, 8, 0), Device{withMIG, Whole, Whole}, MatchParent},
-		"MIG-GPU-<uuid>/7/0, no MIG":   {byIDs(plainGPU, 7, 0), Device{plain, Whole, Whole}, MatchParent},
-		"MIG-GPU-<uuid>/7/0, no GPU":   {byIDs("GPU-other", 7, 0), Device{}, MatchNothing},
-		"nvidia2":                      {DeviceRef{Minor: Some(2)}, Device{withMIG, Whole, Whole}, MatchDevice},
-		"nvidia0, two had the number":  {DeviceRef{Minor: Some(0)}, Device{plain, Whole, Whole}, MatchDevice},
-		"nvidia1, unknown":             {DeviceRef{Minor: Some(1)}, Device{}, MatchNothing},
-		"nvidia2/gi7":                  {byGKE(2, 7), Device{withMIG, 0, Whole}, MatchDevice},
-		"nvidia2/gi2":                  {byGKE(2, 2), Device{withMIG, 1, Whole}, MatchDevice},
-		"nvidia2/gi8, no GI":           {byGKE(2, 8), Device{withMIG, Whole, Whole}, MatchParent},
-		"nvidia0/gi5 of the GPU down":  {byGKE(0, 5), Device{plain, Whole, Whole}, MatchParent},
-		"nvidia1/gi7, unknown":         {byGKE(1, 7), Device{}, MatchNothing},
-		"HAMi at 0":                    {byHAMi(migGPU, 0), Device{withMIG, 0, Whole}, MatchDevice},
-		"HAMi at 6, reserved":          {byHAMi(migGPU, 6), Device{withMIG, Whole, Whole}, MatchParent},
-		"HAMi at 0, no MIG":            {byHAMi(plainGPU, 0), Device{plain, Whole, Whole}, MatchParent},
-		"HAMi at 0, no GPU":            {byHAMi("GPU-other", 0), Device{}, MatchNothing},
-		"gpu-2-mig-1g24gb-19-4":        {byDRA(2, 19, 4), Device{withMIG, 1, Whole}, MatchDevice},
-		"gpu-2-mig-2g48gb-14-4, other": {byDRA(2, 14, 4), Device{withMIG, Whole, Whole}, MatchParent},
-		"gpu-2-mig-1g24gb-19-6, no GI": {byDRA(2, 19, 6), Device{withMIG, Whole, Whole}, MatchParent},
-		"gpu-0-mig-3g-9-0, GPU down":   {byDRA(0, 9, 0), Device{plain, Whole, Whole}, MatchParent},
-		"gpu-1-mig-1g24gb-19-4, no":    {byDRA(1, 19, 4), Device{}, MatchNothing},
+		"GPU-<uuid>":                   {DeviceRef{GPU: migGPU}, DeviceIndex{withMIG, Whole, Whole}, MatchDevice},
+		"GPU-<uuid> without MIG":       {DeviceRef{GPU: plainGPU}, DeviceIndex{plain, Whole, Whole}, MatchDevice},
+		"GPU-<uuid> that is down":      {DeviceRef{GPU: downGPU}, DeviceIndex{down, Whole, Whole}, MatchDevice},
+		"GPU-<uuid> of another node":   {DeviceRef{GPU: "GPU-dddddddd-0000-0000-0000-000000000000"}, DeviceIndex{}, MatchNothing},
+		"no id":                        {DeviceRef{}, DeviceIndex{}, MatchNothing},
+		"MIG-<uuid>":                   {DeviceRef{MIG: "MIG-second"}, DeviceIndex{withMIG, 0, 1}, MatchDevice},
+		"MIG-<uuid> of a GPU down":     {DeviceRef{MIG: "MIG-down"}, DeviceIndex{down, 0, 0}, MatchDevice},
+		"MIG-<uuid> that is unknown":   {DeviceRef{MIG: "MIG-gone"}, DeviceIndex{}, MatchNothing},
+		"MIG-GPU-<uuid>/7/1":           {byIDs(migGPU, 7, 1), DeviceIndex{withMIG, 0, 1}, MatchDevice},
+		"MIG-GPU-<uuid>/2/0":           {byIDs(migGPU, 2, 0), DeviceIndex{withMIG, 1, 0}, MatchDevice},
+		"MIG-GPU-<uuid>/2/1, no CI":    {byIDs(migGPU, 2, 1), DeviceIndex{withMIG, 1, Whole}, MatchParent},
+		"MIG-GPU-<uuid>/8/0, no GI":    {byIDs(migGPU, 8, 0), DeviceIndex{withMIG, Whole, Whole}, MatchParent},
+		"MIG-GPU-<uuid>/7/0, no MIG":   {byIDs(plainGPU, 7, 0), DeviceIndex{plain, Whole, Whole}, MatchParent},
+		"MIG-GPU-<uuid>/7/0, no GPU":   {byIDs("GPU-other", 7, 0), DeviceIndex{}, MatchNothing},
+		"nvidia2":                      {DeviceRef{Minor: Some(2)}, DeviceIndex{withMIG, Whole, Whole}, MatchDevice},
+		"nvidia0, two had the number":  {DeviceRef{Minor: Some(0)}, DeviceIndex{plain, Whole, Whole}, MatchDevice},
+		"nvidia1, unknown":             {DeviceRef{Minor: Some(1)}, DeviceIndex{}, MatchNothing},
+		"nvidia2/gi7":                  {byGKE(2, 7), DeviceIndex{withMIG, 0, Whole}, MatchDevice},
+		"nvidia2/gi2":                  {byGKE(2, 2), DeviceIndex{withMIG, 1, Whole}, MatchDevice},
+		"nvidia2/gi8, no GI":           {byGKE(2, 8), DeviceIndex{withMIG, Whole, Whole}, MatchParent},
+		"nvidia0/gi5 of the GPU down":  {byGKE(0, 5), DeviceIndex{plain, Whole, Whole}, MatchParent},
+		"nvidia1/gi7, unknown":         {byGKE(1, 7), DeviceIndex{}, MatchNothing},
+		"HAMi at 0":                    {byHAMi(migGPU, 0), DeviceIndex{withMIG, 0, Whole}, MatchDevice},
+		"HAMi at 6, reserved":          {byHAMi(migGPU, 6), DeviceIndex{withMIG, Whole, Whole}, MatchParent},
+		"HAMi at 0, no MIG":            {byHAMi(plainGPU, 0), DeviceIndex{plain, Whole, Whole}, MatchParent},
+		"HAMi at 0, no GPU":            {byHAMi("GPU-other", 0), DeviceIndex{}, MatchNothing},
+		"gpu-2-mig-1g24gb-19-4":        {byDRA(2, 19, 4), DeviceIndex{withMIG, 1, Whole}, MatchDevice},
+		"gpu-2-mig-2g48gb-14-4, other": {byDRA(2, 14, 4), DeviceIndex{withMIG, Whole, Whole}, MatchParent},
+		"gpu-2-mig-1g24gb-19-6, no GI": {byDRA(2, 19, 6), DeviceIndex{withMIG, Whole, Whole}, MatchParent},
+		"gpu-0-mig-3g-9-0, GPU down":   {byDRA(0, 9, 0), DeviceIndex{plain, Whole, Whole}, MatchParent},
+		"gpu-1-mig-1g24gb-19-4, no":    {byDRA(1, 19, 4), DeviceIndex{}, MatchNothing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if at, match := NewDevices(referenceGPUs()).Resolve(tt.ref); at != tt.at || match != tt.match {
@@ -95,11 +95,11 @@ func TestResolve(t *testing.T) {
 func TestMinorNumberIsOfTheGPUThatIsUp(t *testing.T) {
 	gpus := referenceGPUs()
 	gpus[0], gpus[1] = gpus[1], gpus[0]
-	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (Device{0, Whole, Whole}) || match != MatchParent {
+	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{0, Whole, Whole}) || match != MatchParent {
 		t.Errorf("got %v, match %d", at, match)
 	}
 	gpus[0].Minor = None[int]()
-	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (Device{1, 0, Whole}) || match != MatchDevice {
+	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{1, 0, Whole}) || match != MatchDevice {
 		t.Errorf("a GPU that is down, and no other with its number: got %v, match %d", at, match)
 	}
 }

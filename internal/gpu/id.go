@@ -11,7 +11,7 @@ import (
 type UUID string
 
 // MIGUUID names a MIG device (a compute instance): "MIG-" and a UUID since driver R470, "MIG-GPU-<uuid>/<gi>/<ci>"
-// before. It is derived from chip and placement, hence reused after a layout change.
+// before. It is derived from chip and placement, so it is reused after a layout change.
 type MIGUUID string
 
 // InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after a layout change.

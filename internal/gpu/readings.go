@@ -136,7 +136,7 @@ type Process struct {
 	Container   Container // zero if unknown or not read
 }
 
-// EventKind tells what an Event reports.
+// EventKind is what an Event reports.
 type EventKind int
 
 // The kinds of events. EventsLost: the queue failed and was created again, so that events may have been missed.

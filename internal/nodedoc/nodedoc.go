@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Node is the document. Units are in the names of keys: bytes, watts, joules, hertz, degrees Celsius, ratios of 0 to 1. A key
-// that is absent is a reading that is absent; lists that an entity always has are there even when empty.
-type Node struct {
+// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules, hertz, degrees Celsius, ratios
+// of 0 to 1. A key that is absent is a reading that is absent; lists that an entity always has are there even when empty.
+type Document struct {
 	APIVersion string    `json:"apiVersion"`
 	Generation uint64    `json:"generation"`
 	Time       time.Time `json:"time"`
@@ -20,11 +20,11 @@ type Node struct {
 
 // Host is the node, its driver and its sources.
 type Host struct {
-	Hostname      string   `json:"hostname"`
-	DriverVersion string   `json:"driverVersion,omitempty"`
-	NVMLVersion   string   `json:"nvmlVersion,omitempty"`
-	CUDAVersion   string   `json:"cudaVersion,omitempty"`
-	Sources       []Source `json:"sources"`
+	Hostname      string        `json:"hostname"`
+	DriverVersion string        `json:"driverVersion,omitempty"`
+	NVMLVersion   string        `json:"nvmlVersion,omitempty"`
+	CUDAVersion   string        `json:"cudaVersion,omitempty"`
+	Sources       []SourceState `json:"sources"`
 	// UnmatchedDevices are the device ids that were given to containers and name no device of this node.
 	UnmatchedDevices []Unmatched `json:"unmatchedDevices"`
 	// HoldersIncomplete says why a device without holders may be held all the same; allocated is absent for it. It is
@@ -44,8 +44,8 @@ type Unmatched struct {
 	Container string `json:"container"`
 }
 
-// Source is the state of a source of the Snapshot.
-type Source struct {
+// SourceState is the state of a source of the Snapshot.
+type SourceState struct {
 	Name        string    `json:"name"`
 	Up          bool      `json:"up"`
 	Stale       bool      `json:"stale,omitempty"`

@@ -9,9 +9,9 @@ import (
 )
 
 // New returns the document of a Snapshot. It shares nothing with the Snapshot that is ever modified.
-func New(snap *gpu.Snapshot) Node {
+func New(snap *gpu.Snapshot) Document {
 	driver, _ := snap.Driver.Get()
-	return Node{
+	return Document{
 		APIVersion: "mig-exporter/v1",
 		Generation: snap.Generation,
 		Time:       snap.Time.UTC(),
@@ -38,8 +38,8 @@ func each[T, V any](list []T, view func(*T) V) []V {
 	return views
 }
 
-func newSource(s *gpu.SourceState) Source {
-	view := Source{Name: s.Name, Up: s.Up, Stale: s.Stale, LastSuccess: utc(s.LastSuccess)}
+func newSource(s *gpu.SourceState) SourceState {
+	view := SourceState{Name: s.Name, Up: s.Up, Stale: s.Stale, LastSuccess: utc(s.LastSuccess)}
 	if s.Err != nil {
 		view.Error = s.Err.Error()
 	}

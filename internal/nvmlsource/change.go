@@ -28,7 +28,7 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 	info, ret := created.GetInfo()
 	err = c.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
-		at := instanceEntry{info: info}.placement()
+		at := info.placement()
 		err = fmt.Errorf("%w: it is at %s, profile %d", gpu.ErrReplaced, at, info.ProfileID)
 	}
 	if err != nil {

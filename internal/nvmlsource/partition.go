@@ -145,7 +145,7 @@ func (a *Actuator) readPartition(b *gpuState, t *tables) (partition, error) {
 }
 
 func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standingInstance {
-	placed := mig.Placed{ProfileID: info.ProfileID, Placement: instanceEntry{info: info}.placement()}
+	placed := mig.Placed{ProfileID: info.ProfileID, Placement: info.placement()}
 	for i := range t.profiles {
 		if t.profiles[i].ID == info.ProfileID {
 			placed.Profile = t.profiles[i].Name

@@ -52,6 +52,10 @@ func (s *scan) equal(other *scan) bool {
 		slices.EqualFunc(s.instances, other.instances, func(a, b instanceEntry) bool { return a.info == b.info })
 }
 
+func (i GPUInstanceInfo) placement() gpu.Placement {
+	return gpu.Placement{Start: int(i.Placement.Start), Size: int(i.Placement.Size)}
+}
+
 func (s *scan) has(of computeKey) bool {
 	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.computeKey == of })
 }
@@ -69,16 +73,12 @@ func (s *scan) isTorn() bool {
 	}
 	for i, a := range s.instances {
 		for _, b := range s.instances[:i] {
-			if a.placement().Overlaps(b.placement()) {
+			if a.info.placement().Overlaps(b.info.placement()) {
 				return true
 			}
 		}
 	}
 	return false
-}
-
-func (e instanceEntry) placement() gpu.Placement {
-	return gpu.Placement{Start: int(e.info.Placement.Start), Size: int(e.info.Placement.Size)}
 }
 
 // scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets r.scan.vanished if

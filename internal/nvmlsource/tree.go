@@ -209,7 +209,7 @@ func moveState(to, from []instanceNode) {
 func (r *gpuRead) listedNode(info GPUInstanceInfo) instanceNode {
 	n := newNode(gpu.InstanceID(info.ID))
 	n.ProfileID = gpu.Some(info.ProfileID)
-	n.Placement = gpu.Some(instanceEntry{info: info}.placement())
+	n.Placement = gpu.Some(info.placement())
 	n.MemorySlices = gpu.Some(int(info.Placement.Size))
 	if p, ok := r.profileOf(n.ProfileID); ok {
 		n.setProfile(p)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// misnamedAfter is how long pods are looked up in vain before the name of the node is in doubt.
+// misnamedAfter is how long pods are looked up without success before the name of the node is in doubt.
 const misnamedAfter = 10 * time.Second
 
 // isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet lists, although all of

@@ -38,7 +38,7 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
 		return
 	}
-	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.Board, p.Rates, p.Invalid
+	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.GPU, p.Rates, p.Invalid
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Activity = p.Instances[gi.ID]

@@ -109,7 +109,7 @@ func (p *fakeProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, err
 		g := &s.GPUs[i]
 		p.seen = append(p.seen, g.MIG.LayoutGeneration)
 		answer := gpu.Profiling{
-			LayoutGeneration: g.MIG.LayoutGeneration, Source: gpu.ActivityDCGM, Board: gpu.Activity{SM: gpu.Some(p.sm)},
+			LayoutGeneration: g.MIG.LayoutGeneration, Source: gpu.ActivityDCGM, GPU: gpu.Activity{SM: gpu.Some(p.sm)},
 			Instances: map[gpu.InstanceID]gpu.Activity{}, ComputeInstances: map[[2]uint32]gpu.Activity{},
 		}
 		for k := range g.Instances {

@@ -152,7 +152,7 @@ type harness struct {
 	clock *clock
 }
 
-func newHarness(t *testing.T, src Source, change func(*Options)) *harness {
+func newHarness(t *testing.T, src GPUReader, change func(*Options)) *harness {
 	t.Helper()
 	c := newClock()
 	opts := Options{

@@ -48,7 +48,7 @@ func (p *reportingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling
 		answer := gpu.Profiling{LayoutGeneration: g.MIG.LayoutGeneration - p.behind, Source: gpu.ActivityDCGM, Paused: p.paused}
 		if !p.blank && !p.paused {
 			answer.Time = p.now()
-			answer.Board.GraphicsEngine = gpu.Some(0.25)
+			answer.GPU.GraphicsEngine = gpu.Some(0.25)
 			if !p.withoutInstances {
 				answer.Instances = map[gpu.InstanceID]gpu.Activity{}
 				for k := range g.Instances {

@@ -13,9 +13,9 @@ import (
 func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
 	index := gpu.NewDevices(gpus)
 	unmatched := slices.Clone(known.Unreadable)
-	state := allocationState{complete: known.Incomplete == "", free: index.Cover(known.Free), doubtful: map[gpu.Device]bool{}}
-	byDevice := map[gpu.Device][]gpu.Assignment{}
-	var held []gpu.Device
+	state := allocationState{complete: known.Incomplete == "", free: index.Cover(known.Free), doubtful: map[gpu.DeviceIndex]bool{}}
+	byDevice := map[gpu.DeviceIndex][]gpu.Assignment{}
+	var held []gpu.DeviceIndex
 	for _, a := range known.List {
 		d, match := index.Resolve(a.Device)
 		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" {
@@ -35,7 +35,7 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers)
 		byDevice[d] = append(byDevice[d], a)
 	}
 	// GPU instances before their compute instances, whose own holders take precedence.
-	slices.SortFunc(held, func(a, b gpu.Device) int {
+	slices.SortFunc(held, func(a, b gpu.DeviceIndex) int {
 		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Compute, b.Compute))
 	})
 	for _, d := range held {
@@ -51,7 +51,7 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers)
 
 // narrowToCompute returns the only compute instance of a GPU instance, or d if it has none or several: the compute
 // instance is the MIG device that was assigned.
-func narrowToCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
+func narrowToCompute(gpus []gpu.GPU, d gpu.DeviceIndex) gpu.DeviceIndex {
 	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
 		d.Compute = 0
 	}
@@ -59,7 +59,7 @@ func narrowToCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
 }
 
 // firstSeenAt returns when a device was first seen; the zero time for a whole GPU, whose identity is never reused.
-func firstSeenAt(gpus []gpu.GPU, d gpu.Device) time.Time {
+func firstSeenAt(gpus []gpu.GPU, d gpu.DeviceIndex) time.Time {
 	switch {
 	case d.Instance == gpu.Whole:
 		return time.Time{}
@@ -70,7 +70,7 @@ func firstSeenAt(gpus []gpu.GPU, d gpu.Device) time.Time {
 }
 
 // storeHolders stores the holders of a device. Holders of a whole GPU instance hold all its compute instances, too.
-func storeHolders(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
+func storeHolders(g *gpu.GPU, d gpu.DeviceIndex, holders []gpu.Holder) {
 	switch {
 	case d.Instance == gpu.Whole:
 		g.Holders = holders
@@ -91,7 +91,7 @@ func storeHolders(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 
 // resolveSharing returns the holders of one device, with the way in which they share it, ordered by their names; a
 // confirmed holder comes before an unconfirmed one of the same container.
-func resolveSharing(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
+func resolveSharing(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
 	for _, c := range assignments {
@@ -120,7 +120,7 @@ func resolveSharing(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, cont
 
 // replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing. MPS shows
 // in the exclusive-process compute mode, which its control daemon sets, or in the list of MPS clients.
-func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
+func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
 	}
@@ -139,7 +139,7 @@ func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
 // kubelet still lists some that have ended: the one seen last counts, and among those seen at once the one with a
 // process on the device. In all other cases several exclusive holders contradict each other, and how they share the
 // device is unknown.
-func resolveExclusive(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
+func resolveExclusive(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
 	latest := assignments
 	if isOnePluginDevice(assignments) {
 		best := slices.MaxFunc(assignments, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
@@ -167,7 +167,7 @@ func isOnePluginDevice(assignments []gpu.Assignment) bool {
 }
 
 // holderWithProcess returns the only holder that has a process on the device; false if none has, or several.
-func holderWithProcess(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
+func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
 	if containers == nil {
 		return gpu.Holder{}, false
 	}
@@ -193,7 +193,7 @@ func holderWithProcess(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, c
 }
 
 // runsOn reports whether a process runs on a device.
-func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
+func runsOn(g *gpu.GPU, d gpu.DeviceIndex, p gpu.Process) bool {
 	if d.Instance == gpu.Whole {
 		return true
 	}
@@ -207,13 +207,13 @@ func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
 // allocationState separates devices that are free from those whose holders are not known.
 type allocationState struct {
 	complete bool // all holders of the node are known
-	free     map[gpu.Device]bool
+	free     map[gpu.DeviceIndex]bool
 	// doubtful are devices that a known holder may hold, as a whole or in part.
-	doubtful map[gpu.Device]bool
+	doubtful map[gpu.DeviceIndex]bool
 }
 
 // allocated reports whether a device with these holders is allocated; absent if that is not known.
-func (v *allocationState) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
+func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu.Opt[bool] {
 	switch {
 	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
 		return gpu.Some(true)
@@ -224,9 +224,9 @@ func (v *allocationState) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[
 }
 
 // isDoubtful reports whether a known holder may hold the device, or a device that contains it.
-func (v *allocationState) isDoubtful(d gpu.Device) bool {
-	return v.doubtful[d] || v.doubtful[gpu.Device{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
-		v.doubtful[gpu.Device{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
+func (v *allocationState) isDoubtful(d gpu.DeviceIndex) bool {
+	return v.doubtful[d] || v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
+		v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
 }
 
 // summarizeGPU sets Allocated of a GPU and its instances, and derives the holders of GPU instances from those of their
@@ -234,7 +234,7 @@ func (v *allocationState) isDoubtful(d gpu.Device) bool {
 func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	g := &gpus[at]
 	if len(g.Holders) > 0 {
-		v.doubtful[gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // the holder may have any part
+		v.doubtful[gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // the holder may have any part
 	}
 	parts := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
@@ -242,11 +242,11 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 		var computes []gpu.Opt[bool]
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			ci.Allocated = v.allocated(gpu.Device{GPU: at, Instance: i, Compute: c}, ci.Holders)
+			ci.Allocated = v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: c}, ci.Holders)
 			computes = append(computes, ci.Allocated)
 		}
 		if len(computes) == 0 || len(gi.Holders) > 0 {
-			computes = append(computes, v.allocated(gpu.Device{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders))
+			computes = append(computes, v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders))
 		}
 		gi.Allocated = anyAllocated(computes)
 		parts = append(parts, gi.Allocated)
@@ -259,7 +259,7 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 		}
 	}
 	if len(parts) == 0 || len(g.Holders) > 0 {
-		parts = append(parts, v.allocated(gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
+		parts = append(parts, v.allocated(gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
 	}
 	g.Allocated = anyAllocated(parts)
 }

@@ -46,7 +46,7 @@ type Options struct {
 // Poller owns the loop. Poll returns only while Run runs, or after it has.
 type Poller struct {
 	opts               Options
-	source             Source
+	source             GPUReader
 	current            atomic.Pointer[gpu.Snapshot]
 	activityFromDriver atomic.Pointer[map[gpu.UUID]bool] // set by chooseSources; not modified once stored
 	requests           chan pollRequest
@@ -72,7 +72,7 @@ var ErrStopped = errors.New("poll: the loop has stopped")
 var errNoAnswerYet = errors.New("the driver has not answered yet")
 
 // New returns a Poller that has not read anything yet.
-func New(source Source, opts Options) *Poller {
+func New(source GPUReader, opts Options) *Poller {
 	return &Poller{
 		opts:      opts,
 		source:    source,

@@ -85,7 +85,7 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 		return false
 	}
 	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
-		return answer.Board.GraphicsEngine.Present()
+		return answer.GPU.GraphicsEngine.Present()
 	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]

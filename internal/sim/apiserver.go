@@ -117,7 +117,7 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	return false, gpu.ErrNotFound
 }
 
-// introduce fixes from when on the API server has a pod that was admitted now, and tells of it. The mirror of a static pod is
+// introduce fixes from when on the API server has a pod that was admitted now, and reports it. The mirror of a static pod is
 // made once it answers.
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -33,32 +34,37 @@ func TestAPIServer(t *testing.T) {
 		return ok
 	}
 	early, ok := n.PodByName("default", "early", began)
-	if !ok || early.Owner != "Job/early" || early.Labels["app"] != "e" || early.UID != mustContainer(t, n, "early").PodUID || early.Ended {
-		t.Errorf("early is %+v, %v", early, ok)
+	if !ok || early.Ended {
+		t.Errorf("early is known: %v, ended: %v; want true, false", ok, early.Ended)
 	}
-	if p, ok := n.PodByName("default", "file-n", began); !ok || p.Owner != "" || len(p.UID) != 32 || has("file", began) {
-		t.Errorf("the static pod is %+v, %v", p, ok)
+	cmptest.Equal(t, "owner, label and UID of early", [3]string{early.Owner, early.Labels["app"], early.UID},
+		[3]string{"Job/early", "e", mustContainer(t, n, "early").PodUID})
+	static, ok := n.PodByName("default", "file-n", began)
+	if !ok || has("file", began) {
+		t.Errorf("the static pod is known as file-n: %v, as file: %v; want true, false", ok, has("file", began))
 	}
+	cmptest.Equal(t, "owner of the static pod", static.Owner, "")
+	cmptest.Equal(t, "length of its UID", len(static.UID), 32)
 	ends, _ := n.PodByName("default", "ends", began)
 
 	advance(t, n, 15*time.Second)
 	if answered, up := n.APIServer(); up || !answered.Equal(began.Add(10*time.Second)) {
 		t.Errorf("away: up %v, answered at %s", up, answered)
 	}
-	if !has("early", began.Add(10*time.Second)) || has("early", n.Now()) || has("late", began) || has("late-file-n", began) {
-		t.Error("away: what was known before is told, and nothing else")
+	cmptest.Equal(t, "away: early as of before, early as of now, late, late-file-n are known",
+		[4]bool{has("early", began.Add(10*time.Second)), has("early", n.Now()), has("late", began), has("late-file-n", began)}, [4]bool{true})
+	if p, ok := n.PodByUID(ends.UID); !ok || p.Ended {
+		t.Errorf("away: a pod that ended meanwhile is %+v, %v; want it known and not ended", p, ok)
 	}
-	if p, ok := n.PodByUID(ends.UID); !ok || p.Ended || n.PodGone("default", "ends", ends.UID) || n.PodGone("default", "", "unknown") {
-		t.Errorf("away: a pod that ended meanwhile is %+v, %v; and nothing is gone", p, ok)
-	}
+	cmptest.Equal(t, "away: ends, unknown are gone",
+		[2]bool{n.PodGone("default", "ends", ends.UID), n.PodGone("default", "", "unknown")}, [2]bool{})
 
 	advance(t, n, 5*time.Second)
 	if answered, up := n.APIServer(); !up || !answered.Equal(n.Now()) {
 		t.Errorf("back: up %v, answered at %s", up, answered)
 	}
-	if !has("early", n.Now()) || !has("late", n.Now()) || !has("late-file-n", n.Now()) || has("ends", n.Now()) {
-		t.Error("back: not all pods, or others, are known")
-	}
+	cmptest.Equal(t, "back: early, late, late-file-n, ends are known",
+		[4]bool{has("early", n.Now()), has("late", n.Now()), has("late-file-n", n.Now()), has("ends", n.Now())}, [4]bool{true, true, true, false})
 	for uid, gone := range map[string]bool{ends.UID: true, early.UID: false, "unknown": true} {
 		if got := n.PodGone("default", "", uid); got != gone {
 			t.Errorf("%s is gone: %v", uid, got)
@@ -166,9 +172,12 @@ func TestAdminAccess(t *testing.T) {
 			admin, err := n.AdminAccess(gpu.ClaimDevice{
 				Namespace: claim.Namespace, Claim: claim.Name, Driver: claim.Driver, Pool: claim.Pool, Device: claim.Device,
 			})
-			if want := pod == "monitor" || pod == "pinned"; claim.Device != devices[i] || claim.Admin != want || admin != want || err != nil {
-				t.Errorf("%s: claim %+v, admin access %v, %v", pod, claim, admin, err)
+			if err != nil {
+				t.Errorf("%s: admin access: %v", pod, err)
 			}
+			want := pod == "monitor" || pod == "pinned"
+			cmptest.Equal(t, pod+": device", claim.Device, devices[i])
+			cmptest.Equal(t, pod+": admin access of the claim and at the API server", [2]bool{claim.Admin, admin}, [2]bool{want, want})
 		}
 	}
 	if !recorded(n, "default/greedy: refused") {
@@ -178,9 +187,7 @@ func TestAdminAccess(t *testing.T) {
 	for _, h := range n.Holdings() {
 		holdings[h.Pod] = h.GPU
 	}
-	if len(holdings) != 2 || holdings["holder"] != state(t, n, 0).UUID || holdings["other"] != state(t, n, 1).UUID {
-		t.Errorf("held: %v", holdings)
-	}
+	cmptest.Equal(t, "held GPUs", holdings, map[string]gpu.UUID{"holder": state(t, n, 0).UUID, "other": state(t, n, 1).UUID})
 	if _, err := n.AdminAccess(gpu.ClaimDevice{Namespace: "default", Claim: "none"}); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("a claim that does not exist: %v", err)
 	}

@@ -2,12 +2,14 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -87,9 +89,11 @@ func TestProcessThatStartsInTheLastMoment(t *testing.T) {
 	i := state(t, n, 0).Instances[0]
 	wantErrors(t, attempts(2, func() error { return n.DestroyComputeInstance(0, i.ID, 0) }), gpu.ErrInUse, gpu.ErrInUse)
 	s := state(t, n, 0)
-	if len(s.Processes) != 1 || s.Processes[0].Instance != gpu.Some(i.ID) || s.Processes[0].Compute != gpu.Some(gpu.ComputeID(0)) {
-		t.Errorf("processes %+v", s.Processes)
+	if len(s.Processes) != 1 {
+		t.Fatalf("processes %+v, want one", s.Processes)
 	}
+	cmptest.Equal(t, "GPU instance of the process", s.Processes[0].Instance, gpu.Some(i.ID))
+	cmptest.Equal(t, "compute instance of the process", s.Processes[0].Compute, gpu.Some(gpu.ComputeID(0)))
 }
 
 // Faults that last begin with the call that they have waited for, and strike it.
@@ -188,9 +192,9 @@ faults:
 		t.Fatal(err)
 	}
 	same(t, a, b)
-	if s := state(t, a, 0); len(s.Instances) != 0 || len(s.Processes) != 0 || !s.MIGEnabled {
-		t.Errorf("after a reboot: %+v", s)
-	}
+	after := state(t, a, 0)
+	cmptest.Equal(t, "instances and processes after a reboot", [2]int{len(after.Instances), len(after.Processes)}, [2]int{})
+	cmptest.Equal(t, "MIG is on after a reboot", after.MIGEnabled, true)
 }
 
 func TestReboot(t *testing.T) {
@@ -203,9 +207,9 @@ faults: [{at: 10s, kind: reboot}]
 `)
 	advance(t, n, 10*time.Second)
 	for index, on := range []bool{true, true, false} {
-		if s := state(t, n, index); s.MIGEnabled != on || s.MIGPending != on || len(s.Instances)+len(s.Processes) != 0 {
-			t.Errorf("GPU %d: MIG %v, %v; %d instances, %d processes", index, s.MIGEnabled, s.MIGPending, len(s.Instances), len(s.Processes))
-		}
+		s := state(t, n, index)
+		cmptest.Equal(t, fmt.Sprintf("MIG of GPU %d now and pending", index), [2]bool{s.MIGEnabled, s.MIGPending}, [2]bool{on, on})
+		cmptest.Equal(t, fmt.Sprintf("instances and processes of GPU %d", index), [2]int{len(s.Instances), len(s.Processes)}, [2]int{})
 	}
 }
 

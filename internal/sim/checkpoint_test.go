@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -52,9 +53,9 @@ faults: [{at: 29s, kind: kubelet-restart}, {at: 40s, for: 5s, kind: checkpoint-i
 		return c
 	}
 	first := step(0, "a/main:1 wide/main:5", 3)
-	if e := first.Entries[1]; len(e.DeviceIDs[0]) != 3 || len(e.DeviceIDs[1]) != 2 || e.Resource != "nvidia.com/gpu" {
-		t.Errorf("devices by NUMA node: %+v", e)
-	}
+	wide := first.Entries[1]
+	cmptest.Equal(t, "devices on each NUMA node", [2]int{len(wide.DeviceIDs[0]), len(wide.DeviceIDs[1])}, [2]int{3, 2})
+	cmptest.Equal(t, "resource", wide.Resource, "nvidia.com/gpu")
 	if r := first.Registered; len(r) != 1 || len(r[0].IDs) != 6 {
 		t.Errorf("registered %+v", r)
 	}
@@ -72,9 +73,9 @@ faults: [{at: 29s, kind: kubelet-restart}, {at: 40s, for: 5s, kind: checkpoint-i
 
 func TestNoClaimsInTheCheckpoint(t *testing.T) {
 	n := start(t, monitored)
-	if c := n.Checkpoint(); len(c.Entries) != 0 || len(c.Registered) != 0 || c.Version != 1 {
-		t.Errorf("%+v", c)
-	}
+	c := n.Checkpoint()
+	cmptest.Equal(t, "entries and registered resources", [2]int{len(c.Entries), len(c.Registered)}, [2]int{})
+	cmptest.Equal(t, "version", c.Version, 1)
 }
 
 // TestInitContainers: they run one after the other before the rest, are in no list, and their devices are the pod's until it
@@ -181,21 +182,38 @@ faults:
 		t.Errorf("stale: %v, want %v", got, before)
 	}
 	c := mustContainer(t, n, "misled")
-	if len(c.PIDs) != 0 || !slices.Contains(before, c.Devices[0].IDs[0]) || slices.ContainsFunc(state(t, n, 0).Devices, func(d *Device) bool {
-		return string(d.Compute.UUID) == c.Devices[0].IDs[0]
-	}) {
-		t.Errorf("misled is %+v, want a device that does not exist and no process", c)
+	given := c.Devices[0].IDs[0]
+	if len(c.PIDs) != 0 {
+		t.Errorf("misled has processes %v, want none", c.PIDs)
 	}
-	if h := n.Holdings(); len(h) != 1 || h[0].Present || string(h[0].MIG) != c.Devices[0].IDs[0] {
-		t.Errorf("held: %+v", h)
+	if !slices.Contains(before, given) {
+		t.Errorf("misled has %s, want one of %v", given, before)
 	}
+	if slices.ContainsFunc(state(t, n, 0).Devices, func(d *MIGDevice) bool { return string(d.Compute.UUID) == given }) {
+		t.Errorf("misled has %s, want a device that does not exist", given)
+	}
+	wantAbsentHolding(t, n, gpu.MIGUUID(given))
 	if !recorded(n, "default/misled: container main does not start") || !recorded(n, "default/refused: refused") {
 		t.Errorf("%+v", n.Records())
 	}
 	advance(t, n, 8*time.Second)
-	if got := offered(); slices.Equal(got, before) || len(got) != 2 || len(mustContainer(t, n, "right").PIDs) != 1 {
-		t.Errorf("after the plugin's restart: %v", got)
+	got := offered()
+	if slices.Equal(got, before) {
+		t.Errorf("after the plugin's restart it offers %v, as before", got)
 	}
+	cmptest.Equal(t, "devices after the plugin's restart", len(got), 2)
+	cmptest.Equal(t, "processes of right", len(mustContainer(t, n, "right").PIDs), 1)
+}
+
+// wantAbsentHolding expects that one device is held, which does not exist.
+func wantAbsentHolding(t *testing.T, n *Node, device gpu.MIGUUID) {
+	t.Helper()
+	h := n.Holdings()
+	if len(h) != 1 {
+		t.Fatalf("held: %+v, want one device", h)
+	}
+	cmptest.Equal(t, "the held device exists", h[0].Present, false)
+	cmptest.Equal(t, "the held device", h[0].MIG, device)
 }
 
 // TestDeviceCreatedAgain: the kubelet goes by ids, and does not give one away twice.
@@ -210,9 +228,7 @@ pods:
 faults: [{at: 1s, gpu: 0, kind: external-reconfigure, layout: ["3g.20gb@0"]}]
 `)
 	advance(t, n, 2*time.Second)
-	if h := n.Holdings(); len(h) != 1 || h[0].Present || h[0].MIG != state(t, n, 0).Devices[0].Compute.UUID {
-		t.Errorf("held: %+v", h)
-	}
+	wantAbsentHolding(t, n, state(t, n, 0).Devices[0].Compute.UUID)
 	advance(t, n, 3*time.Second)
 	if !recorded(n, "default/second: refused") || !recorded(n, "default/third: admitted") {
 		t.Errorf("%+v", n.Records())

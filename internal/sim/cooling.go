@@ -20,7 +20,7 @@ type Thresholds struct {
 }
 
 // Thresholds differ little between GPUs. From GPUMax on the driver reports a thermal slowdown.
-func (s *State) Thresholds() Thresholds {
+func (s *GPUState) Thresholds() Thresholds {
 	t := Thresholds{Shutdown: 92, Slowdown: 89, GPUMax: slowdownCelsius}
 	if s.Architecture != Ampere {
 		t.Shutdown = 95

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -34,9 +35,11 @@ func TestOnlyWatchedKindsArrive(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := q.Next(0)
-	if err != nil || e.Kind != gpu.EventMIGChange || e.Instance != gpu.Some(gpu.InstanceID(2)) {
-		t.Errorf("got %+v, %v", e, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "kind of the event", e.Kind, gpu.EventMIGChange)
+	cmptest.Equal(t, "its GPU instance", e.Instance, gpu.Some(gpu.InstanceID(2)))
 }
 
 func TestNextIsWoken(t *testing.T) {

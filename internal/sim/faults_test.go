@@ -156,14 +156,18 @@ func TestXID(t *testing.T) {
 	advance(t, n, 7*time.Second)
 	for _, want := range []uint64{48, 63} {
 		e, err := q.Next(0)
-		if err != nil || e.XID != want || e.GPU != 1 || e.Instance.Present() {
-			t.Errorf("event %+v, %v; want XID %d", e, err, want)
+		if err != nil {
+			t.Fatal(err)
 		}
+		cmptest.Equal(t, "XID", e.XID, want)
+		cmptest.Equal(t, "its GPU", e.GPU, 1)
+		cmptest.Equal(t, "its GPU instance", e.Instance, gpu.None[gpu.InstanceID]())
 	}
 	s := state(t, n, 1)
-	if rows, ok := s.Remapped.Get(); !ok || rows.Uncorrectable != 1 || !rows.Pending {
-		t.Errorf("remapped rows %+v", rows)
-	}
+	rows, ok := s.Remapped.Get()
+	cmptest.Equal(t, "remapped rows are reported", ok, true)
+	cmptest.Equal(t, "uncorrectable remapped rows", rows.Uncorrectable, 1)
+	cmptest.Equal(t, "a remapping is pending", rows.Pending, true)
 	cmptest.Equal(t, "uncorrected errors since the boot and ever", [2]uint64{s.ECC.UncorrectedVolatile, s.ECC.UncorrectedAggregate}, [2]uint64{1, 1})
 	cmptest.Equal(t, "recovery", s.Recovery, gpu.RecoveryReset)
 	advance(t, n, 10*time.Second)
@@ -191,9 +195,11 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["7g.40gb@0"]}]
 		t.Errorf("no event: %v", err)
 	}
 	s := state(t, n, 0)
-	if len(s.Instances) != 1 || s.Instances[0].Profile.Name != "7g.40gb" || len(s.Processes) != 0 {
-		t.Errorf("instances %+v, processes %v", s.Instances, s.Processes)
+	if len(s.Instances) != 1 {
+		t.Fatalf("instances %+v, want one", s.Instances)
 	}
+	cmptest.Equal(t, "profile", s.Instances[0].Profile.Name, "7g.40gb")
+	cmptest.Equal(t, "processes", len(s.Processes), 0)
 	c := mustContainer(t, n, "p")
 	if c.Devices[0].IDs[0] != old || len(c.PIDs) != 0 {
 		t.Errorf("the pod has %v and processes %v; want the id that it was given and none", c.Devices, c.PIDs)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 func TestKubeletOutagesStory(t *testing.T) {
@@ -99,14 +101,14 @@ func TestMonitorsStory(t *testing.T) {
 		t.Errorf("the monitor has %d devices, %d with adminAccess; want 4", devices, admin)
 	}
 	advance(t, n, 2*time.Minute)
-	if devices, admin := claims("second"); devices != 1 || admin != 0 || len(mustContainer(t, n, "second").PIDs) != 1 {
-		t.Errorf("second has %d devices, %d with adminAccess", devices, admin)
-	}
+	devices, admin := claims("second")
+	cmptest.Equal(t, "devices of second, and with adminAccess", [2]int{devices, admin}, [2]int{1, 0})
+	cmptest.Equal(t, "processes of second", len(mustContainer(t, n, "second").PIDs), 1)
 	if got := len(n.Holdings()); got != 3 {
 		t.Errorf("%d devices are held, want 3", got)
 	}
 	advance(t, n, 7*time.Minute)
-	if devices, admin := claims("monitor-q9d4z"); devices != 4 || admin != 4 || len(n.Holdings()) != 2 {
-		t.Errorf("the next monitor has %d devices, %d with adminAccess; held: %+v", devices, admin, n.Holdings())
-	}
+	devices, admin = claims("monitor-q9d4z")
+	cmptest.Equal(t, "devices of the next monitor, and with adminAccess", [2]int{devices, admin}, [2]int{4, 4})
+	cmptest.Equal(t, "held devices", len(n.Holdings()), 2)
 }

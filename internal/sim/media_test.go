@@ -28,7 +28,7 @@ processes:
 - {device: 3/1g.5gb@0, workload: flood}
 `
 
-func stateOf(t *testing.T, n *Node, index int) State {
+func stateOf(t *testing.T, n *Node, index int) GPUState {
 	t.Helper()
 	s, err := n.Read(index, gpu.ReadingDevice)
 	if err != nil {

@@ -39,7 +39,7 @@ func advance(t *testing.T, n *Node, by time.Duration) {
 	}
 }
 
-func state(t *testing.T, n *Node, index int) State {
+func state(t *testing.T, n *Node, index int) GPUState {
 	t.Helper()
 	s, err := n.Read(index, gpu.ReadingDevice)
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // outageNode has a static pod and one of the API server, which come at the start, and two more after 3 s.
@@ -116,8 +118,10 @@ pods:
 faults: [{at: 1s, for: 29s, kind: api-server-down}]
 `)
 	advance(t, n, 29*time.Second)
-	if !recorded(n, "default/static: admitted") || recorded(n, "first") || recorded(n, "second") {
-		t.Errorf("while the API server is away: %+v", n.Records())
+	for text, want := range map[string]bool{"default/static: admitted": true, "first": false, "second": false} {
+		if got := recorded(n, text); got != want {
+			t.Errorf("while the API server is away: %q is recorded: %v, want %v: %+v", text, got, want, n.Records())
+		}
 	}
 	advance(t, n, time.Second)
 	if !recorded(n, "default/first: admitted") || !recorded(n, "default/second: refused") {
@@ -132,12 +136,15 @@ faults: [{at: 1s, for: 29s, kind: api-server-down}]
 func TestOwnPod(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A30}]\n")
 	list := n.Containers()
-	if len(list) != 1 || list[0].Namespace != OwnNamespace || list[0].Pod != OwnPod || list[0].Name != OwnContainer || len(list[0].Devices) != 0 {
-		t.Errorf("listed: %+v", list)
+	if len(list) != 1 {
+		t.Fatalf("listed: %+v, want one container", list)
 	}
-	if p, ok := n.PodByName(OwnNamespace, OwnPod, n.Now()); !ok || p.UID != list[0].PodUID || p.Owner != "DaemonSet/mig-exporter" {
-		t.Errorf("the API server has %+v, %v", p, ok)
-	}
+	cmptest.Equal(t, "namespace, pod and container", [3]string{list[0].Namespace, list[0].Pod, list[0].Name},
+		[3]string{OwnNamespace, OwnPod, OwnContainer})
+	cmptest.Equal(t, "its devices", len(list[0].Devices), 0)
+	p, ok := n.PodByName(OwnNamespace, OwnPod, n.Now())
+	cmptest.Equal(t, "the API server has it", ok, true)
+	cmptest.Equal(t, "UID and owner", [2]string{p.UID, p.Owner}, [2]string{list[0].PodUID, "DaemonSet/mig-exporter"})
 	if h := n.Holdings(); len(h) != 0 || n.PodGone(OwnNamespace, OwnPod, list[0].PodUID) {
 		t.Errorf("it holds %+v, or is gone", h)
 	}

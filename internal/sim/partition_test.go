@@ -145,9 +145,13 @@ func TestEnginesRunOut(t *testing.T) {
 	} {
 		n := start(t, "version: 1\ngpus: [{model: RTX-PRO-6000, mig: true}]\n")
 		placements, err := create(t, n, tt.create...)
-		if tt.fits != (err == nil) || err != nil && (!errors.Is(err, gpu.ErrInsufficientResources) || len(placements) != len(tt.create)-1) {
-			t.Errorf("%v: %v, %v", tt.create, placements, err)
+		var want error
+		created := len(tt.create)
+		if !tt.fits {
+			want, created = gpu.ErrInsufficientResources, created-1
 		}
+		cmptest.Equal(t, fmt.Sprint("error of ", tt.create), err, want)
+		cmptest.Equal(t, fmt.Sprint("instances of ", tt.create), len(placements), created)
 		if n, err := n.Remaining(0, 5); err != nil || n != 0 {
 			t.Errorf("%v: %d more 2g.48gb, %v", tt.create, n, err)
 		}
@@ -183,9 +187,9 @@ func TestA100ProfilesAreAsPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 		gib := truncated(f.MemoryBytes)
-		if f.ID != want.id || free != want.free || f.MaxInstances != want.total || gib != want.gib || f.SMs != want.sms {
-			t.Errorf("%s: id %d, %d/%d free, %s GiB, %d SMs; want %+v", f.Name, f.ID, free, f.MaxInstances, gib, f.SMs, want)
-		}
+		cmptest.Equal(t, "id of "+f.Name, f.ID, want.id)
+		cmptest.Equal(t, "free, most and SMs of "+f.Name, [3]int{free, f.MaxInstances, f.SMs}, [3]int{want.free, want.total, want.sms})
+		cmptest.Equal(t, "GiB of "+f.Name, gib, want.gib)
 		engines := gpu.Engines{Copy: want.ce, Decoder: want.dec, Encoder: want.enc, JPEG: want.jpeg, OFA: want.of}
 		if got, ok := f.Engines.Get(); !ok || got != engines {
 			t.Errorf("%s: engines %+v, want %+v", f.Name, got, engines)
@@ -224,13 +228,15 @@ func TestA100TwoHalvesAsPublished(t *testing.T) {
 	if id, ok := ComputeProfileID(3); !ok || id != 2 {
 		t.Errorf("compute profile id of 3 slices is %d", id)
 	}
-	if len(s.Devices) != 2 || s.Devices[0].Instance.ID != 1 || s.Devices[1].Instance.ID != 2 {
-		t.Fatalf("MIG devices %+v, want GPU instance 1 as device 0 and 2 as device 1", s.Devices)
-	}
+	var order []gpu.InstanceID
 	for _, d := range s.Devices {
-		if used, total := d.Instance.MemoryUsed>>20, d.Instance.Profile.MemoryBytes>>20; used != 5 || total != 20096 || d.Compute.SMs != 42 {
-			t.Errorf("GPU instance %d: %d of %d MiB, %d SMs; want 5 of 20096, 42", d.Instance.ID, used, total, d.Compute.SMs)
-		}
+		order = append(order, d.Instance.ID)
+	}
+	cmptest.Equal(t, "GPU instances of the MIG devices", order, []gpu.InstanceID{1, 2})
+	for _, d := range s.Devices {
+		used, total := d.Instance.MemoryUsed>>20, d.Instance.Profile.MemoryBytes>>20
+		cmptest.Equal(t, fmt.Sprintf("MiB of GPU instance %d in use and in all", d.Instance.ID), [2]uint64{used, total}, [2]uint64{5, 20096})
+		cmptest.Equal(t, fmt.Sprintf("SMs of GPU instance %d", d.Instance.ID), d.Compute.SMs, 42)
 		if want := gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/0", s.UUID, d.Instance.ID)); d.Compute.UUID != want {
 			t.Errorf("UUID %s, want %s", d.Compute.UUID, want)
 		}

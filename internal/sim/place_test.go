@@ -10,7 +10,7 @@ import (
 
 // mayStand judges by brute force whether one more instance may stand on a GPU: a unit of the axis holds one instance, a
 // GPU has so many compute slices, one set of media extensions, and the engines that its largest profile has.
-func mayStand(s *State, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
+func mayStand(s *GPUState, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
 	units := make([]bool, axis)
 	used := f.ComputeSlices
 	for _, i := range s.Instances {

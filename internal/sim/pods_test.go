@@ -24,8 +24,10 @@ pods:
 func TestAdmission(t *testing.T) {
 	n := start(t, podsText)
 	short := mustContainer(t, n, "short")
-	if short.Devices[0].IDs[0] != string(state(t, n, 0).UUID) || len(short.ID) != 64 || short.PodUID == "" {
-		t.Errorf("short is %+v, want the first free GPU", short)
+	cmptest.Equal(t, "device of short (the first free GPU)", short.Devices[0].IDs[0], string(state(t, n, 0).UUID))
+	cmptest.Equal(t, "length of its container id", len(short.ID), 64)
+	if short.PodUID == "" {
+		t.Error("short has no UID")
 	}
 	advance(t, n, 5*time.Second)
 	if !recorded(n, "default/third: refused: no free device of nvidia.com/gpu") {
@@ -43,9 +45,12 @@ func TestAdmission(t *testing.T) {
 	if _, ok := findContainer(n, "short"); ok {
 		t.Error("short lingers beyond two seconds")
 	}
-	if p := state(t, n, 0).Processes; len(p) != 1 || p[0].PID != next.PIDs[0] || p[0].MemoryBytes != 4<<30 {
-		t.Errorf("processes %+v, want that of next", p)
+	p := state(t, n, 0).Processes
+	if len(p) != 1 {
+		t.Fatalf("processes %+v, want one", p)
 	}
+	cmptest.Equal(t, "process (that of next)", p[0].PID, next.PIDs[0])
+	cmptest.Equal(t, "its memory", p[0].MemoryBytes, 4<<30)
 }
 
 // idForms is a node with every kind of device; WHOLE, SLICE and HALF stand for the resources.
@@ -116,9 +121,10 @@ func TestDeviceIDs(t *testing.T) {
 			wanted := tc.wanted(t, n)
 			for i, pod := range []string{"whole", "slice", "first", "second", "half"} {
 				c := mustContainer(t, n, pod)
-				if len(c.Devices) != 1 || len(c.Devices[0].IDs) != 1 || c.Devices[0].IDs[0] != wanted[i] {
-					t.Errorf("%s has %v, want %s", pod, c.Devices, wanted[i])
+				if len(c.Devices) != 1 {
+					t.Fatalf("%s has %v, want one grant", pod, c.Devices)
 				}
+				cmptest.Equal(t, "devices of "+pod, c.Devices[0].IDs, []string{wanted[i]})
 			}
 		})
 	}
@@ -187,9 +193,10 @@ pods:
 	}
 	cmptest.Equal(t, "devices of each container (greedy must get none)", lengths, map[string]int{"p/a": 2, "p/b": 1, "q/main": 1})
 	a, b := state(t, n, 0), state(t, n, 1)
-	if len(a.Processes) != 1 || len(b.Processes) != 1 || a.Processes[0].PID != b.Processes[0].PID {
-		t.Errorf("processes %v and %v, want one on both GPUs", a.Processes, b.Processes)
+	if len(a.Processes) != 1 || len(b.Processes) != 1 {
+		t.Fatalf("processes %v and %v, want one on each GPU", a.Processes, b.Processes)
 	}
+	cmptest.Equal(t, "process on both GPUs", a.Processes[0].PID, b.Processes[0].PID)
 	if a.NVLinkBytes != 10<<30 || state(t, n, 3).NVLinkBytes != 0 {
 		t.Errorf("%d bytes over NVLink", a.NVLinkBytes)
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// State is what the driver knows of one GPU at one moment. It is the caller's own; what its slices point to must not be
+// GPUState is what the driver knows of one GPU at one moment. It is the caller's own; what its slices point to must not be
 // modified. An absent value is one that the driver answers with "not supported" on this GPU in its present mode.
-type State struct {
+type GPUState struct {
 	Time         time.Time
 	Privileged   bool // whether the caller has root's rights
 	Index, Minor int
@@ -26,7 +26,7 @@ type State struct {
 	Profiles               []gpu.Profile
 	Instances              []Instance // by placement
 	// Devices are the MIG devices by handle index, nil if there is none: the list is sparse.
-	Devices []*Device
+	Devices []*MIGDevice
 
 	MemoryTotal, MemoryUsed, MemoryReserved uint64 // bytes; used leaves out what is reserved
 	Activity                                Activity
@@ -89,8 +89,8 @@ type Compute struct {
 	Activity  Activity
 }
 
-// Device is a MIG device: the compute instance that its handle stands for.
-type Device struct {
+// MIGDevice is a MIG device: the compute instance that its handle refers to.
+type MIGDevice struct {
 	Instance *Instance
 	Compute  *Compute
 }

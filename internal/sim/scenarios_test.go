@@ -60,7 +60,7 @@ func everything(t *testing.T, n *Node) string {
 }
 
 // checkGPU holds one GPU to what must be true at any time, and its counters to what they were before.
-func checkGPU(t *testing.T, s, before State) {
+func checkGPU(t *testing.T, s, before GPUState) {
 	t.Helper()
 	where := s.Time.Format(time.TimeOnly)
 	if s.MemoryUsed+s.MemoryReserved > s.MemoryTotal {
@@ -100,7 +100,7 @@ func TestShippedScenariosKeepTheirInvariantsForAnHour(t *testing.T) {
 	for _, name := range sound(t) {
 		t.Run(name, func(t *testing.T) {
 			n := shipped(t, name)
-			before := make([]State, n.Count())
+			before := make([]GPUState, n.Count())
 			for i := range before {
 				before[i] = state(t, n, i)
 			}

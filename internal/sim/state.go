@@ -23,10 +23,10 @@ func (n *Node) Driver() error {
 
 // Read is one call to the driver about one GPU. It blocks if a fault makes it hang, and fails as a fault wants it to;
 // reading decides which faults strike it.
-func (n *Node) Read(index int, reading gpu.Reading) (State, error) {
+func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 	now, err := n.beginCall(index, reading)
 	if err != nil {
-		return State{}, err
+		return GPUState{}, err
 	}
 	defer n.mu.Unlock()
 	return n.state(n.gpus[index], now), nil
@@ -52,9 +52,9 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 }
 
 // state is called with the lock held.
-func (n *Node) state(b *simGPU, now time.Time) State {
+func (n *Node) state(b *simGPU, now time.Time) GPUState {
 	t := b.totals.after(b.sample, now.Sub(n.at).Seconds())
-	s := State{
+	s := GPUState{
 		Time:             now,
 		Privileged:       n.privileged(b.index, now),
 		Index:            b.index,
@@ -125,17 +125,17 @@ func (b *simGPU) pci() PCI {
 	return p
 }
 
-// describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, hence with few
+// describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, so with few
 // allocations.
-func (b *simGPU) describeTree(s *State) {
+func (b *simGPU) describeTree(s *GPUState) {
 	s.Profiles = b.mig.Profiles
 	count := 0
 	for _, i := range b.instances {
 		count += len(i.computes)
 	}
 	s.Instances = make([]Instance, len(b.instances))
-	computes, devices := make([]Compute, 0, count), make([]Device, 0, count)
-	s.Devices = make([]*Device, len(b.devices))
+	computes, devices := make([]Compute, 0, count), make([]MIGDevice, 0, count)
+	s.Devices = make([]*MIGDevice, len(b.devices))
 	for k, i := range b.instances {
 		d := &s.Instances[k]
 		*d = Instance{ID: i.id, Profile: i.profile, Placement: i.placement, MemoryUsed: i.memoryUsed, Activity: i.activity}
@@ -145,7 +145,7 @@ func (b *simGPU) describeTree(s *State) {
 				ID: c.id, UUID: c.uuid, Profile: c.profile(), Placement: c.placement, SMs: c.sms, Activity: c.activity,
 			})
 			if at := slices.Index(b.devices, c); at >= 0 {
-				devices = append(devices, Device{Instance: d, Compute: &computes[len(computes)-1]})
+				devices = append(devices, MIGDevice{Instance: d, Compute: &computes[len(computes)-1]})
 				s.Devices[at] = &devices[len(devices)-1]
 			}
 		}
@@ -172,7 +172,7 @@ func (b *simGPU) processes() []Process {
 }
 
 // Instance finds a GPU instance by its id.
-func (s *State) Instance(id gpu.InstanceID) (*Instance, bool) {
+func (s *GPUState) Instance(id gpu.InstanceID) (*Instance, bool) {
 	for k := range s.Instances {
 		if s.Instances[k].ID == id {
 			return &s.Instances[k], true
@@ -182,7 +182,7 @@ func (s *State) Instance(id gpu.InstanceID) (*Instance, bool) {
 }
 
 // Device finds a MIG device by the ids of its instances.
-func (s *State) Device(id gpu.InstanceID, ci gpu.ComputeID) (*Device, bool) {
+func (s *GPUState) Device(id gpu.InstanceID, ci gpu.ComputeID) (*MIGDevice, bool) {
 	for _, d := range s.Devices {
 		if d != nil && d.Instance.ID == id && d.Compute.ID == ci {
 			return d, true

@@ -230,7 +230,7 @@ func node(t *testing.T) *sim.Node {
 	return n
 }
 
-func newPictures(t *testing.T, engine dcgmsource.Engine) *pictures {
+func newPictures(t *testing.T, engine dcgmsource.Connector) *pictures {
 	n := node(t)
 	options := dcgmsource.Options{Now: n.Now, Logger: log.NewNopLogger()}
 	p := &pictures{

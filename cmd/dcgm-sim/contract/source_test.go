@@ -156,7 +156,7 @@ func TestSourceWithoutProfilingModule(t *testing.T) {
 	_, got, _, err := p.look()
 	profiled := 0
 	for _, one := range got {
-		if one.Board.SM.Present() {
+		if one.GPU.SM.Present() {
 			profiled++
 		}
 	}

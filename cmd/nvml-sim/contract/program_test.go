@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -24,8 +25,23 @@ const patience = 2 * time.Minute
 
 var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
 
+// program is the running program.
+type program struct {
+	url     string
+	process *os.Process
+	log     *bufio.Reader
+}
+
 // launch starts the program on a free port, and returns its address.
 func launch(t *testing.T, env []string, args ...string) string {
+	t.Helper()
+	p := start(t, env, args...)
+	go io.Copy(io.Discard, p.log)
+	return p.url
+}
+
+// start starts the program on a free port. The caller reads its log.
+func start(t *testing.T, env []string, args ...string) *program {
 	t.Helper()
 	cmd := exec.Command(built("mig-exporter"), append([]string{"--web.listen-address=127.0.0.1:0"}, args...)...)
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
@@ -40,19 +56,61 @@ func launch(t *testing.T, env []string, args ...string) string {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
+	p := &program{process: cmd.Process, log: bufio.NewReader(stderr)}
+	p.url = "http://" + p.waitForLog(t, listening)[1]
+	return p
+}
+
+// waitForLog reads the log up to a line that matches, and returns the match.
+func (p *program) waitForLog(t *testing.T, wanted *regexp.Regexp) []string {
+	t.Helper()
 	var log strings.Builder
-	lines := bufio.NewReader(stderr)
 	for {
-		line, err := lines.ReadString('\n')
+		line, err := p.log.ReadString('\n')
 		log.WriteString(line)
-		if m := listening.FindStringSubmatch(line); m != nil {
-			go io.Copy(io.Discard, lines)
-			return "http://" + m[1]
+		if m := wanted.FindStringSubmatch(line); m != nil {
+			return m
 		}
 		if err != nil {
-			t.Fatalf("the program ended before it listened: %v\n%s", err, &log)
+			t.Fatalf("the program ended before it logged %s: %v\n%s", wanted, err, &log)
 		}
 	}
+}
+
+// polled is the program with a poll interval that no test reaches. It polls when its counters file changes, and after a change of
+// a MIG layout.
+type polled struct {
+	*program
+	counters string // the path of the counters file
+	polls    int
+}
+
+func startPolled(t *testing.T, env []string, args ...string) *polled {
+	t.Helper()
+	p := &polled{counters: filepath.Join(t.TempDir(), "counters.csv")}
+	p.writeCounters(t)
+	p.program = start(t, env, append(args, "--poll.interval=1h", "--metrics.names=both", "--dcgm.counters="+p.counters)...)
+	return p
+}
+
+// writeCounters writes a counters file that differs from the one before.
+func (p *polled) writeCounters(t *testing.T) {
+	t.Helper()
+	row := fmt.Sprintf("DCGM_FI_DEV_GPU_TEMP, gauge, Temperature after %d polls.\n", p.polls)
+	if err := os.WriteFile(p.counters, []byte(row), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// poll makes the program poll, and returns when the Snapshot is published.
+func (p *polled) poll(t *testing.T) {
+	t.Helper()
+	p.polls++
+	p.writeCounters(t)
+	if err := p.process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	p.waitForLog(t, regexp.MustCompile(`msg="A file was reloaded" flag=--dcgm.counters`))
 }
 
 func request(t *testing.T, method, url string) string {
@@ -95,7 +153,7 @@ func series(scrape string) []string {
 }
 
 // The built program serves the same through the C library as from the node in its own process, before and after a third
-// process has cut a GPU.
+// process has repartitioned a GPU.
 func TestProgramServesTheSame(t *testing.T) {
 	path := scenarioFile(t, `
 version: 1
@@ -120,12 +178,11 @@ faults: [{kind: xid, at: 5s, gpu: 2, xid: 94, recovery: reset}]
 	}
 	env := []string{"MIG_SIM_SCENARIO=" + path, "MIG_SIM_STATE=" + state, "MIG_SIM_CLOCK=step"}
 	inProcess := launch(t, env, "--driver=sim", "--sim.clock=step", "--sim.scenario="+path)
-	inC := launch(t, env, "--nvml.library-path="+built("libnvidia-ml.so.1"), "--poll.interval=200ms")
+	inC := startPolled(t, env, "--nvml.library-path="+built("libnvidia-ml.so.1"))
 	// Counters that wrap are totals since the first reading, which must be of the same time.
-	for deadline := time.Now().Add(patience); !strings.Contains(request(t, http.MethodGet, inC+"/metrics"), "\nnvidia_gpu_pcie_receive_bytes_total"); {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing is read through the library")
-		}
+	inC.poll(t)
+	if !strings.Contains(request(t, http.MethodGet, inC.url+"/metrics"), "\nnvidia_gpu_pcie_receive_bytes_total") {
+		t.Fatal("nothing is read through the library")
 	}
 	compareScrapes(t, inProcess, inC)
 
@@ -153,22 +210,23 @@ func joinState(t *testing.T, scenario, state string) *sim.Node {
 	return node
 }
 
-// compareScrapes steps the clock until the program on the library has served what the other one serves. Its activity is of one
-// poll: the next one finds that the clock has stood still. So the clock is stepped again if that poll was missed.
-func compareScrapes(t *testing.T, inProcess, inC string) {
+// compareScrapes steps the clock, and checks that the program on the library serves then what the other one serves. The activity
+// is of the window between two polls, which has none if the clock stood still. A poll after a change of the layout can make such a
+// window, and a poll too soon after it takes no samples: the clock is stepped again then.
+func compareScrapes(t *testing.T, inProcess string, inC *polled) {
 	t.Helper()
+	const leastSteps = 5 // for two changes of the layout and a poll too soon
 	var difference string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	deadline := time.Now().Add(patience)
+	for steps := 0; steps < leastSteps || time.Now().Before(deadline); steps++ {
 		request(t, http.MethodPost, inProcess+"/-/sim/advance?by=20s")
 		wanted := series(request(t, http.MethodGet, inProcess+"/metrics"))
 		if len(wanted) < 300 {
 			t.Fatalf("only %d series", len(wanted))
 		}
-		for missed := time.Now().Add(5 * time.Second); time.Now().Before(missed); {
-			got := series(request(t, http.MethodGet, inC+"/metrics"))
-			if difference = differ(wanted, got); difference == "" {
-				return
-			}
+		inC.poll(t)
+		if difference = differ(wanted, series(request(t, http.MethodGet, inC.url+"/metrics"))); difference == "" {
+			return
 		}
 	}
 	t.Errorf("in process (-) and through the library (+):\n%s", difference)

@@ -90,7 +90,7 @@ func treeOf(t testing.TB, node *sim.Node, index int) tree {
 	return treeOfState(&s)
 }
 
-func treeOfState(s *sim.State) tree {
+func treeOfState(s *sim.GPUState) tree {
 	list := tree{}
 	for _, i := range s.Instances {
 		g := gi{ID: uint32(i.ID), Profile: i.Profile.ID, Start: i.Placement.Start, Size: i.Placement.Size}

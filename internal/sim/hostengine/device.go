@@ -21,19 +21,19 @@ func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
 }
 
 // Device reads what an engine reports of a GPU.
-func (s *Session) Device(index int) (sim.State, error) {
+func (s *Session) Device(index int) (sim.GPUState, error) {
 	if err := s.enter(); err != nil {
-		return sim.State{}, err
+		return sim.GPUState{}, err
 	}
 	e := s.engine
 	defer e.mu.Unlock()
 	if index < 0 || index >= len(e.trees) {
-		return sim.State{}, BadParam
+		return sim.GPUState{}, BadParam
 	}
 	e.followAll()
 	state, err := e.node.Read(index, gpu.ReadingDevice)
 	if err != nil {
-		return sim.State{}, NVMLError
+		return sim.GPUState{}, NVMLError
 	}
 	return state, nil
 }
@@ -98,7 +98,7 @@ func (e *Engine) fillNode(v *Value) {
 }
 
 // fillDevice fills in what is simulated of a GPU.
-func (v *Value) fillDevice(s *sim.State) {
+func (v *Value) fillDevice(s *sim.GPUState) {
 	switch {
 	case v.Field < 100:
 		v.fillIdentity(s)
@@ -119,7 +119,7 @@ func (v *Value) fillDevice(s *sim.State) {
 	}
 }
 
-func (v *Value) fillIdentity(s *sim.State) {
+func (v *Value) fillIdentity(s *sim.GPUState) {
 	switch v.Field {
 	case 50:
 		v.Text = s.Name
@@ -157,7 +157,7 @@ func (v *Value) fillIdentity(s *sim.State) {
 	}
 }
 
-func (v *Value) fillClocks(s *sim.State) {
+func (v *Value) fillClocks(s *sim.GPUState) {
 	switch v.Field {
 	case 100:
 		v.setInt(uint64(s.SMMHz))
@@ -190,7 +190,7 @@ func (v *Value) fillClocks(s *sim.State) {
 	}
 }
 
-func (v *Value) fillUsage(s *sim.State) {
+func (v *Value) fillUsage(s *sim.GPUState) {
 	utilization, hasUtilization := s.Utilization.Get()
 	media, hasMedia := s.Media.Get()
 	switch {
@@ -231,7 +231,7 @@ func (v *Value) fillMemory(total, used, reserved uint64) {
 	}
 }
 
-func (v *Value) fillECC(s *sim.State) {
+func (v *Value) fillECC(s *sim.GPUState) {
 	switch v.Field {
 	case 300, 301:
 		v.setFlag(true)
@@ -246,7 +246,7 @@ func (v *Value) fillECC(s *sim.State) {
 	}[v.Field-310])
 }
 
-func (v *Value) fillRemapped(s *sim.State) {
+func (v *Value) fillRemapped(s *sim.GPUState) {
 	r, ok := s.Remapped.Get()
 	if !ok {
 		return
@@ -265,7 +265,7 @@ func (v *Value) fillRemapped(s *sim.State) {
 
 // fillInstance fills in what an instance has of its own, and reports whether the field is such. Memory is read by a compute
 // instance's handle: without one there is a blank. What is reserved is 0 (seen on DCGM 4.5.3).
-func (v *Value) fillInstance(s *sim.State, of *Member) bool {
+func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 	if v.Field != 50 && (v.Field < 250 || v.Field > 254) {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -116,9 +117,10 @@ func TestValuesNeedAWatchAndAnInterval(t *testing.T) {
 		t.Errorf("before an interval: %+v", v)
 	}
 	advance(t, n, time.Second)
-	if v := latest(t, s, board, 1002); v.Status != OK || v.Float != 0.5 || v.Micros != n.Now().UnixMicro() {
-		t.Errorf("SM activity %+v, want 0.5 as of now", v)
-	}
+	activity := latest(t, s, board, 1002)
+	cmptest.Equal(t, "status of the SM activity", activity.Status, OK)
+	cmptest.Equal(t, "SM activity", activity.Float, 0.5)
+	cmptest.Equal(t, "its time in microseconds", activity.Micros, n.Now().UnixMicro())
 	if v := latest(t, s, board, 1010); v.Type != 'i' || v.Int < 8<<10 {
 		t.Errorf("PCIe %+v", v)
 	}
@@ -225,9 +227,11 @@ func TestLimitsAndRights(t *testing.T) {
 			t.Fatalf("group %d: %v", i, err)
 		}
 	}
-	if !errors.Is(err, MaxLimit) || err.Error() != "Max limit reached for the object" || last != 0 {
-		t.Errorf("group too many: %v", err)
+	if !errors.Is(err, MaxLimit) {
+		t.Fatalf("group too many: %v, want %v", err, MaxLimit)
 	}
+	cmptest.Equal(t, "its text", err.Error(), "Max limit reached for the object")
+	cmptest.Equal(t, "its handle", last, 0)
 	s.Close()
 	if got := e.Counts(); got != "0 groups, 0 field groups, 0 watches" {
 		t.Errorf("after the session: %s", got)
@@ -313,8 +317,9 @@ func TestLive(t *testing.T) {
 	if board[1].Float != st.Watts || instance[1].Float != st.Watts {
 		t.Errorf("watts %g, of the instance %g; want the GPU's %g for both", board[1].Float, instance[1].Float, st.Watts)
 	}
-	if board[2].Int != int64(st.MemoryTotal>>20) || instance[2].Int >= board[2].Int/2+1 || instance[2].Int == 0 {
-		t.Errorf("framebuffer %d MiB, of the instance %d", board[2].Int, instance[2].Int)
+	cmptest.Equal(t, "MiB of framebuffer", board[2].Int, int64(st.MemoryTotal>>20))
+	if most := board[2].Int / 2; instance[2].Int == 0 || instance[2].Int > most {
+		t.Errorf("%d MiB of framebuffer in the instance, want 1 to %d", instance[2].Int, most)
 	}
 	if board[3].Status != NotSupported || board[4].Status != UnknownField {
 		t.Errorf("profiling live: %+v; a field that there is not: %+v", board[3], board[4])

@@ -73,7 +73,7 @@ func (e *Engine) follow(index int) {
 }
 
 // in reports whether the driver still has the instance.
-func (m *Member) in(s *sim.State) bool {
+func (m *Member) in(s *sim.GPUState) bool {
 	i, ok := s.Instance(m.Instance)
 	switch {
 	case !ok || i.Profile.ID != m.giProfile || i.Placement != m.giPlace:
@@ -96,7 +96,7 @@ func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
 }
 
 // sameTree compares identities and places: an instance that was created again in the place of an equal one is equal.
-func sameTree(members []Member, s *sim.State) bool {
+func sameTree(members []Member, s *sim.GPUState) bool {
 	var now []Member
 	for i := range s.Instances {
 		gi := &s.Instances[i]
@@ -113,7 +113,7 @@ func sameTree(members []Member, s *sim.State) bool {
 
 // adopt takes the driver's tree over. All instances of the GPU get new ids: those that are free by now, the lowest first,
 // so that an id comes to stand for another instance soon.
-func (e *Engine) adopt(index int, s *sim.State) {
+func (e *Engine) adopt(index int, s *sim.GPUState) {
 	t := &e.trees[index]
 	for _, m := range t.members {
 		e.freeIDs[m.Entity.Level] = append(e.freeIDs[m.Entity.Level], m.Entity.ID)

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -22,6 +24,19 @@ func simulated(t *testing.T, text string) *sim.Node {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// heldDevice returns the one device that is held.
+func heldDevice(t *testing.T, c *podresources.Client) gpu.DeviceRef {
+	t.Helper()
+	held, err := c.List(within(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(held.List) != 1 {
+		t.Fatalf("held: %+v, want one device", held.List)
+	}
+	return held.List[0].Device
 }
 
 // TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created is in it, held or not.
@@ -45,9 +60,9 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 	if len(before) != 3 {
 		t.Fatalf("got %+v, want two MIG devices and a GPU", before)
 	}
-	held, err := c.List(within(t))
-	if err != nil || len(held.List) != 1 || !slices.Contains(before, gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}) {
-		t.Fatalf("what is held, %+v, %v, is not allocatable: %+v", held, err, before)
+	offer := gpu.Offer{Device: heldDevice(t, c), Resource: "nvidia.com/mig-3g.20gb"}
+	if !slices.Contains(before, offer) {
+		t.Fatalf("what is held, %+v, is not allocatable: %+v", offer, before)
 	}
 	gpu0, err := n.Read(0, gpu.ReadingMIG)
 	if err != nil {
@@ -75,8 +90,12 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		t.Fatal(err)
 	}
 	after := allocatable()
-	if len(after) != 3 || slices.Equal(after, before) || !slices.Contains(after, gpu.Offer{Device: held.List[0].Device, Resource: "nvidia.com/mig-3g.20gb"}) {
-		t.Errorf("before %+v, after %+v", before, after)
+	cmptest.Equal(t, "devices afterwards", len(after), 3)
+	if slices.Equal(after, before) {
+		t.Errorf("afterwards %+v, as before", after)
+	}
+	if !slices.Contains(after, offer) {
+		t.Errorf("what is held, %+v, is no longer allocatable: %+v", offer, after)
 	}
 }
 

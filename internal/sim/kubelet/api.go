@@ -21,14 +21,14 @@ const seed = 2
 // devices differs from call to call (the kubelet walks Go maps).
 type api struct {
 	kubeletapi.UnimplementedPodResourcesListerServer
-	node   Node
+	node   NodeView
 	files  *files
 	logger log.Logger
 	calls  atomic.Uint64
 	delay  atomic.Int64 // how long every answer takes, a time.Duration
 }
 
-func newAPI(node Node, f *files, logger log.Logger) *api {
+func newAPI(node NodeView, f *files, logger log.Logger) *api {
 	return &api{node: node, files: f, logger: logger}
 }
 

@@ -42,7 +42,7 @@ type podDevicesEntry struct {
 
 // checkpointer keeps the file of a node's checkpoint.
 type checkpointer struct {
-	node Node
+	node NodeView
 	path string
 
 	mu      sync.Mutex

@@ -17,6 +17,7 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
@@ -231,12 +232,13 @@ faults: [{at: 30s, for: 5s, kind: checkpoint-invalid}, {at: 40s, kind: kubelet-r
 	const slice, whole = " nvidia.com/mig-3g.20gb", " nvidia.com/gpu"
 	want(0, "a/main"+slice)
 	c, first := want(2*time.Second, "a/main"+slice+", wide/main"+whole)
-	if len(c.Data.RegisteredDevices["nvidia.com/gpu"]) != 4 || len(c.Data.RegisteredDevices["nvidia.com/mig-3g.20gb"]) != 2 || c.Checksum == 0 {
-		t.Errorf("registered %v, checksum %d", c.Data.RegisteredDevices, c.Checksum)
-	}
-	if names, err := os.ReadDir(filepath.Dir(s.server.Checkpoint())); err != nil || first.Mode().Perm() != 0o600 || len(names) != 4 { // with the socket and two directories
-		t.Errorf("mode %v, files %v, %v", first.Mode(), names, err)
-	}
+	cmptest.Equal(t, "registered GPUs and MIG devices",
+		[2]int{len(c.Data.RegisteredDevices["nvidia.com/gpu"]), len(c.Data.RegisteredDevices["nvidia.com/mig-3g.20gb"])}, [2]int{4, 2})
+	cmptest.Equal(t, "there is no checksum", c.Checksum == 0, false)
+	cmptest.Equal(t, "mode of the checkpoint", first.Mode().Perm(), 0o600)
+	names, err := os.ReadDir(filepath.Dir(s.server.Checkpoint()))
+	cmptest.Equal(t, "error of the folder", err, nil)
+	cmptest.Equal(t, "files, with the socket and two directories", len(names), 4)
 	_, second := want(19*time.Second, "a/main"+slice+", wide/main"+whole)
 	if !os.SameFile(first, second) {
 		t.Error("it was written when a pod ended")

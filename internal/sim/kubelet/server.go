@@ -18,8 +18,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// Node is what the kubelet knows of its node. The methods may be called from several goroutines.
-type Node interface {
+// NodeView is what the kubelet knows of its node. The methods may be called from several goroutines.
+type NodeView interface {
 	// Containers lists what the kubelet's pod-resources API would, containers without a device included.
 	Containers() []sim.Container
 	// Running lists all containers on the node, whatever the kubelet lists.
@@ -44,7 +44,7 @@ type Server struct {
 
 // New makes the directory if need be and starts to serve on dir/kubelet.sock. The path may have 99 bytes or so: the
 // system bounds the length of a socket's.
-func New(node Node, dir string, logger log.Logger) (*Server, error) {
+func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 	t, err := newTree(node, dir)
 	if err != nil {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -73,7 +74,7 @@ func held(pod, container string, n int, resource string, ids ...string) sim.Cont
 	}
 }
 
-func serve(t *testing.T, node kubelet.Node) *kubelet.Server {
+func serve(t *testing.T, node kubelet.NodeView) *kubelet.Server {
 	t.Helper()
 	s, err := kubelet.New(node, t.TempDir(), log.NewNopLogger())
 	if err != nil {
@@ -170,9 +171,11 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 	}
 	one, two := dial(t, serve(t, node).Socket()), dial(t, serve(t, node).Socket())
 	first, second, elsewhere := list(one), list(one), list(two)
-	if len(first.Containers) != 2 || first.Containers[1].Name != "sidecar" || len(first.Containers[1].Devices) != 0 {
-		t.Errorf("a container without devices should be listed: %v", first.Containers)
+	if len(first.Containers) != 2 {
+		t.Fatalf("containers %v, want the one without devices too", first.Containers)
 	}
+	cmptest.Equal(t, "the container without devices", first.Containers[1].Name, "sidecar")
+	cmptest.Equal(t, "its devices", len(first.Containers[1].Devices), 0)
 	if n := len(first.Containers[0].Devices); n != 20 {
 		t.Errorf("%d entries, want one for each of 20 devices", n)
 	}
@@ -259,9 +262,11 @@ func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 				unconfirmed--
 			}
 		}
-		if err != nil || confirmed != 0 || unconfirmed != 0 || complete != (got.Incomplete == "") {
-			t.Errorf("%s: %+v, %v", what, got, err)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
 		}
+		cmptest.Equal(t, what+": missing confirmed and unconfirmed holders", [2]int{confirmed, unconfirmed}, [2]int{})
+		cmptest.Equal(t, what+": the list is complete", got.Incomplete == "", complete)
 	}
 	want("at first", 1, 0, false)
 	want("a second later", 1, 0, false)
@@ -428,9 +433,11 @@ func TestProcessesLeadToContainers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pid, want := range map[uint32]string{1001: "train-0", 1002: "train-1", 1003: long.Pod} {
-		if got, ok := containers.ContainerOf(pid); !ok || got.Pod != want || got.Name != "main" {
-			t.Errorf("process %d is in %+v, %v, want pod %s", pid, got, ok, want)
+		got, ok := containers.ContainerOf(pid)
+		if !ok {
+			t.Errorf("process %d is in no container", pid)
 		}
+		cmptest.Equal(t, fmt.Sprintf("pod and container of process %d", pid), [2]string{got.Pod, got.Name}, [2]string{want, "main"})
 	}
 	// A List brings the files up to date; the process id goes to a successor.
 	successor := held("train-2", "main", 4, "nvidia.com/gpu", gpuA)

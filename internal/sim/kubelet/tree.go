@@ -17,7 +17,7 @@ const maxFileName = 255
 
 // tree keeps the files that lead from a process to its container.
 type tree struct {
-	node    Node
+	node    NodeView
 	procDir string
 	logDir  string
 
@@ -26,7 +26,7 @@ type tree struct {
 	links map[string]string // targets by name
 }
 
-func newTree(node Node, dir string) (*tree, error) {
+func newTree(node NodeView, dir string) (*tree, error) {
 	t := &tree{
 		node:    node,
 		procDir: filepath.Join(dir, "proc"),

@@ -29,13 +29,13 @@ func BenchmarkProfile(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = node.Close() }()
-	ready := &readyEngine{Engine: New(node)}
-	for name, engine := range map[string]dcgmsource.Engine{"engine=ready": ready, "engine=simulated": New(node)} {
+	ready := &readyEngine{Connector: New(node)}
+	for name, engine := range map[string]dcgmsource.Connector{"engine=ready": ready, "engine=simulated": New(node)} {
 		b.Run(name, func(b *testing.B) { benchmark(b, node, engine) })
 	}
 }
 
-func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Engine) {
+func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Connector) {
 	source := dcgmsource.New(engine, dcgmsource.Options{Now: node.Now})
 	r := rig{node: node, prints: make([]string, node.Count()), gone: map[string]bool{}}
 	r.look()
@@ -83,10 +83,10 @@ func cpuTime(b *testing.B) time.Duration {
 }
 
 // readyEngine answers from what the simulated engine said the first time at a second.
-type readyEngine struct{ *Engine }
+type readyEngine struct{ *Connector }
 
 func (e *readyEngine) Connect() (dcgmsource.Session, error) {
-	s, err := e.Engine.Connect()
+	s, err := e.Connector.Connect()
 	return &readySession{Session: s, node: e.node, values: map[dcgmsource.Entity][]dcgmsource.Value{}}, err
 }
 

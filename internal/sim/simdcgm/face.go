@@ -11,27 +11,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// Engine is a simulated host engine that can be connected to.
-type Engine struct {
+// Connector connects to a simulated host engine.
+type Connector struct {
 	node   *sim.Node
 	engine *hostengine.Engine
 }
 
-// New makes an embedded engine over a node.
-func New(node *sim.Node) *Engine {
-	return &Engine{node: node, engine: hostengine.New(node, hostengine.Embedded)}
+// New returns a Connector to an embedded engine over a node.
+func New(node *sim.Node) *Connector {
+	return &Connector{node: node, engine: hostengine.New(node, hostengine.Embedded)}
 }
 
-// NewRemote makes an engine over a node that is as one in a process of its own.
-func NewRemote(node *sim.Node) *Engine {
-	return &Engine{node: node, engine: hostengine.New(node, hostengine.Remote)}
+// NewRemote returns a Connector to an engine over a node that behaves like one in a process of its own.
+func NewRemote(node *sim.Node) *Connector {
+	return &Connector{node: node, engine: hostengine.New(node, hostengine.Remote)}
 }
 
 // Counts says how much there is in the engine, for tests.
-func (e *Engine) Counts() string { return e.engine.Counts() }
+func (e *Connector) Counts() string { return e.engine.Counts() }
 
 // Connect opens a session.
-func (e *Engine) Connect() (dcgmsource.Session, error) {
+func (e *Connector) Connect() (dcgmsource.Session, error) {
 	s, err := e.engine.Open()
 	if err != nil {
 		return nil, translate("connect to DCGM", err)
@@ -63,15 +63,15 @@ func (s *session) Close() error {
 }
 
 // Devices takes the UUIDs from the node: a real engine reports them live, without a watch.
-func (s *session) Devices() ([]dcgmsource.Device, error) {
+func (s *session) Devices() ([]dcgmsource.GPUEntity, error) {
 	ids, err := s.session.GPUs()
 	if err != nil {
 		return nil, translate("list GPUs", err)
 	}
-	var list []dcgmsource.Device
+	var list []dcgmsource.GPUEntity
 	for _, id := range ids {
 		if state, err := s.node.Read(int(id), gpu.ReadingDevice); err == nil {
-			list = append(list, dcgmsource.Device{ID: id, UUID: state.UUID})
+			list = append(list, dcgmsource.GPUEntity{ID: id, UUID: state.UUID})
 		}
 	}
 	return list, nil

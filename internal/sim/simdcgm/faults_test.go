@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -45,9 +46,8 @@ func TestFaults(t *testing.T) {
 			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
 				t.Errorf("%d times no answer, %d times none for the board", failed, without)
 			}
-			if !last.Rates.PCIeReceive.Present() || len(last.Instances) != 1 || len(last.ComputeInstances) != 1 {
-				t.Errorf("when it is over: %+v", last)
-			}
+			cmptest.Equal(t, "PCIe rates when it is over", last.Rates.PCIeReceive.Present(), true)
+			cmptest.Equal(t, "GPU and compute instances when it is over", [2]int{len(last.Instances), len(last.ComputeInstances)}, [2]int{1, 1})
 		})
 	}
 }

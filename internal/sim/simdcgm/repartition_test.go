@@ -45,7 +45,7 @@ type rig struct {
 	*testing.T
 	random        *rand.Rand
 	node          *sim.Node
-	engine        *Engine
+	engine        *Connector
 	source        *dcgmsource.Source
 	snapshot      *gpu.Snapshot
 	prints        []string // of the layouts, by GPU
@@ -70,7 +70,7 @@ func newRig(t *testing.T, scenario string, inject bool) *rig {
 	t.Cleanup(func() { _ = node.Close() })
 	r := &rig{T: t, random: rand.New(rand.NewPCG(1, 2)), node: node, engine: New(node), number: map[string]int{}, gone: map[string]bool{}}
 	r.prints = make([]string, node.Count())
-	var engine dcgmsource.Engine = r.engine
+	var engine dcgmsource.Connector = r.engine
 	if inject {
 		engine = meddled{r}
 	}

@@ -23,7 +23,7 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if refused != nil && !errors.Is(refused, gpu.ErrInUse) {
 		return nvml.ERROR_UNKNOWN, returnOf(refused)
 	}
-	return read(d, gpu.ReadingMIG, func(s *sim.State) (nvml.Return, nvml.Return) {
+	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) (nvml.Return, nvml.Return) {
 		switch {
 		case refused != nil:
 			return nvml.ERROR_IN_USE, nvml.SUCCESS
@@ -35,7 +35,7 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 }
 
 func (d *device) CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
-	_, ret := read(d, gpu.ReadingMIG, func(s *sim.State) (bool, nvml.Return) {
+	_, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (bool, nvml.Return) {
 		for _, f := range s.Profiles {
 			if f.ID == profileID && slices.Contains(f.Placements, gpu.Placement{Start: int(at.Start), Size: int(at.Size)}) {
 				return true, nvml.SUCCESS

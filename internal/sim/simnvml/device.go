@@ -19,7 +19,7 @@ type device struct {
 func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
 
 // read makes one call to the driver and takes a value out of what it knows.
-func read[T any](d *device, reading gpu.Reading, value func(s *sim.State) (T, nvml.Return)) (T, nvml.Return) {
+func read[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) (T, nvml.Return)) (T, nvml.Return) {
 	s, err := d.node.Read(d.index, reading)
 	if err != nil {
 		var zero T
@@ -29,13 +29,13 @@ func read[T any](d *device, reading gpu.Reading, value func(s *sim.State) (T, nv
 }
 
 // fact reads something that every GPU reports.
-func fact[T any](d *device, reading gpu.Reading, value func(s *sim.State) T) (T, nvml.Return) {
-	return read(d, reading, func(s *sim.State) (T, nvml.Return) { return value(s), nvml.SUCCESS })
+func fact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) T) (T, nvml.Return) {
+	return read(d, reading, func(s *sim.GPUState) (T, nvml.Return) { return value(s), nvml.SUCCESS })
 }
 
 // optional reads something that not every GPU reports in every mode.
-func optional[T any](d *device, reading gpu.Reading, value func(s *sim.State) gpu.Opt[T]) (T, nvml.Return) {
-	return read(d, reading, func(s *sim.State) (T, nvml.Return) {
+func optional[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) gpu.Opt[T]) (T, nvml.Return) {
+	return read(d, reading, func(s *sim.GPUState) (T, nvml.Return) {
 		v, ok := value(s).Get()
 		if !ok {
 			return v, nvml.ERROR_NOT_SUPPORTED
@@ -45,15 +45,15 @@ func optional[T any](d *device, reading gpu.Reading, value func(s *sim.State) gp
 }
 
 func (d *device) GetUUID() (string, nvml.Return) {
-	return fact(d, gpu.ReadingDevice, func(s *sim.State) string { return string(s.UUID) })
+	return fact(d, gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) })
 }
 
 func (d *device) GetName() (string, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) string { return s.Name })
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Name })
 }
 
 func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) nvml.DeviceArchitecture {
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.DeviceArchitecture {
 		switch s.Architecture {
 		case sim.Hopper:
 			return nvml.DEVICE_ARCH_HOPPER
@@ -65,13 +65,13 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 }
 
 func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
-	capability, ret := fact(d, gpu.ReadingInventory, func(s *sim.State) [2]int { return s.Capability })
+	capability, ret := fact(d, gpu.ReadingInventory, func(s *sim.GPUState) [2]int { return s.Capability })
 	return capability[0], capability[1], ret
 }
 
 // GetNumGpuCores is not supported while MIG is on (nvml.h).
 func (d *device) GetNumGpuCores() (int, nvml.Return) {
-	return read(d, gpu.ReadingInventory, func(s *sim.State) (int, nvml.Return) {
+	return read(d, gpu.ReadingInventory, func(s *sim.GPUState) (int, nvml.Return) {
 		if s.MIGEnabled {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
@@ -80,19 +80,19 @@ func (d *device) GetNumGpuCores() (int, nvml.Return) {
 }
 
 func (d *device) GetSerial() (string, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) string { return s.Serial })
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Serial })
 }
 
 func (d *device) GetVbiosVersion() (string, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) string { return s.VBIOS })
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) string { return s.VBIOS })
 }
 
 func (d *device) GetMinorNumber() (int, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) int { return s.Minor })
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) int { return s.Minor })
 }
 
 func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) nvml.PciInfo {
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.PciInfo {
 		info := nvml.PciInfo{
 			Domain: s.PCI.Domain, Bus: s.PCI.Bus, Device: s.PCI.Device,
 			PciDeviceId: s.PCI.DeviceID, PciSubSystemId: s.PCI.Subsystem,
@@ -115,7 +115,7 @@ func cString(to []int8, text string) {
 // GetMemoryInfo follows the driver's branch: before R510 there is no nvmlDeviceGetMemoryInfo_v2, and the total leaves
 // out what the driver has reserved. The aggregate of a GPU with MIG needs rights (nvml.h).
 func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
-	return read(d, gpu.ReadingMemory, func(s *sim.State) (nvml.Memory_v2, nvml.Return) {
+	return read(d, gpu.ReadingMemory, func(s *sim.GPUState) (nvml.Memory_v2, nvml.Return) {
 		if s.MIGEnabled && !s.Privileged {
 			return nvml.Memory_v2{}, nvml.ERROR_NO_PERMISSION
 		}
@@ -132,7 +132,7 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 }
 
 func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
-	return fact(d, gpu.ReadingInventory, func(s *sim.State) nvml.ComputeMode {
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.ComputeMode {
 		if s.ExclusiveProcess {
 			return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
 		}
@@ -155,7 +155,7 @@ func (d *device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 }
 
 func (d *device) processes(wanted func(sim.Process) bool) ([]nvml.ProcessInfo, nvml.Return) {
-	return read(d, gpu.ReadingProcesses, func(s *sim.State) ([]nvml.ProcessInfo, nvml.Return) {
+	return read(d, gpu.ReadingProcesses, func(s *sim.GPUState) ([]nvml.ProcessInfo, nvml.Return) {
 		if s.MIGEnabled && !s.Privileged {
 			return nil, nvml.ERROR_NO_PERMISSION
 		}

@@ -16,7 +16,7 @@ const eventTypes = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange |
 	nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState | nvml.EventTypeClock
 
 func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingEvents, func(*sim.State) uint64 { return eventTypes })
+	return fact(d, gpu.ReadingEvents, func(*sim.GPUState) uint64 { return eventTypes })
 }
 
 // RegisterEvents registers all of the types, or none where one is not supported.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -140,35 +141,44 @@ func TestReadingsWithMIGOnAndOff(t *testing.T) {
 		t.Errorf("%d MIG devices at most with MIG off", n)
 	}
 	milliwatts, millijoules := ok[uint32](t)(whole.GetPowerUsage()), ok[uint64](t)(whole.GetTotalEnergyConsumption())
-	if milliwatts < 60_000 || millijoules < uint64(milliwatts)*98/100 || millijoules > uint64(milliwatts)*102/100 {
-		t.Errorf("%d mW gave %d mJ in a second", milliwatts, millijoules)
+	if milliwatts < 60_000 {
+		t.Errorf("%d mW, want 60 W or more", milliwatts)
+	}
+	if least, most := uint64(milliwatts)*98/100, uint64(milliwatts)*102/100; millijoules < least || millijoules > most {
+		t.Errorf("%d mW gave %d mJ in a second, want %d to %d", milliwatts, millijoules, least, most)
 	}
 	memory := ok[nvml.Memory_v2](t)(whole.GetMemoryInfo())
-	if memory.Version == 0 || memory.Total>>20 != 40960 || memory.Used+memory.Free+memory.Reserved != memory.Total {
-		t.Errorf("memory %+v", memory)
+	if memory.Version == 0 {
+		t.Error("memory of the older call, want that of version 2")
 	}
+	cmptest.Equal(t, "MiB of memory", memory.Total>>20, 40960)
+	cmptest.Equal(t, "used, free and reserved memory", memory.Used+memory.Free+memory.Reserved, memory.Total)
 	want[uint32](t, nvml.ERROR_INVALID_ARGUMENT, "no such clock")(whole.GetClockInfo(nvml.CLOCK_COUNT))
 }
 
 func TestMemoryOfAnOldDriver(t *testing.T) {
 	l, _ := start(t, "version: 1\nnode: {driver: \"460.91.03\"}\ngpus: [{model: A100-PCIE-40GB}]\n")
 	memory := ok[nvml.Memory_v2](t)(handle(t, l, 0).GetMemoryInfo())
-	if memory.Version != 0 || memory.Reserved != 0 || memory.Total>>20 != 40536 || memory.Used+memory.Free != memory.Total {
-		t.Errorf("memory %+v, want the older call's", memory)
-	}
+	cmptest.Equal(t, "version (0 is the older call), reserved memory and MiB in all",
+		[3]uint64{uint64(memory.Version), memory.Reserved, memory.Total >> 20}, [3]uint64{0, 0, 40536})
+	cmptest.Equal(t, "used and free memory", memory.Used+memory.Free, memory.Total)
 }
 
 func TestProcesses(t *testing.T) {
 	l, _ := start(t, twoHalves)
 	cut := handle(t, l, 0)
 	list := ok[[]nvml.ProcessInfo](t)(cut.GetComputeRunningProcesses())
-	if len(list) != 1 || list[0].GpuInstanceId != 2 || list[0].ComputeInstanceId != 1 || list[0].UsedGpuMemory != 4<<30 {
-		t.Errorf("processes %+v", list)
+	if len(list) != 1 {
+		t.Fatalf("processes %+v, want one", list)
 	}
+	cmptest.Equal(t, "process under MIG", list[0],
+		nvml.ProcessInfo{Pid: list[0].Pid, GpuInstanceId: 2, ComputeInstanceId: 1, UsedGpuMemory: 4 << 30})
 	whole := ok[[]nvml.ProcessInfo](t)(handle(t, l, 1).GetComputeRunningProcesses())
-	if len(whole) != 1 || whole[0].GpuInstanceId != nvmlsource.NoInstance || whole[0].ComputeInstanceId != nvmlsource.NoInstance {
-		t.Errorf("processes %+v", whole)
+	if len(whole) != 1 {
+		t.Fatalf("processes %+v, want one", whole)
 	}
+	cmptest.Equal(t, "instances of a process on a whole GPU", [2]uint32{whole[0].GpuInstanceId, whole[0].ComputeInstanceId},
+		[2]uint32{nvmlsource.NoInstance, nvmlsource.NoInstance})
 	owned := 0
 	for index := range 7 {
 		m, ret := cut.GetMigDeviceHandleByIndex(index)
@@ -256,8 +266,9 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 	h100, a100, rtx := handle(t, l, 0), handle(t, l, 1), handle(t, l, 2)
 
 	number, _ := values(t, h100, allLinks, tx, rx, nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX)
-	if number[0] != 18000<<10 || number[1] != 18000<<10 || number[2] <= number[0] {
-		t.Errorf("NVLink %v KiB, want 18000 MiB of data each way and more raw", number)
+	cmptest.Equal(t, "KiB of data over NVLink, each way", number[:2], []uint64{18000 << 10, 18000 << 10})
+	if number[2] <= number[0] {
+		t.Errorf("%d KiB raw over NVLink, want more than the %d of data", number[2], number[0])
 	}
 	if one, _ := values(t, h100, 3, tx); one[0] != 1000<<10 {
 		t.Errorf("one link: %d KiB, want an eighteenth", one[0])
@@ -269,10 +280,9 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 		t.Errorf("NVLink of a PCIe board: %v", codes)
 	}
 	before, _ := values(t, h100, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_PCIE_COUNT_TX_BYTES)
-	sent := uint64(100 * 50 << 20)
-	if before[0] != sent%(1<<32) || before[1] != before[0] || sent < 1<<32 {
-		t.Errorf("PCIe %d bytes, want %d wrapped at 32 bits, each way", before, sent)
-	}
+	const sent = uint64(100 * 50 << 20)
+	const wrapped = sent - 1<<32 // at 32 bits
+	cmptest.Equal(t, "bytes over PCIe, each way", before, []uint64{wrapped, wrapped})
 	_, codes := values(t, rtx, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_MEMORY_TEMP, 9999, nvml.FI_DEV_RETIRED_SBE, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)
 	if !slices.Equal(codes, []nvml.Return{
 		nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS,
@@ -280,8 +290,10 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 		t.Errorf("each field has its own code; got %v", codes)
 	}
 	number, codes = values(t, a100, 0, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_MEMORY_TEMP)
-	if codes[0] != nvml.SUCCESS || number[0] != uint64(nvml.GPU_RECOVERY_ACTION_DRAIN_P2P) || number[1] < 30 {
-		t.Errorf("recovery action and memory temperature: %v %v", number, codes)
+	cmptest.Equal(t, "code of the recovery action", codes[0], nvml.SUCCESS)
+	cmptest.Equal(t, "recovery action", number[0], uint64(nvml.GPU_RECOVERY_ACTION_DRAIN_P2P))
+	if number[1] < 30 {
+		t.Errorf("memory at %d degrees Celsius, want 30 or more", number[1])
 	}
 }
 
@@ -299,9 +311,9 @@ func TestEvents(t *testing.T) {
 	advance(t, n, time.Minute)
 	want[nvmlsource.Event](t, nvml.ERROR_TIMEOUT, "a set for which nothing was registered")(set.Wait(0))
 	e := ok[nvmlsource.Event](t)(other.Wait(0))
-	if e.Type != nvml.EventTypeXidCriticalError || e.Data != 31 || e.GPUInstanceID != 2 || e.ComputeInstanceID != 1 {
-		t.Errorf("event %+v", e)
-	}
+	cmptest.Equal(t, "event", e, nvmlsource.Event{
+		Device: e.Device, Type: nvml.EventTypeXidCriticalError, Data: 31, GPUInstanceID: 2, ComputeInstanceID: 1,
+	})
 	if uuid := ok[string](t)(e.Device.GetUUID()); uuid != ok[string](t)(d.GetUUID()) {
 		t.Errorf("event of %s", uuid)
 	}

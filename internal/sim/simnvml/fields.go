@@ -16,7 +16,7 @@ const allLinks = 0xFFFFFFFF
 type field struct {
 	reading gpu.Reading
 	kind    nvml.ValueType
-	value   func(s *sim.State, scope uint32) (uint64, nvml.Return)
+	value   func(s *sim.GPUState, scope uint32) (uint64, nvml.Return)
 }
 
 // GetFieldValues answers each field by itself, with a code of its own; the call succeeds where the GPU can be asked.
@@ -33,7 +33,7 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 			v.NvmlReturn = uint32(unanswered(v.FieldId))
 			continue
 		}
-		number, ret := read(d, f.reading, func(s *sim.State) (uint64, nvml.Return) { return f.value(s, v.ScopeId) })
+		number, ret := read(d, f.reading, func(s *sim.GPUState) (uint64, nvml.Return) { return f.value(s, v.ScopeId) })
 		v.NvmlReturn, v.ValueType = uint32(ret), uint32(f.kind)
 		if ret == nvml.SUCCESS {
 			binary.NativeEndian.PutUint64(v.Value[:], number)
@@ -76,7 +76,7 @@ const recoveryBranch = 565
 // rawOverhead is what protocol adds to data on NVLink.
 const rawOverhead = 1.125
 
-func memoryTemperature(s *sim.State, _ uint32) (uint64, nvml.Return) {
+func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	celsius, ok := s.MemoryCelsius.Get()
 	if !ok {
 		return 0, nvml.ERROR_NOT_SUPPORTED
@@ -85,13 +85,13 @@ func memoryTemperature(s *sim.State, _ uint32) (uint64, nvml.Return) {
 }
 
 // pcieBytes is a counter of 32 bits: it wraps.
-func pcieBytes(s *sim.State, _ uint32) (uint64, nvml.Return) {
+func pcieBytes(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	return uint64(uint32(s.PCIeBytes)), nvml.SUCCESS
 }
 
 // nvlinkKiB is a counter in KiB, of one link or of all.
 func nvlinkKiB(overhead float64) field {
-	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.State, scope uint32) (uint64, nvml.Return) {
+	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.GPUState, scope uint32) (uint64, nvml.Return) {
 		if s.NVLinks == 0 {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
@@ -107,14 +107,14 @@ func nvlinkKiB(overhead float64) field {
 }
 
 // nvlinkErrors are none: the simulation has no faulty links.
-func nvlinkErrors(s *sim.State, _ uint32) (uint64, nvml.Return) {
+func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	if s.NVLinks == 0 {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
 	return 0, nvml.SUCCESS
 }
 
-func recoveryAction(s *sim.State, _ uint32) (uint64, nvml.Return) {
+func recoveryAction(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	actions := map[gpu.RecoveryAction]nvml.DeviceGpuRecoveryAction{
 		gpu.RecoveryNone:          nvml.GPU_RECOVERY_ACTION_NONE,
 		gpu.RecoveryReset:         nvml.GPU_RECOVERY_ACTION_GPU_RESET,

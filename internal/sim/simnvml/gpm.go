@@ -54,7 +54,7 @@ func (m *migDevice) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
 }
 
 func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
-	return fact(d, gpu.ReadingActivity, func(*sim.State) bool { return d.node.HasGPM(d.index) })
+	return fact(d, gpu.ReadingActivity, func(*sim.GPUState) bool { return d.node.HasGPM(d.index) })
 }
 
 // GpmMetricsGet divides by the time between the samples, which must be of one entity.
@@ -82,15 +82,15 @@ func (d *device) GetDecoderUtilization() (uint32, nvml.Return) { return d.media(
 func (d *device) GetJpgUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaJPEG) }
 func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(sim.MediaOFA) }
 
-// media is not told while MIG is on (nvml.h).
+// media returns the utilization of an engine, which the driver does not report while MIG is on (nvml.h).
 func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
-	all, ret := optional(d, gpu.ReadingMedia, func(s *sim.State) gpu.Opt[sim.MediaUtilization] { return s.Media })
+	all, ret := optional(d, gpu.ReadingMedia, func(s *sim.GPUState) gpu.Opt[sim.MediaUtilization] { return s.Media })
 	return all[kind], ret
 }
 
 // GetProcessUtilization returns the SM use of each process of a GPU without MIG, as of now.
 func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	return read(d, gpu.ReadingProcesses, func(s *sim.State) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+	return read(d, gpu.ReadingProcesses, func(s *sim.GPUState) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		if s.MIGEnabled {
 			return nil, nvml.ERROR_NOT_SUPPORTED
 		}

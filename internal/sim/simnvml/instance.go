@@ -17,8 +17,8 @@ type migDevice struct {
 }
 
 // readDevice makes one call to the driver about a MIG device.
-func readDevice[T any](m *migDevice, reading gpu.Reading, value func(s *sim.State, at *sim.Device) T) (T, nvml.Return) {
-	return read(m.device, reading, func(s *sim.State) (T, nvml.Return) {
+func readDevice[T any](m *migDevice, reading gpu.Reading, value func(s *sim.GPUState, at *sim.MIGDevice) T) (T, nvml.Return) {
+	return read(m.device, reading, func(s *sim.GPUState) (T, nvml.Return) {
 		at, ok := s.Device(m.instance, m.compute)
 		if !ok {
 			var zero T
@@ -29,24 +29,24 @@ func readDevice[T any](m *migDevice, reading gpu.Reading, value func(s *sim.Stat
 }
 
 func (m *migDevice) GetUUID() (string, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) string { return string(at.Compute.UUID) })
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) string { return string(at.Compute.UUID) })
 }
 
 func (m *migDevice) GetName() (string, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(s *sim.State, at *sim.Device) string { return s.Name + " MIG " + at.Compute.Profile })
+	return readDevice(m, gpu.ReadingMIG, func(s *sim.GPUState, at *sim.MIGDevice) string { return s.Name + " MIG " + at.Compute.Profile })
 }
 
 func (m *migDevice) GetGpuInstanceId() (int, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) int { return int(at.Instance.ID) })
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) int { return int(at.Instance.ID) })
 }
 
 func (m *migDevice) GetComputeInstanceId() (int, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) int { return int(at.Compute.ID) })
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) int { return int(at.Compute.ID) })
 }
 
 // GetMemoryInfo is that of the GPU instance: its compute instances share one memory and say the same.
 func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
-	return readDevice(m, gpu.ReadingMemory, func(_ *sim.State, at *sim.Device) nvml.Memory_v2 {
+	return readDevice(m, gpu.ReadingMemory, func(_ *sim.GPUState, at *sim.MIGDevice) nvml.Memory_v2 {
 		total := at.Instance.Profile.MemoryBytes
 		info := nvml.Memory_v2{Total: total, Used: at.Instance.MemoryUsed, Free: total - at.Instance.MemoryUsed}
 		if m.device.branch() >= 510 {
@@ -58,7 +58,7 @@ func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 
 // GetComputeRunningProcesses lists the device's own processes; that needs no rights.
 func (m *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return readDevice(m, gpu.ReadingProcesses, func(s *sim.State, _ *sim.Device) []nvml.ProcessInfo {
+	return readDevice(m, gpu.ReadingProcesses, func(s *sim.GPUState, _ *sim.MIGDevice) []nvml.ProcessInfo {
 		return processInfos(s.Processes, func(p sim.Process) bool {
 			return p.Instance == gpu.Some(m.instance) && p.Compute == gpu.Some(m.compute)
 		})
@@ -66,7 +66,7 @@ func (m *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Retur
 }
 
 func (m *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.State, at *sim.Device) nvml.DeviceAttributes {
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) nvml.DeviceAttributes {
 		engines := at.Instance.Profile.Engines.Or(gpu.Engines{})
 		return nvml.DeviceAttributes{
 			MultiprocessorCount:       uint32(at.Compute.SMs),
@@ -89,7 +89,7 @@ type gpuInstance struct {
 }
 
 func readInstance[T any](g *gpuInstance, value func(i *sim.Instance) T) (T, nvml.Return) {
-	return read(g.device, gpu.ReadingMIG, func(s *sim.State) (T, nvml.Return) {
+	return read(g.device, gpu.ReadingMIG, func(s *sim.GPUState) (T, nvml.Return) {
 		var zero T
 		if !s.Privileged {
 			return zero, nvml.ERROR_NO_PERMISSION

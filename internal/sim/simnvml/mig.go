@@ -12,7 +12,7 @@ import (
 )
 
 func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
-	mode, ret := fact(d, gpu.ReadingMIG, func(s *sim.State) [2]bool { return [2]bool{s.MIGEnabled, s.MIGPending} })
+	mode, ret := fact(d, gpu.ReadingMIG, func(s *sim.GPUState) [2]bool { return [2]bool{s.MIGEnabled, s.MIGPending} })
 	return flag(mode[0]), flag(mode[1]), ret
 }
 
@@ -25,12 +25,12 @@ func flag(on bool) int {
 
 // GetMaxMigDeviceCount is 0 with MIG off.
 func (d *device) GetMaxMigDeviceCount() (int, nvml.Return) {
-	return fact(d, gpu.ReadingMIG, func(s *sim.State) int { return s.MaxMIGDevices })
+	return fact(d, gpu.ReadingMIG, func(s *sim.GPUState) int { return s.MaxMIGDevices })
 }
 
 // GetMigDeviceHandleByIndex needs no rights. The indexes are sparse: NOT_FOUND says that others may follow.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
-	m, ret := read(d, gpu.ReadingMIG, func(s *sim.State) (*migDevice, nvml.Return) {
+	m, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (*migDevice, nvml.Return) {
 		if index < 0 || index >= s.MaxMIGDevices {
 			return nil, nvml.ERROR_INVALID_ARGUMENT
 		}
@@ -49,7 +49,7 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 // GetGpuInstanceProfileInfo answers as the call that the seam stands for: with MIG off the versioned call is not
 // supported, and the unversioned one has no name.
 func (d *device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
-	return read(d, gpu.ReadingMIG, func(s *sim.State) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 		if profile < 0 || profile >= nvml.GPU_INSTANCE_PROFILE_COUNT {
 			return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_INVALID_ARGUMENT
 		}
@@ -91,7 +91,7 @@ func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 
 // GetGpuInstancePossiblePlacements lists a profile's placements, free or not, with MIG on or off. It needs rights.
 func (d *device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	return read(d, gpu.ReadingMIG, func(s *sim.State) ([]nvml.GpuInstancePlacement, nvml.Return) {
+	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) ([]nvml.GpuInstancePlacement, nvml.Return) {
 		if !s.Privileged {
 			return nil, nvml.ERROR_NO_PERMISSION
 		}
@@ -113,7 +113,7 @@ func placement(p gpu.Placement) nvml.GpuInstancePlacement {
 
 // GetGpuInstances needs rights and MIG.
 func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
-	return read(d, gpu.ReadingMIG, func(s *sim.State) ([]nvmlsource.GPUInstance, nvml.Return) {
+	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) ([]nvmlsource.GPUInstance, nvml.Return) {
 		switch {
 		case !s.MIGEnabled:
 			return nil, nvml.ERROR_NOT_SUPPORTED

@@ -5,6 +5,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
@@ -77,24 +78,30 @@ func TestMIGDevice(t *testing.T) {
 		t.Errorf("name %q", got)
 	}
 	attributes := ok[nvml.DeviceAttributes](t)(part.GetAttributes())
-	if attributes.MultiprocessorCount != 28 || attributes.GpuInstanceSliceCount != 3 || attributes.ComputeInstanceSliceCount != 2 ||
-		attributes.MemorySizeMB != 20096 || attributes.SharedCopyEngineCount != 3 {
-		t.Errorf("attributes %+v", attributes)
-	}
+	cmptest.Equal(t, "attributes", nvml.DeviceAttributes{
+		MultiprocessorCount: attributes.MultiprocessorCount, GpuInstanceSliceCount: attributes.GpuInstanceSliceCount,
+		ComputeInstanceSliceCount: attributes.ComputeInstanceSliceCount, MemorySizeMB: attributes.MemorySizeMB,
+		SharedCopyEngineCount: attributes.SharedCopyEngineCount,
+	}, nvml.DeviceAttributes{
+		MultiprocessorCount: 28, GpuInstanceSliceCount: 3, ComputeInstanceSliceCount: 2, MemorySizeMB: 20096, SharedCopyEngineCount: 3,
+	})
 	sibling := ok[nvmlsource.MIGDevice](t)(d.GetMigDeviceHandleByIndex(1))
 	a, b := ok[nvml.Memory_v2](t)(part.GetMemoryInfo()), ok[nvml.Memory_v2](t)(sibling.GetMemoryInfo())
-	if a != b || a.Total>>20 != 20096 || a.Used != 4<<30+5<<20 || a.Used+a.Free != a.Total {
-		t.Errorf("memory %+v and %+v, want that of the GPU instance twice", a, b)
-	}
+	cmptest.Equal(t, "memory of both devices of a GPU instance", a, b)
+	cmptest.Equal(t, "memory in all and in use", [2]uint64{a.Total, a.Used}, [2]uint64{20096 << 20, 4<<30 + 5<<20})
+	cmptest.Equal(t, "used and free memory", a.Used+a.Free, a.Total)
 	gi := ok[[]nvmlsource.GPUInstance](t)(d.GetGpuInstances(9, 2))
 	infos := ok[[]nvmlsource.ComputeInstanceInfo](t)(gi[1].GetComputeInstances())
-	if len(infos) != 2 || infos[1].ProfileID != 1 || infos[1].Placement.Start != 1 || infos[1].Placement.Size != 2 {
-		t.Errorf("compute instances %+v", infos)
+	if len(infos) != 2 {
+		t.Fatalf("compute instances %+v, want two", infos)
 	}
+	cmptest.Equal(t, "the second compute instance", infos[1], nvmlsource.ComputeInstanceInfo{
+		ID: 1, ProfileID: 1, Placement: nvml.ComputeInstancePlacement{Start: 1, Size: 2},
+	})
 	info := ok[nvmlsource.GPUInstanceInfo](t)(gi[1].GetInfo())
-	if info.ID != 2 || info.ProfileID != 9 || info.Placement.Start != 4 || info.Placement.Size != 4 {
-		t.Errorf("GPU instance %+v", info)
-	}
+	cmptest.Equal(t, "GPU instance", info, nvmlsource.GPUInstanceInfo{
+		ID: 2, ProfileID: 9, Placement: nvml.GpuInstancePlacement{Start: 4, Size: 4},
+	})
 }
 
 func TestProfiles(t *testing.T) {
@@ -157,7 +164,6 @@ func TestWithoutRights(t *testing.T) {
 func TestMIGModePending(t *testing.T) {
 	l, _ := start(t, "version: 1\ngpus: [{model: A30, mig: pending}]\n")
 	current, pending, ret := handle(t, l, 0).GetMigMode()
-	if ret != nvml.SUCCESS || current != nvml.DEVICE_MIG_DISABLE || pending != nvml.DEVICE_MIG_ENABLE {
-		t.Errorf("MIG mode %d, pending %d, %d", current, pending, ret)
-	}
+	cmptest.Equal(t, "return code", ret, nvml.SUCCESS)
+	cmptest.Equal(t, "MIG mode now and pending", [2]int{current, pending}, [2]int{nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_ENABLE})
 }

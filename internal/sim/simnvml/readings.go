@@ -10,30 +10,30 @@ import (
 )
 
 func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
-	u, ret := optional(d, gpu.ReadingUtilization, func(s *sim.State) gpu.Opt[sim.Utilization] { return s.Utilization })
+	u, ret := optional(d, gpu.ReadingUtilization, func(s *sim.GPUState) gpu.Opt[sim.Utilization] { return s.Utilization })
 	return nvml.Utilization{Gpu: u.GPU, Memory: u.Memory}, ret
 }
 
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
-	return fact(d, gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.Watts) })
+	return fact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.Watts) })
 }
 
 func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
-	return fact(d, gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.LimitWatts) })
+	return fact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.LimitWatts) })
 }
 
 func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
 
 func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingEnergy, func(s *sim.State) uint64 { return uint64(math.Round(s.Joules * 1000)) })
+	return fact(d, gpu.ReadingEnergy, func(s *sim.GPUState) uint64 { return uint64(math.Round(s.Joules * 1000)) })
 }
 
 func (d *device) GetTemperature() (int, nvml.Return) {
-	return fact(d, gpu.ReadingTemperature, func(s *sim.State) int { return s.Celsius })
+	return fact(d, gpu.ReadingTemperature, func(s *sim.GPUState) int { return s.Celsius })
 }
 
 func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
-	return read(d, gpu.ReadingTemperature, func(s *sim.State) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, nvml.Return) {
 		t := s.Thresholds()
 		celsius, ok := map[nvml.TemperatureThresholds]uint32{
 			nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: t.Shutdown, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: t.Slowdown,
@@ -50,7 +50,7 @@ func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint3
 }
 
 func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
-	return read(d, gpu.ReadingClocks, func(s *sim.State) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingClocks, func(s *sim.GPUState) (uint32, nvml.Return) {
 		switch clock {
 		case nvml.CLOCK_SM, nvml.CLOCK_GRAPHICS:
 			return s.SMMHz, nvml.SUCCESS
@@ -64,15 +64,15 @@ func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
 }
 
 func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
+	return fact(d, gpu.ReadingClockEvents, func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) })
 }
 
 func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	return fact(d, gpu.ReadingClocks, func(s *sim.State) nvml.Pstates { return nvml.Pstates(s.PerformanceState) })
+	return fact(d, gpu.ReadingClocks, func(s *sim.GPUState) nvml.Pstates { return nvml.Pstates(s.PerformanceState) })
 }
 
 func (d *device) GetNumFans() (int, nvml.Return) {
-	return read(d, gpu.ReadingFans, func(s *sim.State) (int, nvml.Return) {
+	return read(d, gpu.ReadingFans, func(s *sim.GPUState) (int, nvml.Return) {
 		if len(s.Fans) == 0 {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
@@ -81,7 +81,7 @@ func (d *device) GetNumFans() (int, nvml.Return) {
 }
 
 func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
-	return read(d, gpu.ReadingFans, func(s *sim.State) (uint32, nvml.Return) {
+	return read(d, gpu.ReadingFans, func(s *sim.GPUState) (uint32, nvml.Return) {
 		switch {
 		case len(s.Fans) == 0:
 			return 0, nvml.ERROR_NOT_SUPPORTED
@@ -93,15 +93,15 @@ func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
 }
 
 func (d *device) GetPcieReplayCounter() (int, nvml.Return) {
-	return fact(d, gpu.ReadingPCIe, func(*sim.State) int { return 0 })
+	return fact(d, gpu.ReadingPCIe, func(*sim.GPUState) int { return 0 })
 }
 
 func (d *device) GetCurrPcieLinkWidth() (int, nvml.Return) {
-	return fact(d, gpu.ReadingPCIe, func(s *sim.State) int { return s.PCI.Width })
+	return fact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Width })
 }
 
 func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
-	return fact(d, gpu.ReadingPCIe, func(s *sim.State) int { return s.PCI.Generation })
+	return fact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Generation })
 }
 
 // GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in device memory alone. With MIG on,
@@ -121,7 +121,7 @@ func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime n
 }
 
 func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
-	return read(d, gpu.ReadingECC, func(s *sim.State) (uint64, nvml.Return) {
+	return read(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, nvml.Return) {
 		if s.MIGEnabled && lifetime == nvml.VOLATILE_ECC {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
@@ -143,6 +143,6 @@ func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.
 }
 
 func (d *device) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
-	rows, ret := optional(d, gpu.ReadingRowRemap, func(s *sim.State) gpu.Opt[gpu.RemappedRows] { return s.Remapped })
+	rows, ret := optional(d, gpu.ReadingRowRemap, func(s *sim.GPUState) gpu.Opt[gpu.RemappedRows] { return s.Remapped })
 	return int(rows.Correctable), int(rows.Uncorrectable), rows.Pending, rows.Failure, ret
 }
