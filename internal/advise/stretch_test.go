@@ -19,7 +19,7 @@ func TestStretchOfTheContract(t *testing.T) {
 		{"two widths", Kernels{Width: 68. / 132}, Slice{SMs: 60. / 132, Bandwidth: 0.5}, 1.133, 1.469, 1.618},
 		{"whole GPU wide", Kernels{Width: 1}, Slice{SMs: 0.25, Bandwidth: 0.25}, 4, 4, 4},
 		// A published run: 41.8 to 20.4 inferences/s from a whole A100 to half of its memory.
-		{"bandwidth", Kernels{Width: 0.3, Bandwidth: 0.9}, Slice{SMs: 42. / 108, Bandwidth: 0.5}, 2, 2, 2.571},
+		{"bandwidth", Kernels{Width: 0.3, Bandwidth: 0.9}, Slice{SMs: 42. / 108, Bandwidth: 0.5}, 2, 2.424, 2.471},
 	} {
 		s := StretchOf(c.kernels, c.slice)
 		for name, v := range map[string][2]float64{"low": {s.Low, c.low}, "expected": {s.Expected, c.exp}, "high": {s.High, c.high}} {
