@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -9,8 +10,6 @@ import (
 
 const (
 	windowLength = time.Minute
-	// maxGap is the longest time between two Snapshots that counts as observed.
-	maxGap = 15 * time.Second
 	// maxCountedGap is how much of a gap lowers the coverage: beyond it, it is rather the clock that was set.
 	maxCountedGap = time.Hour
 	// maxWorkloads bounds the memory: beyond it, the workload that was not seen for the longest time is forgotten.
@@ -24,6 +23,7 @@ type Advisor struct {
 	options   Options
 	now       time.Time // of the last Snapshot
 	devices   map[deviceKey]*device
+	order     []*device // devices in the order in which they came: sums must not depend on that of a map
 	workloads map[Key]*workload
 	node      string
 }
@@ -36,6 +36,7 @@ type deviceKey struct {
 
 // device is a device that can be given to a pod, and what its open window has seen.
 type device struct {
+	key      deviceKey
 	seen     time.Time
 	since    time.Time // when its holder was first seen
 	holder   holderID
@@ -73,7 +74,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	if !a.now.IsZero() {
 		since := min(max(0, s.Time.Sub(a.now)), maxCountedGap)
 		passed.held = since.Seconds()
-		if since <= maxGap {
+		if since <= a.options.MaxGap {
 			passed.observed = passed.held
 		}
 	}
@@ -85,7 +86,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	for i := range s.GPUs {
 		a.observeGPU(&s.GPUs[i], passed)
 	}
-	if closing {
+	if closing && s.Time.Minute() == 0 {
 		a.forget()
 	}
 }
@@ -125,8 +126,8 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 
 // observeGap counts the time in which the devices of a GPU were held and could not be read.
 func (a *Advisor) observeGap(id gpu.UUID, held float64) {
-	for key, d := range a.devices {
-		if key.Instance.GPU == id && d.workload != nil {
+	for _, d := range a.order {
+		if d.key.Instance.GPU == id && d.workload != nil {
 			d.open.held += held
 			d.seen = a.now
 		}
@@ -149,8 +150,9 @@ func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 func (a *Advisor) deviceOf(key deviceKey) *device {
 	d := a.devices[key]
 	if d == nil {
-		d = &device{idle: a.now}
+		d = &device{key: key, idle: a.now}
 		a.devices[key] = d
+		a.order = append(a.order, d)
 	}
 	d.seen = a.now
 	return d
@@ -172,7 +174,7 @@ func (a *Advisor) setHolder(
 	}
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
-		*d = device{seen: a.now, since: a.now, holder: id, idle: a.now}
+		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, idle: a.now}
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
 			d.workload.resume(id.UID, a.now)
@@ -307,7 +309,7 @@ func linkBytes(p *gpu.PCIe) float64 {
 
 // closeWindows ends the open windows of all devices.
 func (a *Advisor) closeWindows(at time.Time) {
-	for _, d := range a.devices {
+	for _, d := range a.order {
 		a.closeWindow(d, at)
 	}
 }
@@ -332,11 +334,13 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 
 // forget drops devices that have gone and workloads that were not seen for long.
 func (a *Advisor) forget() {
-	for key, d := range a.devices {
-		if a.now.Sub(d.seen) > time.Hour {
-			delete(a.devices, key)
+	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
+		gone := a.now.Sub(d.seen) > time.Hour
+		if gone {
+			delete(a.devices, d.key)
 		}
-	}
+		return gone
+	})
 	for key, w := range a.workloads {
 		if a.now.Sub(w.Last) > forgetAfter {
 			delete(a.workloads, key)
@@ -356,7 +360,7 @@ func (a *Advisor) forgetOldest() {
 			all = append(all, w)
 		}
 	}
-	slices.SortFunc(all, func(x, y *workload) int { return x.Last.Compare(y.Last) })
+	slices.SortFunc(all, func(x, y *workload) int { return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key)) })
 	for _, w := range all[:len(all)/10+min(len(all), 1)] {
 		delete(a.workloads, w.Key)
 	}

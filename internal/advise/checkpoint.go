@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -31,6 +32,7 @@ func (a *Advisor) Save(to io.Writer) error {
 	for _, w := range a.workloads {
 		c.Workloads = append(c.Workloads, w)
 	}
+	slices.SortFunc(c.Workloads, func(x, y *workload) int { return x.Key.compare(y.Key) })
 	if _, err := io.WriteString(to, checkpointHeader); err != nil {
 		return err
 	}

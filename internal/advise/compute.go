@@ -57,7 +57,8 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, pods map[string]int)
 		return r, nil
 	}
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
-	return r, a.recommendWhole(&r, g, d.workload, pods, hintsOf(g.Holders))
+	tried := a.recommendWhole(&r, g, d.workload, pods, hintsOf(g.Holders))
+	return r, tried
 }
 
 func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstance) Recommendation {

@@ -15,6 +15,8 @@ type Options struct {
 	MaxStretch float64
 	// MinEvidence is the observed time before anything is recommended.
 	MinEvidence time.Duration
+	// MaxGap is the longest time between two Snapshots that counts as observed, a few poll intervals.
+	MaxGap time.Duration
 	// Strict decides by the worst mix of kernels that the evidence allows, instead of the expected one.
 	Strict bool
 	// SingleStrategy says that the device plugin gives all devices of the node one mode and one profile.
@@ -23,7 +25,7 @@ type Options struct {
 
 // DefaultOptions returns the options that the flags default to.
 func DefaultOptions() Options {
-	return Options{Headroom: 0.15, TargetBusy: 0.8, MaxStretch: 2, MinEvidence: 24 * time.Hour}
+	return Options{Headroom: 0.15, TargetBusy: 0.8, MaxStretch: 2, MinEvidence: 24 * time.Hour, MaxGap: 15 * time.Second}
 }
 
 // Validate returns an error that names the first option out of its range.

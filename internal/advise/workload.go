@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -19,6 +20,12 @@ type Key struct {
 	// Model is the GPU's product name, Profile the GPU instance's; empty for a whole GPU.
 	Model   string `json:"model"`
 	Profile string `json:"profile,omitempty"`
+}
+
+// compare orders keys.
+func (k Key) compare(l Key) int {
+	return cmp.Or(cmp.Compare(k.Namespace, l.Namespace), cmp.Compare(k.Owner, l.Owner), cmp.Compare(k.Container, l.Container),
+		cmp.Compare(k.Model, l.Model), cmp.Compare(k.Profile, l.Profile))
 }
 
 // memoryDays is how many daily maxima are kept, today included.
