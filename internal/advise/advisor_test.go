@@ -75,10 +75,17 @@ func observeFor(a *Advisor, from time.Time, duration time.Duration, gpus ...gpu.
 	return s
 }
 
+// recommend returns the whole report on the last Snapshot.
+func recommend(a *Advisor, s *gpu.Snapshot) *Report {
+	report := a.Recommend(s)
+	report.Pack(s)
+	return report
+}
+
 // recommendFor returns the answer for the first device after it has shown a load for a time.
 func recommendFor(o Options, duration time.Duration, gpus ...gpu.GPU) Recommendation {
 	a := New(o)
-	return a.Compute(observeFor(a, start(), duration, gpus...)).Devices[0]
+	return recommend(a, observeFor(a, start(), duration, gpus...)).Devices[0]
 }
 
 // profileCase is a load of a whole GPU and what is recommended for it.
@@ -191,15 +198,15 @@ func TestCheckpointForgetsNothing(t *testing.T) {
 	observeFor(through, start(), 4*24*time.Hour, g)
 	observeFor(before, start(), 4*24*time.Hour, g)
 	var saved bytes.Buffer
-	if err := before.Save(&saved); err != nil {
+	if err := before.Checkpoint().Write(&saved); err != nil {
 		t.Fatal(err)
 	}
 	if err := after.Restore(bytes.NewReader(saved.Bytes()), "node-a"); err != nil {
 		t.Fatal(err)
 	}
 	from := start().Add(4*24*time.Hour + time.Minute)
-	want := through.Compute(observeFor(through, from, 4*24*time.Hour, g)).Devices[0]
-	got := after.Compute(observeFor(after, from, 4*24*time.Hour, g)).Devices[0]
+	want := recommend(through, observeFor(through, from, 4*24*time.Hour, g)).Devices[0]
+	got := recommend(after, observeFor(after, from, 4*24*time.Hour, g)).Devices[0]
 	if want.Action != ActionSlice || got.Recommended != want.Recommended {
 		t.Errorf("%s %s, want %s %s", got.Action, got.Recommended, want.Action, want.Recommended)
 	}
@@ -231,7 +238,7 @@ func TestAnswersDoNotFlap(t *testing.T) {
 	show := func(l load, d time.Duration) string {
 		s := observeFor(a, at, d, wholeGPU(t, "H100-80GB", 0, l, pod("ml", "Deployment/a")))
 		at = s.Time.Add(time.Minute)
-		return a.Compute(s).Devices[0].Recommended
+		return recommend(a, s).Devices[0].Recommended
 	}
 	cmptest.Equal(t, "at first", show(small, 25*time.Hour), "1g.10gb")
 	cmptest.Equal(t, "with more memory", show(large, 10*time.Minute), "1g.20gb")
@@ -249,7 +256,7 @@ func TestGapsLowerTheCoverage(t *testing.T) {
 	s := observeFor(a, start(), 30*time.Hour, g)
 	observeFor(a, s.Time.Add(time.Minute), 10*time.Hour, down)
 	s = observeFor(a, s.Time.Add(10*time.Hour+2*time.Minute), 10*time.Minute, g)
-	r := a.Compute(s).Devices[0]
+	r := recommend(a, s).Devices[0]
 	cmptest.Equal(t, "reason", r.Reason, ReasonLowCoverage)
 	if c := r.Evidence.CoverageRatio; c < 0.74 || c > 0.76 {
 		t.Errorf("coverage %v, want 0.75", c)
@@ -263,7 +270,7 @@ func TestClockThatIsSet(t *testing.T) {
 		a := New(fastOptions())
 		s := observeFor(a, start(), 48*time.Hour, g)
 		s = observeFor(a, s.Time.Add(jump), 2*time.Hour, g)
-		r := a.Compute(s).Devices[0]
+		r := recommend(a, s).Devices[0]
 		if jump < 0 && r.Recommended != "1g.10gb" {
 			t.Errorf("%v: %s %s (%s)", jump, r.Action, r.Recommended, r.Explanation)
 		}
@@ -345,7 +352,7 @@ func TestReportIsDeterministic(t *testing.T) {
 		for i, l := range []load{{busy: 0.5, sm: 0.03, gib: 4}, {busy: 0.4, sm: 0.05, gib: 12}, {busy: 0.3, sm: 0.1, gib: 22}, {busy: 0.3, sm: 0.04, gib: 3}} {
 			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, l, pod("ml", fmt.Sprintf("Deployment/d-%d", i%3))))
 		}
-		text, err := json.Marshal(a.Compute(observeFor(a, start(), 8*24*time.Hour, gpus...)))
+		text, err := json.Marshal(recommend(a, observeFor(a, start(), 8*24*time.Hour, gpus...)))
 		if err != nil {
 			t.Fatal(err)
 		}

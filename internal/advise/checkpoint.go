@@ -13,37 +13,42 @@ import (
 	"time"
 )
 
-// checkpointHeader is the first line of a checkpoint, with the version of what follows: a compressed gob of checkpoint.
+// checkpointHeader is the first line of a checkpoint, with the version of what follows: a compressed gob of Checkpoint.
 const checkpointHeader = "mig-exporter right-sizing evidence, version 1\n"
 
 // ErrNotThisNode says that a checkpoint is of another node.
 var ErrNotThisNode = errors.New("checkpoint of another node")
 
-// checkpoint is what is saved of an Advisor. Devices are found again in the next Snapshot.
-type checkpoint struct {
+// Checkpoint is a copy of the evidence of an Advisor. Devices are not in it: they are found again in the next Snapshot.
+type Checkpoint struct {
 	Node      string
 	Time      time.Time
-	Workloads []*workload
+	Workloads []workload
 }
 
-// Save writes the evidence.
-func (a *Advisor) Save(to io.Writer) error {
-	c := checkpoint{Node: a.node, Time: a.now}
+// Checkpoint copies the evidence, so that it can be written while the Advisor goes on.
+func (a *Advisor) Checkpoint() *Checkpoint {
+	c := &Checkpoint{Node: a.node, Time: a.now, Workloads: make([]workload, 0, len(a.workloads))}
 	for _, w := range a.workloads {
-		c.Workloads = append(c.Workloads, w)
+		c.Workloads = append(c.Workloads, *w)
 	}
-	slices.SortFunc(c.Workloads, func(x, y *workload) int { return x.Key.compare(y.Key) })
+	return c
+}
+
+// Write encodes the evidence, in the order of its keys.
+func (c *Checkpoint) Write(to io.Writer) error {
+	slices.SortFunc(c.Workloads, func(x, y workload) int { return x.Key.compare(y.Key) })
 	if _, err := io.WriteString(to, checkpointHeader); err != nil {
 		return err
 	}
 	z := gzip.NewWriter(to)
-	if err := gob.NewEncoder(z).Encode(&c); err != nil {
+	if err := gob.NewEncoder(z).Encode(c); err != nil {
 		return fmt.Errorf("encode the evidence: %w", err)
 	}
 	return z.Close()
 }
 
-// Restore takes over the evidence that Save wrote on this node. If it returns an error the Advisor has not changed.
+// Restore takes over the evidence that was written on this node. If it returns an error the Advisor has not changed.
 func (a *Advisor) Restore(from io.Reader, node string) error {
 	r := bufio.NewReader(from)
 	header, err := r.ReadSlice('\n')
@@ -54,7 +59,7 @@ func (a *Advisor) Restore(from io.Reader, node string) error {
 	if err != nil {
 		return fmt.Errorf("read the evidence: %w", err)
 	}
-	var c checkpoint
+	var c Checkpoint
 	if err := gob.NewDecoder(io.LimitReader(z, maxCheckpoint)).Decode(&c); err != nil {
 		return fmt.Errorf("decode the evidence: %w", err)
 	}
@@ -65,7 +70,8 @@ func (a *Advisor) Restore(from io.Reader, node string) error {
 		return fmt.Errorf("%w: of %q; expected %q", ErrNotThisNode, c.Node, node)
 	}
 	workloads := make(map[Key]*workload, len(c.Workloads))
-	for _, w := range c.Workloads {
+	for i := range c.Workloads {
+		w := &c.Workloads[i]
 		if err := w.validate(); err != nil {
 			return fmt.Errorf("workload %q of %q: %w", w.Key.Owner, w.Key.Namespace, err)
 		}

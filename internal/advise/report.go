@@ -54,6 +54,8 @@ type Report struct {
 	Time       time.Time `json:"time"`
 	Node       string    `json:"node"`
 	Strict     bool      `json:"strict,omitempty"`
+	// SingleStrategy says that all GPUs of the node have one mode and one profile.
+	SingleStrategy bool `json:"singleStrategy,omitempty"`
 	// Devices are the whole GPUs and GPU instances, by GPU index and placement.
 	Devices []Recommendation `json:"devices"`
 	// Packing is how the recommendations fit on the fewest GPUs; absent if nothing is to be moved.

@@ -121,7 +121,7 @@ func TestSingleStrategy(t *testing.T) {
 		for i, l := range c.loads {
 			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, l, pod("ml", "Deployment/"+string(rune('a'+i)))))
 		}
-		report := a.Compute(observeFor(a, start(), 8*24*time.Hour, gpus...))
+		report := recommend(a, observeFor(a, start(), 8*24*time.Hour, gpus...))
 		var got []answer
 		for _, r := range report.Devices {
 			got = append(got, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended})

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Compute returns what is recommended for the devices of a Snapshot, which is the last one that was observed.
-func (a *Advisor) Compute(s *gpu.Snapshot) *Report {
-	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict}
+// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed, without the packing.
+func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
+	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict, SingleStrategy: a.options.SingleStrategy}
 	pods := countGPUs(s)
 	var trials [][]trial // by device
 	for i := range s.GPUs {
@@ -32,10 +32,12 @@ func (a *Advisor) Compute(s *gpu.Snapshot) *Report {
 		r := &report.Devices[i]
 		r.Explanation = r.explain(a.options)
 	}
-	report.Packing = pack(report.Devices, s.GPUs, a.options.SingleStrategy)
 	report.Notes = notes(s)
 	return report
 }
+
+// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and needs no Advisor.
+func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r.Devices, s.GPUs, r.SingleStrategy) }
 
 // countGPUs returns how many whole GPUs each pod holds.
 func countGPUs(s *gpu.Snapshot) map[string]int {
