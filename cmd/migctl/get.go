@@ -281,7 +281,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
 		memoryText(inst.Memory), percentText(inst.Activity.SM), node.useOf(&inst.Use).summary(),
 	}
-	whole := len(inst.ComputeInstances) == 1 && (inst.ComputeInstances[0].Profile == inst.Profile || inst.ComputeInstances[0].Profile == "")
+	whole := isWhole(inst)
 	switch {
 	case whole:
 		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))

@@ -15,15 +15,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the command in a minute. An answer on a device " +
-	"needs a day of observation (--advise.min-evidence)."
+const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the command in a " +
+	"minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
 func recommendCommand(app *kingpin.Application, o *options) {
-	c := app.Command(commandRecommend, "Show which GPUs are too big for what they do, which slices would do, and the way there. Changes nothing.")
+	c := app.Command(commandRecommend,
+		"Show which GPUs are too big for what they do, which slices would do, and the way there. Changes nothing.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
-	c.Flag("spec", "Print the layouts that are recommended, with what the GPUs have now, as a spec for migctl apply -f.").BoolVar(&o.WantSpec)
-	c.Flag("explain", "Explain the answer for a GPU: the evidence, the profiles that were considered, the effect that is expected.").
+	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
+		BoolVar(&o.WantSpec)
+	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
 		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
 	outputFlag(c, o, formText, formJSON, formYAML)
 }
@@ -45,7 +47,8 @@ func (s *session) recommend(ctx context.Context) error {
 	var problem *api.Problem
 	if errors.As(err, &problem) && problem.Type == api.NotFound {
 		return &api.Problem{
-			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status, Detail: "The server has no /api/v1/recommendations.",
+			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status,
+			Detail: "The server has no /api/v1/recommendations.",
 		}
 	}
 	if err != nil {
@@ -103,8 +106,8 @@ func isOnGPU(word string, r *advise.Recommendation) bool {
 func checkDeviceWords(words []string, devices []advise.Recommendation) error {
 	for _, w := range words {
 		if w != "all" && !slices.ContainsFunc(devices, func(r advise.Recommendation) bool { return isOnGPU(w, &r) }) {
-			return usageError{fmt.Sprintf("the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not answer, and those in "+
-				"MIG mode without instances", w)}
+			return usageError{fmt.Sprintf("the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not "+
+				"answer, and those in MIG mode without instances", w)}
 		}
 	}
 	return nil
@@ -132,7 +135,8 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	if report.Strict {
 		strict = "   strict: by the worst mix of kernels"
 	}
-	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold), text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
+	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold),
+		text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
 	if len(devices) == 0 {
 		p.line()
 		p.line(text("No devices."))
@@ -144,8 +148,8 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 // writeWholeGPUs lists the whole GPUs.
 func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 5) + " " + p.cell(c[3], 11) + " " + p.right(c[4], 5) + " " +
-			p.right(c[5], 9) + " " + p.right(c[6], 4) + " " + p.cell(c[7], 17)
+		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 5) + " " + p.cell(c[3], 11) + " " +
+			p.right(c[4], 5) + " " + p.right(c[5], 9) + " " + p.right(c[6], 4) + " " + p.cell(c[7], 17)
 	}
 	head := false
 	for i := range devices {
@@ -156,14 +160,18 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		if !head {
 			head = true
 			p.line()
-			p.line(text("%s", cells([...]string{"GPU", "WORKLOAD", "NOW", "RECOMMENDED", "FREED", "STRETCH", "CONF", "REASON"})).in(dim))
+			titles := [...]string{"GPU", "WORKLOAD", "NOW", "RECOMMENDED", "FREED", "STRETCH", "CONF", "REASON"}
+			p.line(span{cells(titles), dim})
 		}
-		row := [...]string{fmt.Sprint(r.Index), workloadName(r), "whole", string(r.Action), "", "", confidenceText(r), string(r.Reason)}
+		row := [...]string{
+			fmt.Sprint(r.Index), workloadName(r), "whole", string(r.Action), "", "", confidenceText(r), string(r.Reason),
+		}
 		c := plain
 		switch r.Action {
 		case advise.ActionSlice:
 			c = green
-			row[3], row[4], row[5], row[7] = r.Recommended, shareText(r.Reclaimable), stretchText(r.Predicted), reservation(r)
+			row[3], row[4], row[5] = r.Recommended, shareText(r.Reclaimable), stretchText(r.Predicted)
+			row[7] = reservation(r)
 		case advise.ActionFree:
 			c = dim
 		case advise.ActionShare:
@@ -173,20 +181,23 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	}
 }
 
-// writeSlices lists the GPU instances that should become smaller or larger, are idle or free. Free ones have one line for each GPU.
+// writeSlices lists the GPU instances that should become smaller or larger, are idle or free. Free ones have one line
+// for each GPU.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " + p.cell(c[4], 10) + " " +
-			p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
+		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " +
+			p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
 	}
-	var rows, free []span
+	var rows []span
 	freeOn := map[int][]string{}
 	for i := range devices {
 		r := &devices[i]
 		if !r.Instance.Present() || r.Action == advise.ActionKeep {
 			continue
 		}
-		row := [...]string{fmt.Sprint(r.Index), workloadName(r), sliceText(r), string(r.Action), r.Recommended, "", "", confidenceText(r)}
+		row := [...]string{
+			fmt.Sprint(r.Index), workloadName(r), sliceText(r), string(r.Action), r.Recommended, "", "", confidenceText(r),
+		}
 		c := yellow
 		switch r.Action {
 		case advise.ActionFree:
@@ -204,21 +215,20 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 			rows = append(rows, span{"    " + r.Explanation, dim})
 		}
 	}
-	for _, index := range sortedKeys(freeOn) {
-		free = append(free, text("%3d %s: %s", index, plural(len(freeOn[index]), "free slice", "free slices"), strings.Join(freeOn[index], ", ")).in(dim))
-	}
-	if len(rows)+len(free) == 0 {
+	if len(rows)+len(freeOn) == 0 {
 		return
 	}
 	p.line()
 	if len(rows) > 0 {
-		p.line(text("%s", cells([...]string{"GPU", "WORKLOAD", "SLICE", "ACTION", "TO", "FREED", "STRETCH", "CONF"})).in(dim))
+		p.line(span{cells([...]string{"GPU", "WORKLOAD", "SLICE", "ACTION", "TO", "FREED", "STRETCH", "CONF"}), dim})
 	}
 	for _, row := range rows {
 		p.line(row)
 	}
-	for _, f := range free {
-		p.para("", dim, f.text)
+	for _, index := range sortedKeys(freeOn) {
+		list := freeOn[index]
+		count := plural(len(list), "free slice", "free slices")
+		p.para(p.right(fmt.Sprint(index), 3)+" ", dim, count+": "+strings.Join(list, ", "))
 	}
 }
 
@@ -276,7 +286,8 @@ func writeSummary(p *page, report *advise.Report) {
 		p.line(text("No GPU is to be given up for slices."))
 		return
 	case len(packing.GPUs) == 0:
-		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become free, or the search was broken off.")
+		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
+			"free, or the search was broken off.")
 		return
 	}
 	freed := "none"
@@ -294,8 +305,8 @@ func writeSummary(p *page, report *advise.Report) {
 	}
 }
 
-// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: it leaves out those of which the use
-// of media engines is not known, and what it could not place.
+// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: it leaves out
+// those of which the use of media engines is not known, and what it could not place.
 func unplaced(report *advise.Report) []int {
 	var left []int
 	for i := range report.Devices {

@@ -36,8 +36,8 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 		p.para("  ", yellow, "provisional: less than seven days of evidence")
 	}
 	if r.NotChecked {
-		p.para("  ", yellow, "not checked: the use of media engines that the profile lacks cannot be read. Make sure that the workload decodes and "+
-			"encodes no video there")
+		p.para("  ", yellow, "not checked: the use of media engines that the profile lacks cannot be read. Make sure "+
+			"that the workload needs no video engines")
 	}
 	if r.Evidence != nil {
 		writeEvidence(p, r)
@@ -80,12 +80,12 @@ func writeFact(p *page, name, fact string) {
 func writeEvidence(p *page, r *advise.Recommendation) {
 	e := r.Evidence
 	p.line()
-	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s", e.ObservedHours,
-		e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence)))
-	writeFact(p, "busy", fmt.Sprintf("%s on average, %s in half of the minutes, %s at p99, %s in the busiest 10 minutes",
+	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s",
+		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence)))
+	writeFact(p, "busy", fmt.Sprintf("%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
 		shareText(e.BusyMean), shareText(e.BusyP50), shareText(e.BusyP99), shareText(e.Busy10Minutes)))
-	writeFact(p, "kernels", fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95", shareText(e.Median.Width),
-		shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth)))
+	writeFact(p, "kernels", fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
+		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth)))
 	memory := "at most " + gibText(e.MemoryBytes)
 	switch {
 	case e.MemoryTrend > 0:
@@ -99,12 +99,14 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	writeFact(p, "memory", memory)
 	if r.Predicted != nil {
 		if total := e.MemoryBytes + r.Predicted.MemoryFree; total > 0 {
-			p.line(text("  %s", p.cell("", factColumns)+p.bar(e.MemoryBytes/total, 3*barColumns)+" "+shareText(e.MemoryBytes/total)+" of "+gibText(total)))
+			share := e.MemoryBytes / total
+			bar := p.cell("", factColumns) + p.bar(share, 3*barColumns)
+			p.line(text("  %s %s of %s", bar, shareText(share), gibText(total)))
 		}
 	}
 	if e.PowerP95 > 0 || e.PCIeMax > 0 {
-		writeFact(p, "power, PCIe", fmt.Sprintf("%s of the power limit above idle at p95; %s of the link in the busiest minute",
-			shareText(e.PowerP95), shareText(e.PCIeMax)))
+		writeFact(p, "power, PCIe", shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
+			" of the link in the busiest minute")
 	}
 	media := cmp.Or(strings.Join(e.MediaEngines, ", "), "not used")
 	if e.MediaUnread {
@@ -117,7 +119,8 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	p.line()
 	p.line(text("  %s  %s", p.cell("BUSY TIME, share of minutes", 36), "SMs IN USE, share of busy time").in(dim))
 	for i := range e.BusyHistogram {
-		p.line(text("  %s  %s", p.cell(p.histogramRow(i, e.BusyHistogram[i]), 36), p.histogramRow(i, e.WidthHistogram[i])))
+		busy, width := p.histogramRow(i, e.BusyHistogram[i]), p.histogramRow(i, e.WidthHistogram[i])
+		p.line(text("  %s  %s", p.cell(busy, 36), width))
 	}
 }
 
@@ -169,7 +172,8 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 		case c.Reason == advise.ReasonNone:
 			why = "does; recommended once that has held for as long as the first answer needed"
 		}
-		p.para(fmt.Sprintf("  %s %16.2f %8.2f %5.2f  ", p.cell(c.Profile, 15), c.StretchP95.Low, c.StretchP95.Expected, c.StretchP95.High), color, why)
+		t := c.StretchP95
+		p.para(fmt.Sprintf("  %s %16.2f %8.2f %5.2f  ", p.cell(c.Profile, 15), t.Low, t.Expected, t.High), color, why)
 	}
 }
 
@@ -195,10 +199,12 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	e := r.Predicted
 	p.line()
 	p.line(text("  EXPECTED IN %s", r.Recommended).in(dim))
-	writeFact(p, "requests", fmt.Sprintf("%.2f to %.2f times as long at the median, %.2f to %.2f at p95 (expected %.2f and %.2f)", e.StretchMedian.Low,
-		e.StretchMedian.High, e.StretchP95.Low, e.StretchP95.High, e.StretchMedian.Expected, e.StretchP95.Expected))
-	writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average", shareText(e.BusyP99),
-		shareText(e.Busy10Minutes), shareText(e.SMActivity)))
+	median, p95 := e.StretchMedian, e.StretchP95
+	writeFact(p, "requests", fmt.Sprintf(
+		"%.2f to %.2f times as long at the median (expected %.2f), %.2f to %.2f at p95 (%.2f)",
+		median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
+	writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
+		shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
 	writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
 	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
 }

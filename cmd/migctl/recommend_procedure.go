@@ -44,15 +44,18 @@ func writeProcedure(p *page, report *advise.Report) {
 	if report.Packing == nil || len(report.Packing.GPUs) == 0 {
 		return
 	}
-	w := &procedure{p: p, report: report, node: shellQuote(report.Node), done: map[int]bool{}, changed: map[advise.Key]bool{}}
+	w := &procedure{
+		p: p, report: report, node: shellQuote(report.Node), done: map[int]bool{}, changed: map[advise.Key]bool{},
+	}
 	p.line()
 	p.line(text("The way there. Nothing of this is done by itself.").in(bold))
 	if report.SingleStrategy {
 		w.writeSingle()
 		return
 	}
-	w.say("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition size: a pool with " +
-		"gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node selector cloud.google.com/gke-gpu-partition-size.")
+	w.say("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition size: " +
+		"a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node selector " +
+		"cloud.google.com/gke-gpu-partition-size.")
 	w.step("Keep the layouts. Later reports differ, since pods have moved.")
 	w.run("migctl recommend --spec > " + specFile)
 	ready, waiting := w.targets()
@@ -74,7 +77,9 @@ func (w *procedure) run(command string) { w.p.whole("      " + command) }
 
 // wholeGPU returns the answer for a GPU without MIG mode.
 func (w *procedure) wholeGPU(index int) *advise.Recommendation {
-	at := slices.IndexFunc(w.report.Devices, func(r advise.Recommendation) bool { return r.Index == index && !r.Instance.Present() })
+	at := slices.IndexFunc(w.report.Devices, func(r advise.Recommendation) bool {
+		return r.Index == index && !r.Instance.Present()
+	})
 	if at < 0 {
 		return nil
 	}
@@ -111,8 +116,8 @@ func (w *procedure) targetOf(from int) int {
 	return -1
 }
 
-// inOrder orders GPUs that must be emptied: one whose own pod gets its slice on another of them comes after that one. Of a circle one
-// comes first: its pod must wait for its slice.
+// inOrder orders GPUs that must be emptied: one whose own pod gets its slice on another of them comes after that one.
+// Of a circle one comes first: its pod must wait for its slice.
 func inOrder(waiting []target, targetOf func(from int) int) []target {
 	var ordered []target
 	for len(waiting) > 0 {
@@ -182,7 +187,7 @@ func (w *procedure) writeHeld(t target) {
 	if waits {
 		w.step("GPU %d: its pod leaves, and waits for its slice until the GPU is cut.", t.Index)
 		if to := w.targetOf(t.Index); to != t.Index {
-			w.say(fmt.Sprintf("It gets it on GPU %d, whose own pod moves here: it waits until that one is cut, too.", to))
+			w.say(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is cut, too.", to))
 		}
 	} else {
 		w.step("GPU %d: its pod has moved to GPU %d. Wait until the old one has left.", t.Index, w.targetOf(t.Index))
@@ -192,7 +197,7 @@ func (w *procedure) writeHeld(t target) {
 		w.change(t.own)
 		w.remove(t.own)
 		if isOwnedBy(t.own, "Deployment") {
-			w.say("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another GPU that is free.")
+			w.say("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.")
 		}
 	} else {
 		w.waitUntilGone(t.own)
@@ -216,7 +221,8 @@ func (w *procedure) writeArrivals(t *target, but int) {
 		if slice.From == but || r == nil || r.Workload == nil {
 			continue
 		}
-		w.say(fmt.Sprintf("GPU %d, %s: to %s at %s of GPU %d.", slice.From, holderText(r), slice.Profile, slice.Placement, t.Index))
+		to := fmt.Sprintf("%s at %s of GPU %d", slice.Profile, slice.Placement, t.Index)
+		w.say(fmt.Sprintf("GPU %d, %s: to %s.", slice.From, holderText(r), to))
 		if c := w.change(r); !c.replaces {
 			w.remove(r)
 		}
@@ -243,22 +249,28 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 	}
 	w.say(c.words)
 	if other := w.otherProfile(r); other != "" {
-		w.say(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask for the larger one.", other))
+		w.say(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
+			"for the larger one.", other))
 	}
 	if c.command != "" && !w.warnedOfRequests {
-		w.say("If the API server refuses the patch because requests names the old resource too: give \"requests\" the same beside \"limits\".")
+		w.say("If the API server refuses the patch because requests names the old resource too: give \"requests\" the same " +
+			"beside \"limits\".")
 		w.warnedOfRequests = true
 	}
 	w.changed[*r.Workload] = true
 	return c
 }
 
-// otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there is none.
+// otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there
+// is none.
 func (w *procedure) otherProfile(r *advise.Recommendation) string {
 	for i := range w.report.Devices {
 		o := &w.report.Devices[i]
-		if o.Action == advise.ActionSlice && o.Workload.Namespace == r.Workload.Namespace && o.Workload.Owner == r.Workload.Owner &&
-			o.Workload.Container == r.Workload.Container && o.Recommended != r.Recommended {
+		if o.Action != advise.ActionSlice || o.Recommended == r.Recommended {
+			continue
+		}
+		a, b := o.Workload, r.Workload
+		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
 			return o.Recommended
 		}
 	}
@@ -281,8 +293,8 @@ func (w *procedure) remove(r *advise.Recommendation) {
 	w.run(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
 }
 
-// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and that of a Job stays
-// when it has ended: there the GPU itself shows it.
+// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and
+// that of a Job stays when it has ended: there the GPU itself shows it.
 func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || isOwnedBy(r, "StatefulSet", "Job", "CronJob") {
 		w.run(fmt.Sprintf("migctl get %d", r.Index))
@@ -305,18 +317,21 @@ func (w *procedure) apply(index int) {
 // restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits for that.
 func (w *procedure) restartPlugin() {
 	if !w.warnedOfPlugin {
-		w.say("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device plugin. This is the GPU " +
-			"operator's; its Helm chart has it in a namespace of its own, with the label app.kubernetes.io/name=nvidia-device-plugin.")
+		w.say("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
+			"plugin. This is the GPU operator's; the plugin's own Helm chart has another namespace, and the label " +
+			"app.kubernetes.io/name=nvidia-device-plugin.")
 		w.warnedOfPlugin = true
 	}
-	w.run("kubectl --namespace=gpu-operator delete pod -l app=nvidia-device-plugin-daemonset " + shellQuote("--field-selector=spec.nodeName="+w.report.Node))
+	w.run(kubectl("gpu-operator", "delete", "pod", "--selector=app=nvidia-device-plugin-daemonset",
+		"--field-selector=spec.nodeName="+w.report.Node))
 }
 
-// writeSingle writes the steps under the single strategy: all GPUs are emptied and cut at once, and pods go on asking for nvidia.com/gpu.
+// writeSingle writes the steps under the single strategy: all GPUs are emptied and cut at once, and pods go on asking
+// for nvidia.com/gpu.
 func (w *procedure) writeSingle() {
 	var all []int
-	w.say(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, and what they ask for (%s) stays.",
-		singleProfile(w.report), wholeResource))
+	w.say(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
+		"and what they ask for (%s) stays.", singleProfile(w.report), wholeResource))
 	w.step("Keep the layouts.")
 	w.run("migctl recommend --spec > " + specFile)
 	w.step("Empty the node.")

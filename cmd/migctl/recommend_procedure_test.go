@@ -18,10 +18,13 @@ import (
 // executed returns the words of the commands of a procedure, as a shell passes them on.
 func executed(t *testing.T, out string) [][]string {
 	t.Helper()
-	script := "kubectl() { printf '%s\\0' kubectl \"$@\"; printf '\\n\\0'; }; migctl() { printf '%s\\0' migctl \"$@\"; printf '\\n\\0'; }\ncd /nonexistent 2>/dev/null\n"
+	script := `show() { printf '%s\0' "$@"; printf '\n\0'; }
+kubectl() { show kubectl "$@"; }
+migctl() { show migctl "$@"; }
+`
 	for line := range strings.Lines(out) {
-		if command, ok := strings.CutPrefix(line, "      "); ok && (strings.HasPrefix(command, "kubectl ") || strings.HasPrefix(command, "migctl ")) {
-			command, _, _ = strings.Cut(command, " > ") // the file of layouts is not written
+		if isCommand(line) {
+			command, _, _ := strings.Cut(line, " > ") // the file of layouts is not written
 			script += strings.TrimRight(command, "\n") + "\n"
 		}
 	}
@@ -41,7 +44,8 @@ func executed(t *testing.T, out string) [][]string {
 	return all
 }
 
-// cluster is a model of a node: which pods hold whole GPUs, which slices are free, who has been told to ask for a slice.
+// cluster is a model of a node: which pods hold whole GPUs, which slices are free, who has been told to ask for a
+// slice.
 type cluster struct {
 	report   *advise.Report
 	holds    map[int]*advise.Recommendation // by GPU, those that move
@@ -53,11 +57,14 @@ type cluster struct {
 
 func newCluster(report *advise.Report) *cluster {
 	c := &cluster{
-		report: report, holds: map[int]*advise.Recommendation{}, slices: map[string]int{}, patched: map[string]bool{}, mode: map[int]bool{},
+		report: report, holds: map[int]*advise.Recommendation{}, slices: map[string]int{}, patched: map[string]bool{},
+		mode: map[int]bool{},
 	}
 	for _, g := range report.Packing.GPUs {
 		for _, s := range g.Slices {
-			at := slices.IndexFunc(report.Devices, func(r advise.Recommendation) bool { return r.Index == s.From && !r.Instance.Present() })
+			at := slices.IndexFunc(report.Devices, func(r advise.Recommendation) bool {
+				return r.Index == s.From && !r.Instance.Present()
+			})
 			c.holds[s.From] = &report.Devices[at]
 			if s.Exists {
 				c.slices[s.Profile]++
@@ -72,7 +79,8 @@ func newCluster(report *advise.Report) *cluster {
 	return c
 }
 
-// execute does what a command does. Pods of patched owners that replace their pods leave by themselves when there is a slice for them.
+// execute does what a command does. Pods of patched owners that replace their pods leave by themselves when there is
+// a slice for them.
 func (c *cluster) execute(argv []string) error {
 	last := argv[len(argv)-1]
 	switch {
@@ -160,7 +168,9 @@ func (c *cluster) roll() {
 // TestHostileNames: names of any characters reach kubectl as they are, and neither end a command nor move the cursor.
 func TestHostileNames(t *testing.T) {
 	const evil = "a'; touch /tmp/x; $(id) `id` \\ \"\n\x1b[2J\u202eé <&>"
-	for _, kind := range []string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob", "Job", "Pod", "Evil';Kind", "batch"} {
+	for _, kind := range []string{
+		"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob", "Job", "Pod", "Evil';Kind", "batch",
+	} {
 		holder := podOf(evil, evil, kind+"/"+evil)
 		holder.Name = evil
 		report, s := observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, holder), wholeH100(t, 1, load{}))
@@ -178,7 +188,8 @@ func TestHostileNames(t *testing.T) {
 					cmptest.Equal(t, "node", argv[2:], []string{evil})
 				case argv[2] == "patch":
 					patches++
-					cmptest.Equal(t, "object", argv[1:5], []string{"--namespace=" + evil, "patch", strings.ToLower(kind) + "/" + evil, "--type=strategic"})
+					want := []string{"--namespace=" + evil, "patch", strings.ToLower(kind) + "/" + evil, "--type=strategic"}
+					cmptest.Equal(t, "object", argv[1:5], want)
 					checkPatch(t, strings.TrimPrefix(argv[5], "--patch="), kind == "CronJob", evil)
 				case argv[2] == "delete" && argv[3] == "pod":
 					cmptest.Equal(t, "node of the plugin", argv[len(argv)-1], "--field-selector=spec.nodeName="+evil)
@@ -221,13 +232,15 @@ func checkPatch(t *testing.T, patch string, inJob bool, container string) {
 func TestOwnersThatNoCommandChanges(t *testing.T) {
 	for _, c := range []struct{ about, owner, resource, says string }{
 		{"media extension", "RayCluster/r", wholeResource, "limit nvidia.com/mig-1g.10gb.me: 1 instead of nvidia.com/gpu: 1"},
-		{"another name of whole GPUs", "Job/j", "example.com/h100", "limit nvidia.com/mig-1g.10gb.me: 1 instead of example.com/h100: 1"},
+		{"another name of whole GPUs", "Job/j", "example.com/h100", "mig-1g.10gb.me: 1 instead of example.com/h100: 1"},
 		{"claim", "Deployment/d", "claim/ml/gpu", "claim ml/gpu"},
 		{"claim's selector", "Deployment/d", "claim/ml/gpu", "profile == '1g.10gb+me'"},
 		{"batch job", "batch/4711", "", "--gres=gpu:1g.10gb+me:1"},
 		{"processes", "processes/GPU-1", "", "CUDA_VISIBLE_DEVICES"},
 	} {
-		r := &advise.Recommendation{Recommended: "1g.10gb+me", Workload: &advise.Key{Owner: c.owner, Container: "main"}, Pod: &advise.Pod{Resource: c.resource}}
+		r := &advise.Recommendation{
+			Recommended: "1g.10gb+me", Workload: &advise.Key{Owner: c.owner, Container: "main"}, Pod: &advise.Pod{Resource: c.resource},
+		}
 		got := changeOf(r)
 		if got.command != "" || got.replaces || !strings.Contains(got.words, c.says) {
 			t.Errorf("%s: %+v", c.about, got)
@@ -235,7 +248,8 @@ func TestOwnersThatNoCommandChanges(t *testing.T) {
 	}
 }
 
-// TestOrderOfGPUsThatMustBeEmptied: a GPU comes after the one on which its pod gets its slice; of a circle the first comes first.
+// TestOrderOfGPUsThatMustBeEmptied: a GPU comes after the one on which its pod gets its slice; of a circle the first
+// comes first.
 func TestOrderOfGPUsThatMustBeEmptied(t *testing.T) {
 	for _, c := range []struct {
 		about string

@@ -21,15 +21,16 @@ const (
 	layoutOfGPU = "gpu-%d"
 )
 
-// targetLayout is what a GPU shall have: by profile the instances that have one compute instance of all slices, and those that are split.
+// targetLayout is what a GPU shall have: by profile the instances that have one compute instance of all slices, and
+// those that are split.
 type targetLayout struct {
 	gpu    *nodedoc.GPU
 	whole  map[string]int
 	splits map[string][][]string // by profile the compute instances of each, "1c"
 }
 
-// printRecommendedSpec prints the recommended layouts as a spec: that of one GPU as counts, which say all of it; of several as layouts
-// of mig-parted's form.
+// printRecommendedSpec prints the recommended layouts as a spec: that of one GPU as counts, which say all of it; of
+// several as layouts of mig-parted's form.
 func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Report) error {
 	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
@@ -60,10 +61,11 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return fmt.Errorf("write the spec: %w", err)
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the instances that stand on these GPUs.\n", s.page.clean(node.Node.Hostname),
-		report.Time.UTC().Format("2006-01-02 15:04:05Z"))
+	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the instances that stand on these GPUs.\n",
+		s.page.clean(node.Node.Hostname), report.Time.UTC().Format("2006-01-02 15:04:05Z"))
 	if document.MIGConfigs != nil {
-		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index))
+		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
+		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
 	}
 	if err := writeYAML(&out, data); err != nil {
 		return fmt.Errorf("write the spec: %w", err)
@@ -72,8 +74,8 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	return err
 }
 
-// targetLayouts returns what each GPU that gets slices shall have: what it has now, and its new slices. Under the single strategy
-// every other GPU gets as many slices of the same profile as it can have.
+// targetLayouts returns what each GPU that gets slices shall have: what it has now, and its new slices. Under the
+// single strategy every other GPU gets as many slices of the same profile as it can have.
 func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, error) {
 	if report.Packing == nil {
 		return nil, nil
@@ -130,9 +132,10 @@ func standingLayout(g *nodedoc.GPU) (targetLayout, error) {
 	for i := range g.GPUInstances {
 		inst := &g.GPUInstances[i]
 		if inst.Profile == "" {
-			return t, fmt.Errorf("GPU instance %d of GPU %d has a profile that is not known: a spec could not keep it", inst.ID, g.Index)
+			return t, fmt.Errorf("GPU instance %d of GPU %d has a profile that is not known: a spec could not keep it",
+				inst.ID, g.Index)
 		}
-		if len(inst.ComputeInstances) == 1 && (inst.ComputeInstances[0].Profile == inst.Profile || inst.ComputeInstances[0].Profile == "") {
+		if isWhole(inst) {
 			t.whole[inst.Profile]++
 			continue
 		}
@@ -180,17 +183,20 @@ func layoutsOf(targets []targetLayout) (api.Spec, error) {
 	return document, nil
 }
 
-// rule returns the layout as a rule of mig-parted's form. That names split instances by their compute instances, and packs those of a
-// profile into as few instances as it can: it cannot say how several are split, nor that one has no compute instance.
+// rule returns the layout as a rule of mig-parted's form. That names split instances by their compute instances, and
+// packs those of a profile into as few instances as it can: it cannot say how several are split, nor that one has no
+// compute instance.
 func (t *targetLayout) rule() (api.LayoutRule, error) {
-	rule := api.LayoutRule{Devices: api.DeviceList{Indexes: []int{t.gpu.Index}}, MIGEnabled: true, MIGDevices: map[string]int{}}
+	rule := api.LayoutRule{
+		Devices: api.DeviceList{Indexes: []int{t.gpu.Index}}, MIGEnabled: true, MIGDevices: map[string]int{},
+	}
 	for profile, n := range t.whole {
 		rule.MIGDevices[profile] = n
 	}
 	for profile, splits := range t.splits {
 		if len(splits) > 1 || len(splits[0]) == 0 {
-			return rule, usageError{fmt.Sprintf("GPU %d has instances of %s that are split in ways which a spec of several GPUs cannot keep: migctl recommend "+
-				"--spec %d writes one for it alone", t.gpu.Index, profile, t.gpu.Index)}
+			return rule, usageError{fmt.Sprintf("GPU %d has instances of %s that are split in ways which a spec of several "+
+				"GPUs cannot keep: migctl recommend --spec %d writes one for it alone", t.gpu.Index, profile, t.gpu.Index)}
 		}
 		for _, size := range splits[0] {
 			rule.MIGDevices[size+"."+profile]++

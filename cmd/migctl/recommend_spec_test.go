@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +16,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
-	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
@@ -46,13 +44,15 @@ func simulated(t *testing.T, gpus string) []mig.GPULayout {
 	return layouts
 }
 
-// asSeen gives a GPU the identity and the instances of a simulated one. Instances are held, except for one of a profile.
+// asSeen gives a GPU the identity and the instances of a simulated one. Instances are held, except for one of a
+// profile.
 func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 	g.UUID, g.Index, g.Profiles = l.UUID, l.Index, l.Profiles
 	g.MIG.Enabled = l.MIG
 	for i := range l.Instances {
 		was := &l.Instances[i]
-		is := slice(was.Profile, was.Placement, load{busy: 0.9, sm: 0.8, gib: 1}, podOf("ml", fmt.Sprint("slice-", i), fmt.Sprint("Deployment/slice-", i)))
+		holder := podOf("ml", fmt.Sprint("slice-", i), fmt.Sprint("Deployment/slice-", i))
+		is := slice(was.Profile, was.Placement, load{busy: 0.9, sm: 0.8, gib: 1}, holder)
 		if was.Profile == freeProfile {
 			is.Holders, is.Allocated = nil, gpu.Some(false)
 		}
@@ -63,7 +63,8 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 			if n, err := mig.ParseName(was.Profile); err == nil && c.Slices < n.Slices {
 				name = fmt.Sprintf("%dc.%s", c.Slices, was.Profile)
 			}
-			is.ComputeInstances = append(is.ComputeInstances, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, Profile: name, Placement: c.Placement, Up: true})
+			is.ComputeInstances = append(is.ComputeInstances,
+				gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, Profile: name, Placement: c.Placement, Up: true})
 		}
 		g.Instances = append(g.Instances, is)
 	}
@@ -128,15 +129,17 @@ const simulatedGPUs = `  - {model: H100-80GB, count: 5}
   - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, "1g.20gb@2", "1g.10gb@6"]}
 `
 
-// TestSpecIsPlannedAndDestroysNothing: what --spec prints is planned on the simulated node as it was packed, all GPUs at once and one
-// after the other. What stands is busy, split instances included.
+// TestSpecIsPlannedAndDestroysNothing: what --spec prints is planned on the simulated node as it was packed, all GPUs
+// at once and one after the other. What stands is busy, split instances included.
 func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	layouts := simulated(t, simulatedGPUs)
 	var gpus []gpu.GPU
 	for i, l := range []load{small, middle, tiny, middle} {
-		gpus = append(gpus, asSeen(wholeH100(t, i, l, podOf("ml", fmt.Sprint("pod-", i), fmt.Sprint("Deployment/d-", i))), &layouts[i], ""))
+		holder := podOf("ml", fmt.Sprint("pod-", i), fmt.Sprint("Deployment/d-", i))
+		gpus = append(gpus, asSeen(wholeH100(t, i, l, holder), &layouts[i], ""))
 	}
-	gpus = append(gpus, asSeen(wholeH100(t, 4, load{}), &layouts[4], ""), asSeen(wholeH100(t, 5, load{}), &layouts[5], "1g.20gb"))
+	gpus = append(gpus, asSeen(wholeH100(t, 4, load{}), &layouts[4], ""))
+	gpus = append(gpus, asSeen(wholeH100(t, 5, load{}), &layouts[5], "1g.20gb"))
 	report, s := observed(advise.DefaultOptions(), 25*time.Hour, gpus...)
 	if report.Packing == nil || len(report.Packing.GPUs) < 2 {
 		t.Fatalf("packing %+v", report.Packing)
@@ -154,7 +157,8 @@ func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		alone := newSlices(t, planOf(t, one.out, layouts))
-		cmptest.Equal(t, fmt.Sprintf("GPU %d, from the file of all", g.Index), newSlices(t, planOf(t, string(fromFile), layouts)), alone)
+		steps := planOf(t, string(fromFile), layouts)
+		cmptest.Equal(t, fmt.Sprintf("GPU %d, from the file of all", g.Index), newSlices(t, steps), alone)
 		for what, n := range alone {
 			each[what] += n
 		}
@@ -166,12 +170,18 @@ func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	}
 }
 
-// TestSplitsThatOnlyOneGPUCanKeep: mig-parted's form cannot say how several instances of a profile are split; counts can.
+// TestSplitsThatOnlyOneGPUCanKeep: mig-parted's form cannot say how several instances of a profile are split; counts
+// can.
 func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
-	layouts := simulated(t, `  - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, {gi: "2g.20gb@2", ci: ["2c"]}, {gi: "2g.20gb@4", ci: ["1c"]}]}
+	layouts := simulated(t, `  - model: H100-80GB
+    mig: true
+    layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, {gi: "2g.20gb@2", ci: ["2c"]}, {gi: "2g.20gb@4", ci: ["1c"]}]
   - {model: H100-80GB}
 `)
-	gpus := []gpu.GPU{asSeen(wholeH100(t, 0, load{}), &layouts[0], ""), asSeen(wholeH100(t, 1, tiny, podOf("ml", "a-0", "Deployment/a")), &layouts[1], "")}
+	gpus := []gpu.GPU{
+		asSeen(wholeH100(t, 0, load{}), &layouts[0], ""),
+		asSeen(wholeH100(t, 1, tiny, podOf("ml", "a-0", "Deployment/a")), &layouts[1], ""),
+	}
 	report, s := observed(advise.DefaultOptions(), 25*time.Hour, gpus...)
 	_, address := serve(t, recommended(report, s))
 	all := runner{}.run(t, address, "recommend", "--spec")
@@ -186,7 +196,8 @@ func TestSingleStrategyCutsAllGPUs(t *testing.T) {
 	layouts := simulated(t, "  - {model: H100-80GB, count: 4}\n")
 	var gpus []gpu.GPU
 	for i, owner := range []string{"Deployment/a", "DaemonSet/b", "Pod/pod-2"} {
-		gpus = append(gpus, asSeen(wholeH100(t, i, []load{small, tiny, tiny}[i], podOf("ml", fmt.Sprint("pod-", i), owner)), &layouts[i], ""))
+		g := wholeH100(t, i, []load{small, tiny, tiny}[i], podOf("ml", fmt.Sprint("pod-", i), owner))
+		gpus = append(gpus, asSeen(g, &layouts[i], ""))
 	}
 	gpus = append(gpus, asSeen(wholeH100(t, 3, load{}), &layouts[3], ""))
 	o := advise.DefaultOptions()
@@ -219,8 +230,8 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 		case 0:
 			gpus = append(gpus, wholeH100(t, i, load{}))
 		case 1:
-			gpus = append(gpus, slicedH100(t, i, slice("3g.40gb", at(0, 4), load{busy: 1, sm: 1}, podOf("ml", fmt.Sprint("s-", i), "Deployment/s")),
-				slice("1g.10gb", at(6, 1), load{})))
+			busy := slice("3g.40gb", at(0, 4), load{busy: 1, sm: 1}, podOf("ml", fmt.Sprint("s-", i), "Deployment/s"))
+			gpus = append(gpus, slicedH100(t, i, busy, slice("1g.10gb", at(6, 1), load{})))
 		default:
 			l := []load{tiny, small, middle}[random.IntN(3)]
 			gpus = append(gpus, wholeH100(t, i, l, podOf("ml", fmt.Sprint("w-", i), owner)))
@@ -229,17 +240,17 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 	return gpus
 }
 
-// TestProcedureWorksOnRandomNodes executes the printed commands on a model of a cluster: no GPU is cut before its pod has left it, and in
-// the end every pod that moves has its slice.
+// TestProcedureWorksOnRandomNodes executes the printed commands on a model of a cluster: no GPU is cut before its pod
+// has left it, and in the end every pod that moves has its slice.
 func TestProcedureWorksOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	moved, waited, followed := 0, 0, 0
+	moved, waited, followed, later := 0, 0, 0, 0
 	for n := range 25 {
 		report, s := observed(advise.DefaultOptions(), 25*time.Hour, randomNode(t, random)...)
 		if report.Packing == nil || len(report.Packing.GPUs) == 0 {
 			continue
 		}
-		_, address := serve(t, map[string]http.HandlerFunc{"GET /recommendations": answer(report), "GET /node": answer(nodedoc.New(s))})
+		_, address := serve(t, recommended(report, s))
 		out := runner{}.run(t, address, "recommend").out
 		c := newCluster(report)
 		for _, argv := range executed(t, out) {
@@ -253,8 +264,9 @@ func TestProcedureWorksOnRandomNodes(t *testing.T) {
 		moved += report.Packing.InUse
 		waited += strings.Count(out, "its pod leaves, and waits")
 		followed += strings.Count(out, "its pod has moved to")
+		later += strings.Count(out, "which comes later")
 	}
-	if moved < 50 || waited < 10 || followed < 1 {
-		t.Errorf("only %d workloads were moved, of which %d had to wait; %d GPUs were emptied by the way", moved, waited, followed)
+	if moved < 50 || waited < 10 || followed < 1 || later > 1 { // one packing has a circle
+		t.Errorf("%d workloads moved, %d had to wait, %d for a later GPU; %d GPUs were empty before", moved, waited, later, followed)
 	}
 }

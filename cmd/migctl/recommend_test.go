@@ -75,11 +75,13 @@ func slicedH100(t *testing.T, index int, instances ...gpu.GPUInstance) gpu.GPU {
 
 // slice returns a GPU instance with one compute instance.
 func slice(profile string, place gpu.Placement, l load, holders ...gpu.Holder) gpu.GPUInstance {
+	uuid := gpu.MIGUUID(fmt.Sprintf("MIG-9d1a%04d-6a0b-5c1d-8e2f-3a4b5c6d7e8f", place.Start))
 	return gpu.GPUInstance{
-		Generation: 1, Profile: profile, Up: true, Placement: gpu.Some(place), Allocated: gpu.Some(len(holders) > 0), Holders: holders,
+		Generation: 1, Profile: profile, Up: true, Placement: gpu.Some(place),
+		Allocated: gpu.Some(len(holders) > 0), Holders: holders,
 		Memory:           gpu.Memory{Used: gpu.Some(uint64(l.gib * (1 << 30)))},
 		Activity:         gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
-		ComputeInstances: []gpu.ComputeInstance{{UUID: gpu.MIGUUID(fmt.Sprintf("MIG-9d1a%04d-6a0b-5c1d-8e2f-3a4b5c6d7e8f", place.Start)), Profile: profile, Up: true}},
+		ComputeInstances: []gpu.ComputeInstance{{UUID: uuid, Profile: profile, Up: true}},
 	}
 }
 
@@ -89,7 +91,9 @@ func observed(o advise.Options, duration time.Duration, gpus ...gpu.GPU) (*advis
 }
 
 // observedWith lets change alter the GPUs before each minute.
-func observedWith(o advise.Options, duration time.Duration, change func(minute int), gpus ...gpu.GPU) (*advise.Report, *gpu.Snapshot) {
+func observedWith(
+	o advise.Options, duration time.Duration, change func(minute int), gpus ...gpu.GPU,
+) (*advise.Report, *gpu.Snapshot) {
 	o.MaxGap = 2 * time.Minute
 	a := advise.New(o)
 	s := &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
@@ -129,11 +133,16 @@ func recommended(report *advise.Report, s *gpu.Snapshot) map[string]http.Handler
 	return map[string]http.HandlerFunc{"GET /recommendations": answer(report), "GET /node": answer(nodedoc.New(s))}
 }
 
+// isCommand reports whether a line of a procedure is a command.
+func isCommand(line string) bool {
+	return strings.HasPrefix(line, "      kubectl ") || strings.HasPrefix(line, "      migctl ")
+}
+
 // withoutCommands drops the lines of commands, which are not cut.
 func withoutCommands(out string) string {
 	var kept []string
 	for line := range strings.Lines(out) {
-		if !strings.HasPrefix(line, "      kubectl ") && !strings.HasPrefix(line, "      migctl ") {
+		if !isCommand(line) {
 			kept = append(kept, line)
 		}
 	}
@@ -142,7 +151,8 @@ func withoutCommands(out string) string {
 
 func TestRecommendShowsTheNode(t *testing.T) {
 	gpus := mixedNode(t)
-	report, s := observedWith(advise.DefaultOptions(), 8*24*time.Hour, func(minute int) { // GPU 2: days and nights, a few wide kernels, a leak
+	// GPU 2: days and nights, a few wide kernels, a leak
+	report, s := observedWith(advise.DefaultOptions(), 8*24*time.Hour, func(minute int) {
 		g := &gpus[2]
 		busy := 0.02 + 0.2*(1+math.Sin(float64(minute)*2*math.Pi/1440))
 		width := []float64{0.05, 0.15, 0.15, 0.3}[minute%4]
@@ -182,16 +192,16 @@ func TestRecommendPrintsTheDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	routes := recommended(report, s)
-	routes["GET /recommendations"] = raw(strings.TrimSuffix(string(data), "}") + `,"later":{"z":1,"a":2.50}}`)
+	const later = `,"later":{"z":1,"a":2.50}}`
+	routes["GET /recommendations"] = raw(strings.TrimSuffix(string(data), "}") + later)
 	_, address := serve(t, routes)
 	got := runner{}.run(t, address, "recommend", "-o", "json")
 	var compact strings.Builder
 	for line := range strings.Lines(got.out) {
 		compact.WriteString(strings.TrimSpace(line))
 	}
-	if want := strings.TrimSuffix(string(data), "}") + `,"later":{"z":1,"a":2.50}}`; strings.ReplaceAll(compact.String(), `": `, `":`) != strings.ReplaceAll(want, `": `, `":`) {
-		t.Errorf("got %s", got.out)
-	}
+	want := strings.ReplaceAll(strings.TrimSuffix(string(data), "}")+later, `": `, `":`)
+	cmptest.Equal(t, "document", strings.ReplaceAll(compact.String(), `": `, `":`), want)
 	asYAML := runner{}.run(t, address, "recommend", "-o", "yaml")
 	expectTexts(t, asYAML.out, "apiVersion: mig-exporter/v1\n", "\nlater:\n  z: 1\n  a: 2.50\n")
 	one := runner{}.run(t, address, "recommend", "-o", "json", "6")
@@ -215,8 +225,12 @@ func TestRecommendWithoutAnAnswer(t *testing.T) {
 		code   int
 		says   []string
 	}{
-		{"no report yet", none, nil, exitFailed, []string{"No report has been made yet. Try again.", "repeat the command in a minute", "--advise.min-evidence"}},
-		{"an old server", map[string]http.HandlerFunc{}, nil, exitFailed, []string{"no /api/v1/recommendations", "this version of mig-exporter does not offer it"}},
+		{"no report yet", none, nil, exitFailed, []string{
+			"No report has been made yet. Try again.", "repeat the command in a minute", "--advise.min-evidence",
+		}},
+		{"an old server", map[string]http.HandlerFunc{}, nil, exitFailed, []string{
+			"no /api/v1/recommendations", "this version of mig-exporter does not offer it",
+		}},
 		{"no such GPU", withReport, []string{"17"}, exitUsage, []string{`no GPU "17"`}},
 		{"no such GPU to explain", withReport, []string{"--explain=GPU-1"}, exitUsage, []string{`no GPU "GPU-1"`}},
 		{"no such GPU in a spec", withReport, []string{"--spec", "17"}, exitUsage, []string{`no GPU "17"`}},
@@ -224,7 +238,9 @@ func TestRecommendWithoutAnAnswer(t *testing.T) {
 		{"spec and JSON", withReport, []string{"--spec", "-o", "json"}, exitUsage, []string{"choose one"}},
 		{"spec and explanation", withReport, []string{"--spec", "--explain=0"}, exitUsage, []string{"choose one"}},
 		{"two GPUs", withReport, []string{"--explain=0", "1"}, exitUsage, []string{"--explain names the GPU"}},
-		{"no JSON", map[string]http.HandlerFunc{"GET /recommendations": raw("[]")}, nil, exitUnreachable, []string{"not what migctl"}},
+		{"no JSON", map[string]http.HandlerFunc{"GET /recommendations": raw("[]")}, nil, exitUnreachable, []string{
+			"not what migctl",
+		}},
 	} {
 		t.Run(c.about, func(t *testing.T) {
 			_, address := serve(t, c.routes)
