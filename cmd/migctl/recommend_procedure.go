@@ -201,6 +201,10 @@ func (w *procedure) writeHeld(t target) {
 		}
 	} else {
 		w.waitUntilGone(t.own)
+		if t.own.Pod != nil && isOwnedBy(t.own, "Deployment", "StatefulSet") {
+			w.say("If it stays, since the owner has replaced another replica first:")
+			w.deletePod(t.own)
+		}
 	}
 	w.step("Cut GPU %d.", t.Index)
 	w.switchOn([]int{t.Index})
@@ -290,6 +294,10 @@ func (w *procedure) remove(r *advise.Recommendation) {
 		w.waitUntilGone(r)
 		return
 	}
+	w.deletePod(r)
+}
+
+func (w *procedure) deletePod(r *advise.Recommendation) {
 	w.run(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
 }
 

@@ -100,8 +100,9 @@ func (c *cluster) execute(argv []string) error {
 	case argv[1] == "apply":
 		return c.cut(last)
 	case argv[1] == "get":
-		index, _ := strconv.Atoi(last)
-		delete(c.holds, index) // the operator waits
+		if index, _ := strconv.Atoi(last); c.holds[index] != nil && isOwnedBy(c.holds[index], "Job", "CronJob") {
+			delete(c.holds, index) // it ends
+		}
 	case argv[2] == "patch":
 		if c.cordoned && !strings.HasPrefix(argv[3], "cronjob/") && c.canRoll(argv[3]) {
 			return fmt.Errorf("%s has a slice, and the node is cordoned", argv[3])
@@ -112,12 +113,6 @@ func (c *cluster) execute(argv []string) error {
 		for index, r := range c.holds {
 			if r.Pod.Name == strings.TrimPrefix(argv[3], "pod/") {
 				delete(c.holds, index)
-			}
-		}
-	case argv[2] == "wait":
-		for index, r := range c.holds {
-			if r.Pod.Name == strings.TrimPrefix(argv[4], "pod/") {
-				return fmt.Errorf("pod %s never leaves GPU %d", r.Pod.Name, index)
 			}
 		}
 	}
@@ -154,8 +149,9 @@ func (c *cluster) canRoll(object string) bool {
 	return false
 }
 
+// roll replaces pods in the order that suits the procedure least.
 func (c *cluster) roll() {
-	for _, index := range sortedKeys(c.holds) {
+	for _, index := range slices.Backward(sortedKeys(c.holds)) {
 		r := c.holds[index]
 		rolls := slices.Contains([]string{"deployment", "statefulset", "daemonset"}, strings.SplitN(objectOf(r), "/", 2)[0])
 		if rolls && c.patched[objectOf(r)] && !c.cordoned && c.slices[r.Recommended] > 0 {

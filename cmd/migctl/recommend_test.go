@@ -184,6 +184,19 @@ func TestRecommendShowsTheNode(t *testing.T) {
 	}
 }
 
+// TestRecommendOfAFullNode: no GPU is free, so the first pod must wait for its slice.
+func TestRecommendOfAFullNode(t *testing.T) {
+	report, s := observed(advise.DefaultOptions(), 25*time.Hour,
+		wholeH100(t, 0, tiny, podOf("vision", "resnet-7c9f6d5b8-x2x4k", "Deployment/resnet")),
+		wholeH100(t, 1, middle, podOf("speech", "whisper-0", "StatefulSet/whisper")),
+		wholeH100(t, 2, middle, podOf("speech", "whisper-1", "StatefulSet/whisper")),
+		wholeH100(t, 3, small, podOf("ml", "worker-0", "RayCluster/worker")))
+	_, address := serve(t, recommended(report, s))
+	got := runner{}.run(t, address, "recommend")
+	fits(t, withoutCommands(got.out))
+	golden(t, "recommend-full.txt", got.out)
+}
+
 // TestRecommendPrintsTheDocument: as the server wrote it, keys that migctl does not know included.
 func TestRecommendPrintsTheDocument(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), 25*time.Hour, mixedNode(t)...)
