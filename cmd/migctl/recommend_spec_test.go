@@ -222,10 +222,10 @@ func TestSingleStrategyCutsAllGPUs(t *testing.T) {
 
 // randomNode returns up to eight GPUs: busy ones, free ones and cut ones.
 func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
-	kinds := []string{"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob", "Pod", "RayCluster"}
+	kinds := []string{"Deployment", "Deployment", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob", "Pod", "RayCluster"}
 	var gpus []gpu.GPU
 	for i := range 2 + random.IntN(7) {
-		owner := fmt.Sprintf("%s/w-%d", kinds[random.IntN(len(kinds))], random.IntN(4))
+		owner := fmt.Sprintf("%s/w-%d", kinds[random.IntN(len(kinds))], random.IntN(2))
 		switch random.IntN(10) {
 		case 0:
 			gpus = append(gpus, wholeH100(t, i, load{}))
