@@ -27,7 +27,10 @@ func (s *session) showNode(ctx context.Context) error {
 		return err
 	}
 	if s.opts.Output == formJSON || s.opts.Output == formYAML {
-		if data, err = filterGPUs(data, s.opts.GPUs); err != nil {
+		named := func(g *nodedoc.GPU) bool {
+			return slices.ContainsFunc(s.opts.GPUs, func(w string) bool { return sameGPU(w, g) })
+		}
+		if data, err = filterList(data, "gpus", s.opts.GPUs, named); err != nil {
 			return err
 		}
 		return s.printDocument(data)
@@ -41,31 +44,32 @@ func (s *session) showNode(ctx context.Context) error {
 	return nil
 }
 
-// filterGPUs drops from a node's document the GPUs that are not named; everything else stays as the server wrote it.
-func filterGPUs(data []byte, words []string) ([]byte, error) {
+// filterList drops from a list of a document the items that the words of the command line do not name; everything else stays as the
+// server wrote it.
+func filterList[T any](data []byte, key string, words []string, named func(*T) bool) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
 	}
 	var document map[string]json.RawMessage
-	var gpus []json.RawMessage
+	var items []json.RawMessage
 	if err := json.Unmarshal(data, &document); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(document["gpus"], &gpus); err != nil {
+	if err := json.Unmarshal(document[key], &items); err != nil {
 		return nil, err
 	}
-	kept := make([]json.RawMessage, 0, len(gpus))
-	for _, raw := range gpus {
-		var g nodedoc.GPU
-		if err := json.Unmarshal(raw, &g); err != nil {
+	kept := make([]json.RawMessage, 0, len(items))
+	for _, raw := range items {
+		var item T
+		if err := json.Unmarshal(raw, &item); err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(words, func(w string) bool { return sameGPU(w, &g) }) {
+		if named(&item) {
 			kept = append(kept, raw)
 		}
 	}
 	var err error
-	if document["gpus"], err = json.Marshal(kept); err != nil {
+	if document[key], err = json.Marshal(kept); err != nil {
 		return nil, err
 	}
 	return json.Marshal(document)
@@ -277,7 +281,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
 		memoryText(inst.Memory), percentText(inst.Activity.SM), node.useOf(&inst.Use).summary(),
 	}
-	whole := len(inst.ComputeInstances) == 1 && (inst.ComputeInstances[0].Profile == inst.Profile || inst.ComputeInstances[0].Profile == "")
+	whole := isWhole(inst)
 	switch {
 	case whole:
 		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))

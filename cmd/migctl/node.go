@@ -138,6 +138,12 @@ func (u deviceUse) inUse() bool { return len(u.users()) > 0 || u.Allocated.Or(fa
 // isMIG reports whether the GPU is in MIG mode, or still has instances.
 func isMIG(g *nodedoc.GPU) bool { return g.MIGMode.Current == "enabled" || len(g.GPUInstances) > 0 }
 
+// isWhole reports whether a GPU instance has one compute instance of all its slices.
+func isWhole(inst *nodedoc.Instance) bool {
+	all := inst.ComputeInstances
+	return len(all) == 1 && (all[0].Profile == inst.Profile || all[0].Profile == "")
+}
+
 // axisOf returns the placement axis of a GPU.
 func axisOf(g *nodedoc.GPU) nodedoc.Axis {
 	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(gpu.SliceCount{}, g.Profiles), Profiles: g.Profiles}

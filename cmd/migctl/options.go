@@ -23,6 +23,7 @@ const (
 	commandProfiles   = "profiles"
 	commandOperations = "operations"
 	commandLayouts    = "layouts"
+	commandRecommend  = "recommend"
 )
 
 // The forms of output.
@@ -57,7 +58,7 @@ type options struct {
 	Color                                         string
 
 	Output string
-	GPUs   []string // get, profiles, mode; confirm-free: devices
+	GPUs   []string // get, profiles, mode, recommend; confirm-free: devices
 	State  string   // mode: on or off
 
 	Spec specOptions
@@ -70,6 +71,9 @@ type options struct {
 	Operation string
 	Follow    bool
 	TakeOver  bool
+
+	Explain  string // recommend: the GPU
+	WantSpec bool   // recommend
 }
 
 // specOptions are the wanted layout, from a file or on the command line.
@@ -138,6 +142,9 @@ func asksForHelp(arg string) bool {
 
 // checkFlags returns an error if flags contradict each other.
 func (o *options) checkFlags() error {
+	if o.Command == commandRecommend {
+		return o.checkRecommend()
+	}
 	if o.Command != commandPlan && o.Command != commandApply {
 		return nil
 	}
@@ -209,6 +216,7 @@ func readCommands(app *kingpin.Application, o *options) {
 	operations.Arg("operation", "The operation's id.").HintAction(o.completions(listOperationIDs)).StringVar(&o.Operation)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	outputFlag(operations, o, formTable, formJSON, formYAML)
+	recommendCommand(app, o)
 	outputFlag(app.Command(commandLayouts, "List the node's named layouts."), o, formTable, formJSON, formYAML)
 }
 

@@ -138,6 +138,9 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.RateLimited:
 		return "wait a moment and try again."
 	case api.Unavailable:
+		if o.Command == commandRecommend {
+			return recommendHint
+		}
 		if strings.Contains(p.Detail, "kubelet") { // the detail says what to do
 			return ""
 		}

@@ -74,6 +74,8 @@ func (s *session) runCommand(ctx context.Context) error {
 		return s.showOperations(ctx)
 	case commandLayouts:
 		return s.showLayouts(ctx)
+	case commandRecommend:
+		return s.recommend(ctx)
 	}
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }

@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the command in a " +
+	"minute. An answer on a device needs a day of observation (--advise.min-evidence)."
+
+func recommendCommand(app *kingpin.Application, o *options) {
+	c := app.Command(commandRecommend,
+		"Show which GPUs are too big for what they do, which slices would do, and the way there. Changes nothing.")
+	gpus := o.completions(listGPUs)
+	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
+	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
+		BoolVar(&o.WantSpec)
+	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
+		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
+	outputFlag(c, o, formText, formJSON, formYAML)
+}
+
+// checkRecommend returns an error if the flags of recommend contradict each other.
+func (o *options) checkRecommend() error {
+	switch {
+	case o.Explain != "" && o.WantSpec, (o.Explain != "" || o.WantSpec) && o.Output != formText:
+		return usageError{"--explain, --spec and -o json or yaml are different answers: choose one"}
+	case o.Explain != "" && len(o.GPUs) > 0:
+		return usageError{"--explain names the GPU: give no other beside it"}
+	}
+	return nil
+}
+
+// recommend shows what the server recommends for the devices of the node.
+func (s *session) recommend(ctx context.Context) error {
+	data, err := s.client.getDocument(ctx, "/recommendations")
+	var problem *api.Problem
+	if errors.As(err, &problem) && problem.Type == api.NotFound {
+		return &api.Problem{
+			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status,
+			Detail: "The server has no /api/v1/recommendations.",
+		}
+	}
+	if err != nil {
+		return err
+	}
+	var report advise.Report
+	if err := s.client.decodeAnswer(data, &report); err != nil {
+		return err
+	}
+	words := s.opts.GPUs
+	if s.opts.Explain != "" {
+		words = []string{s.opts.Explain}
+	}
+	if err := checkDeviceWords(words, report.Devices); err != nil && !s.opts.WantSpec {
+		return err
+	}
+	named := func(r *advise.Recommendation) bool {
+		return len(words) == 0 || slices.ContainsFunc(words, func(w string) bool { return w == "all" || isOnGPU(w, r) })
+	}
+	switch {
+	case s.opts.WantSpec:
+		return s.printRecommendedSpec(ctx, &report)
+	case s.opts.Output != formText:
+		if data, err = filterList(data, "devices", s.opts.GPUs, named); err != nil {
+			return err
+		}
+		return s.printDocument(data)
+	}
+	devices := slices.DeleteFunc(slices.Clone(report.Devices), func(r advise.Recommendation) bool { return !named(&r) })
+	if s.opts.Explain != "" {
+		for i := range devices {
+			if i > 0 {
+				s.page.line()
+			}
+			explainDevice(s.page, &devices[i], report.Strict)
+		}
+		writeNotes(s.page, report.Notes)
+		return nil
+	}
+	writeRecommendations(s.page, &report, devices)
+	if len(s.opts.GPUs) == 0 {
+		writeSummary(s.page, &report)
+		writeProcedure(s.page, &report)
+	}
+	writeNotes(s.page, report.Notes)
+	return nil
+}
+
+// isOnGPU reports whether a word names the GPU of a device, by index or UUID.
+func isOnGPU(word string, r *advise.Recommendation) bool {
+	return word == fmt.Sprint(r.Index) || strings.EqualFold(word, string(r.GPU))
+}
+
+// checkDeviceWords returns an error if a word names no GPU of the report.
+func checkDeviceWords(words []string, devices []advise.Recommendation) error {
+	for _, w := range words {
+		if w != "all" && !slices.ContainsFunc(devices, func(r advise.Recommendation) bool { return isOnGPU(w, &r) }) {
+			return usageError{fmt.Sprintf("the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not "+
+				"answer, and those in MIG mode without instances", w)}
+		}
+	}
+	return nil
+}
+
+// workloadName names what holds a device in one cell: the owner of its pods without the kind.
+func workloadName(r *advise.Recommendation) string {
+	if r.Workload == nil {
+		return unknown
+	}
+	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+	switch {
+	case kind == ownerBatch:
+		return "job " + name
+	case kind == ownerProcesses:
+		return "processes"
+	case r.Workload.Shared:
+		return r.Workload.Namespace + "/" + name + ", shared"
+	}
+	return r.Workload.Namespace + "/" + name
+}
+
+func writeRecommendations(p *page, report *advise.Report, devices []advise.Recommendation) {
+	strict := ""
+	if report.Strict {
+		strict = "   strict: by the worst mix of kernels"
+	}
+	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold),
+		text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
+	if len(devices) == 0 {
+		p.line()
+		p.line(text("No devices."))
+	}
+	writeWholeGPUs(p, devices)
+	writeSlices(p, devices)
+}
+
+// writeWholeGPUs lists the whole GPUs.
+func writeWholeGPUs(p *page, devices []advise.Recommendation) {
+	cells := func(c [8]string) string {
+		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 5) + " " + p.cell(c[3], 11) + " " +
+			p.right(c[4], 5) + " " + p.right(c[5], 9) + " " + p.right(c[6], 4) + " " + p.cell(c[7], 17)
+	}
+	head := false
+	for i := range devices {
+		r := &devices[i]
+		if r.Instance.Present() {
+			continue
+		}
+		if !head {
+			head = true
+			p.line()
+			titles := [...]string{"GPU", "WORKLOAD", "NOW", "RECOMMENDED", "FREED", "STRETCH", "CONF", "REASON"}
+			p.line(span{cells(titles), dim})
+		}
+		row := [...]string{
+			fmt.Sprint(r.Index), workloadName(r), "whole", string(r.Action), "", "", confidenceText(r), string(r.Reason),
+		}
+		c := plain
+		switch r.Action {
+		case advise.ActionSlice:
+			c = green
+			row[3], row[4], row[5] = r.Recommended, shareText(r.Reclaimable), stretchText(r.Predicted)
+			row[7] = reservation(r)
+		case advise.ActionFree:
+			c = dim
+		case advise.ActionShare:
+			c = yellow
+		}
+		p.line(span{cells(row), c})
+	}
+}
+
+// writeSlices lists the GPU instances that should become smaller or larger, are idle or free. Free ones have one line
+// for each GPU.
+func writeSlices(p *page, devices []advise.Recommendation) {
+	cells := func(c [8]string) string {
+		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " +
+			p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
+	}
+	var rows []span
+	freeOn := map[int][]string{}
+	for i := range devices {
+		r := &devices[i]
+		if !r.Instance.Present() || r.Action == advise.ActionKeep {
+			continue
+		}
+		row := [...]string{
+			fmt.Sprint(r.Index), workloadName(r), sliceText(r), string(r.Action), r.Recommended, "", "", confidenceText(r),
+		}
+		c := yellow
+		switch r.Action {
+		case advise.ActionFree:
+			freeOn[r.Index] = append(freeOn[r.Index], sliceText(r))
+			continue
+		case advise.ActionShrink:
+			c, row[5], row[6] = green, shareText(r.Reclaimable), stretchText(r.Predicted)
+		case advise.ActionGrow:
+			if r.Recommended == "" {
+				row[4] = "whole GPU"
+			}
+		}
+		rows = append(rows, span{cells(row), c})
+		if r.Explanation != "" && r.Action != advise.ActionShrink {
+			rows = append(rows, span{"    " + r.Explanation, dim})
+		}
+	}
+	if len(rows)+len(freeOn) == 0 {
+		return
+	}
+	p.line()
+	if len(rows) > 0 {
+		p.line(span{cells([...]string{"GPU", "WORKLOAD", "SLICE", "ACTION", "TO", "FREED", "STRETCH", "CONF"}), dim})
+	}
+	for _, row := range rows {
+		p.line(row)
+	}
+	for _, index := range sortedKeys(freeOn) {
+		list := freeOn[index]
+		count := plural(len(list), "free slice", "free slices")
+		p.para(p.right(fmt.Sprint(index), 3)+" ", dim, count+": "+strings.Join(list, ", "))
+	}
+}
+
+// sliceText is a slice's profile and where it begins.
+func sliceText(r *advise.Recommendation) string {
+	if place, ok := r.Placement.Get(); ok {
+		return fmt.Sprintf("%s@%d", orUnknown(r.Profile), place.Start)
+	}
+	return orUnknown(r.Profile)
+}
+
+// reservation says why a recommended slice is no candidate of the metrics and alerts.
+func reservation(r *advise.Recommendation) string {
+	switch {
+	case r.NotChecked:
+		return "media not checked"
+	case r.Provisional:
+		return "provisional"
+	}
+	return ""
+}
+
+func shareText(share float64) string { return percentText(gpu.Some(share)) }
+
+func confidenceText(r *advise.Recommendation) string {
+	if r.Evidence == nil {
+		return ""
+	}
+	return shareText(r.Confidence)
+}
+
+// stretchText is the stretch at p95, low to high.
+func stretchText(predicted *advise.Predicted) string {
+	if predicted == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.2f-%.2f", predicted.StretchP95.Low, predicted.StretchP95.High)
+}
+
+func writeNotes(p *page, notes []string) {
+	if len(notes) > 0 {
+		p.line()
+	}
+	for _, n := range notes {
+		p.para("! ", dim, n)
+	}
+}
+
+// writeSummary says what the recommendations come to.
+func writeSummary(p *page, report *advise.Report) {
+	p.line()
+	packing := report.Packing
+	switch {
+	case packing == nil:
+		p.line(text("No GPU is to be given up for slices."))
+		return
+	case len(packing.GPUs) == 0:
+		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
+			"free, or the search was broken off.")
+		return
+	}
+	freed := "none"
+	if len(packing.FreedGPUs) > 0 {
+		freed = "GPU " + joinNumbers(packing.FreedGPUs)
+	}
+	t := fmt.Sprintf("What moves holds %s now, and needs %d afterwards, GPUs in MIG mode not counted. Set free: %s.",
+		plural(packing.InUse, "GPU", "GPUs"), packing.Needed, freed)
+	if !packing.Proven {
+		t += " Not proven optimal: the search was broken off, or a model was left out."
+	}
+	p.para("", bold, t)
+	if left := unplaced(report); len(left) > 0 {
+		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
+	}
+}
+
+// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: it leaves out
+// those of which the use of media engines is not known, and what it could not place.
+func unplaced(report *advise.Report) []int {
+	var left []int
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		moved := slices.ContainsFunc(report.Packing.GPUs, func(g advise.PackedGPU) bool {
+			return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool { return s.From == r.Index })
+		})
+		if r.Action == advise.ActionSlice && !moved {
+			left = append(left, r.Index)
+		}
+	}
+	return left
+}
+
+func joinNumbers(numbers []int) string {
+	list := make([]string, 0, len(numbers))
+	for _, n := range numbers {
+		list = append(list, fmt.Sprint(n))
+	}
+	return strings.Join(list, ", ")
+}

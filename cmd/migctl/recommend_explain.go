@@ -1,0 +1,210 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// explainDevice shows what an answer follows from.
+func explainDevice(p *page, r *advise.Recommendation, strict bool) {
+	title := gpuTitle(p, r.Index, r.Model, r.GPU)
+	if r.Instance.Present() {
+		title += "  " + sliceText(r)
+	}
+	p.line(span{title, bold})
+	if r.MIGDevice != "" {
+		p.line(text("  %s", r.MIGDevice).in(dim))
+	}
+	writeHolderOf(p, r)
+	answer := string(r.Action)
+	if r.Recommended != "" {
+		answer += ": " + r.Recommended
+	}
+	if r.Reason != "" {
+		answer += " (" + string(r.Reason) + ")"
+	}
+	p.para("  ", bold, answer)
+	if r.Explanation != "" {
+		p.para("  ", plain, r.Explanation)
+	}
+	if r.Provisional {
+		p.para("  ", yellow, "provisional: less than seven days of evidence")
+	}
+	if r.NotChecked {
+		p.para("  ", yellow, "not checked: the use of media engines that the profile lacks cannot be read. Make sure "+
+			"that the workload needs no video engines")
+	}
+	if r.Evidence != nil {
+		writeEvidence(p, r)
+	}
+	if len(r.Considered) > 0 {
+		writeConsidered(p, r, strict)
+	}
+	if r.Predicted != nil {
+		writePredicted(p, r)
+	}
+}
+
+func writeHolderOf(p *page, r *advise.Recommendation) {
+	if r.Workload == nil {
+		return
+	}
+	t := strings.TrimPrefix(r.Workload.Namespace+"/", "/") + r.Workload.Owner
+	if r.Workload.Shared {
+		t += ", shared by several containers"
+	}
+	if r.Pod != nil {
+		t += "; pod " + containerName(r.Pod.Namespace, r.Pod.Name, r.Pod.Container)
+		if r.Pod.Resource != "" {
+			t += " as " + r.Pod.Resource
+		}
+	}
+	p.para("  ", cyan, t)
+}
+
+// The columns of the lines of facts.
+const (
+	factColumns = 12
+	barColumns  = 14
+)
+
+func writeFact(p *page, name, fact string) {
+	p.para("  "+p.cell(name, factColumns), plain, fact)
+}
+
+func writeEvidence(p *page, r *advise.Recommendation) {
+	e := r.Evidence
+	p.line()
+	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s",
+		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence)))
+	writeFact(p, "busy", fmt.Sprintf("%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
+		shareText(e.BusyMean), shareText(e.BusyP50), shareText(e.BusyP99), shareText(e.Busy10Minutes)))
+	writeFact(p, "kernels", fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
+		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth)))
+	memory := "at most " + gibText(e.MemoryBytes)
+	switch {
+	case e.MemoryTrend > 0:
+		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
+	case e.MemoryTrend < 0:
+		memory += ", shrinking by " + gibText(-e.MemoryTrend) + " a day"
+	}
+	if r.Predicted != nil {
+		memory += fmt.Sprintf("; %s leaves %s free", r.Recommended, gibText(r.Predicted.MemoryFree))
+	}
+	writeFact(p, "memory", memory)
+	if r.Predicted != nil {
+		if total := e.MemoryBytes + r.Predicted.MemoryFree; total > 0 {
+			share := e.MemoryBytes / total
+			bar := p.cell("", factColumns) + p.bar(share, 3*barColumns)
+			p.line(text("  %s %s of %s", bar, shareText(share), gibText(total)))
+		}
+	}
+	if e.PowerP95 > 0 || e.PCIeMax > 0 {
+		writeFact(p, "power, PCIe", shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
+			" of the link in the busiest minute")
+	}
+	media := cmp.Or(strings.Join(e.MediaEngines, ", "), "not used")
+	if e.MediaUnread {
+		media = strings.TrimPrefix(media+", the use of some cannot be read", "not used, ")
+	}
+	writeFact(p, "media", media)
+	if e.ThrottledRatio > 0 {
+		writeFact(p, "throttled", shareText(e.ThrottledRatio)+" of the time: the figures may be too low")
+	}
+	p.line()
+	p.line(text("  %s  %s", p.cell("BUSY TIME, share of minutes", 36), "SMs IN USE, share of busy time").in(dim))
+	for i := range e.BusyHistogram {
+		busy, width := p.histogramRow(i, e.BusyHistogram[i]), p.histogramRow(i, e.WidthHistogram[i])
+		p.line(text("  %s  %s", p.cell(busy, 36), width))
+	}
+}
+
+// histogramRow draws the share of one of ten equal ranges of 0-1.
+func (p *page) histogramRow(tenth int, share float64) string {
+	percent := shareText(share)
+	if share > 0 && share < 0.005 {
+		percent = "<1%"
+	}
+	return fmt.Sprintf("%3d-%3d%% %s %s", 10*tenth, 10*tenth+10, p.bar(share, barColumns), percent)
+}
+
+// bar draws a share of 0-1 as a bar of a number of columns. What is not zero shows.
+func (p *page) bar(share float64, columns int) string {
+	share = min(max(share, 0), 1)
+	if !p.utf8 {
+		full := int(math.Round(share * float64(columns)))
+		if share > 0 {
+			full = max(full, 1)
+		}
+		return strings.Repeat("#", full) + strings.Repeat(".", columns-full)
+	}
+	eighths := int(math.Round(share * float64(8*columns)))
+	if share > 0 {
+		eighths = max(eighths, 1)
+	}
+	drawn := strings.Repeat("█", eighths/8)
+	if rest := eighths % 8; rest > 0 {
+		drawn += string([]rune("▏▎▍▌▋▊▉")[rest-1])
+	}
+	return p.cell(drawn, columns)
+}
+
+func gibText(bytes float64) string { return fmt.Sprintf("%.2f GiB", bytes/(1<<30)) }
+
+// writeConsidered lists the smaller profiles, with why each is not recommended.
+func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
+	p.line()
+	p.line(text("  %s %s", p.cell("PROFILE", 15), "STRETCH p95: LOW EXPECTED  HIGH").in(dim))
+	passed := false
+	for i := range r.Considered {
+		c := &r.Considered[i]
+		why, color := consideredText(c.Reason, strict), dim
+		switch {
+		case c.Profile == r.Recommended:
+			why, color, passed = "recommended", green, true
+		case c.Reason == advise.ReasonNone && passed:
+			why = "does as well"
+		case c.Reason == advise.ReasonNone:
+			why = "does; recommended once that has held for as long as the first answer needed"
+		}
+		t := c.StretchP95
+		p.para(fmt.Sprintf("  %s %16.2f %8.2f %5.2f  ", p.cell(c.Profile, 15), t.Low, t.Expected, t.High), color, why)
+	}
+}
+
+// consideredText says why a profile does not do.
+func consideredText(reason advise.Reason, strict bool) string {
+	switch reason {
+	case advise.ReasonMemory:
+		return "too little memory"
+	case advise.ReasonMedia:
+		return "lacks media engines in use"
+	case advise.ReasonStretch:
+		if strict {
+			return "requests could take too long"
+		}
+		return "requests would take too long"
+	case advise.ReasonBusy:
+		return "could not keep up"
+	}
+	return string(reason)
+}
+
+func writePredicted(p *page, r *advise.Recommendation) {
+	e := r.Predicted
+	p.line()
+	p.line(text("  EXPECTED IN %s", r.Recommended).in(dim))
+	median, p95 := e.StretchMedian, e.StretchP95
+	writeFact(p, "requests", fmt.Sprintf(
+		"%.2f to %.2f times as long at the median (expected %.2f), %.2f to %.2f at p95 (%.2f)",
+		median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
+	writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
+		shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
+	writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
+	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
+}

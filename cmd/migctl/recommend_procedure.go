@@ -1,0 +1,370 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// specFile is the file of layouts that the procedure works from: a report that is made half-way recommends other ones.
+const specFile = "mig-layouts.yaml"
+
+// target is a GPU that gets slices.
+type target struct {
+	*advise.PackedGPU
+	now targetState
+	own *advise.Recommendation // the answer for the GPU as a whole, if it is one
+}
+
+// targetState is what a GPU is before it gets slices.
+type targetState int
+
+const (
+	partitioned targetState = iota // MIG mode is on
+	free
+	held // by a pod that must leave first
+)
+
+// procedure writes the steps from the node as it is to the packed one.
+type procedure struct {
+	p       *page
+	report  *advise.Report
+	node    string // quoted for the shell
+	steps   int
+	done    map[int]bool // indices of targets that have their slices
+	changed map[advise.Key]bool
+	// Said once each.
+	warnedOfRequests, warnedOfPlugin bool
+}
+
+// writeProcedure writes the way to the recommended layouts: every command, in an order that works. Nothing is executed.
+func writeProcedure(p *page, report *advise.Report) {
+	if report.Packing == nil || len(report.Packing.GPUs) == 0 {
+		return
+	}
+	w := &procedure{
+		p: p, report: report, node: shellQuote(report.Node), done: map[int]bool{}, changed: map[advise.Key]bool{},
+	}
+	p.line()
+	p.line(text("The way there. Nothing of this is done by itself.").in(bold))
+	if report.SingleStrategy {
+		w.writeSingle()
+		return
+	}
+	w.say("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition size: " +
+		"a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node selector " +
+		"cloud.google.com/gke-gpu-partition-size.")
+	w.step("Keep the layouts. Later reports differ, since pods have moved.")
+	w.run("migctl recommend --spec > " + specFile)
+	ready, waiting := w.targets()
+	w.writeReady(ready)
+	for _, t := range inOrder(waiting, w.targetOf) {
+		w.writeHeld(t)
+	}
+}
+
+func (w *procedure) step(format string, args ...any) {
+	w.steps++
+	w.p.para(fmt.Sprintf("%2d. ", w.steps), plain, fmt.Sprintf(format, args...))
+}
+
+func (w *procedure) say(s string) { w.p.para("    ", dim, s) }
+
+// run writes a command on a line of its own, not cut.
+func (w *procedure) run(command string) { w.p.whole("      " + command) }
+
+// wholeGPU returns the answer for a GPU without MIG mode.
+func (w *procedure) wholeGPU(index int) *advise.Recommendation {
+	at := slices.IndexFunc(w.report.Devices, func(r advise.Recommendation) bool {
+		return r.Index == index && !r.Instance.Present()
+	})
+	if at < 0 {
+		return nil
+	}
+	return &w.report.Devices[at]
+}
+
+// targets returns the GPUs that get slices: those that can have them at once, and those that a pod must leave first.
+func (w *procedure) targets() (ready, waiting []target) {
+	for i := range w.report.Packing.GPUs {
+		t := target{PackedGPU: &w.report.Packing.GPUs[i]}
+		t.own = w.wholeGPU(t.Index)
+		switch {
+		case t.own == nil:
+			ready = append(ready, t)
+		case t.own.Action == advise.ActionFree:
+			t.now = free
+			ready = append(ready, t)
+		default:
+			t.now = held
+			waiting = append(waiting, t)
+		}
+	}
+	return ready, waiting
+}
+
+// targetOf returns the index of the GPU on which the workload of a whole GPU gets its slice, -1 if it gets none.
+func (w *procedure) targetOf(from int) int {
+	for i := range w.report.Packing.GPUs {
+		t := &w.report.Packing.GPUs[i]
+		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool { return s.From == from }) {
+			return t.Index
+		}
+	}
+	return -1
+}
+
+// inOrder orders GPUs that must be emptied: one whose own pod gets its slice on another of them comes after that one.
+// Of a circle one comes first: its pod must wait for its slice.
+func inOrder(waiting []target, targetOf func(from int) int) []target {
+	var ordered []target
+	for len(waiting) > 0 {
+		at := slices.IndexFunc(waiting, func(t target) bool {
+			to := targetOf(t.Index)
+			return to == t.Index || !slices.ContainsFunc(waiting, func(o target) bool { return o.Index == to })
+		})
+		if at < 0 { // each waits for another: after as many steps as there are GPUs, one is on a circle
+			on := waiting[0].Index
+			for range waiting {
+				on = targetOf(on)
+			}
+			at = slices.IndexFunc(waiting, func(t target) bool { return t.Index == on })
+		}
+		ordered = append(ordered, waiting[at])
+		waiting = slices.Delete(waiting, at, at+1)
+	}
+	return ordered
+}
+
+// writeReady writes the steps for the GPUs that no pod must leave: what moves there does not wait.
+func (w *procedure) writeReady(ready []target) {
+	if len(ready) == 0 {
+		return
+	}
+	var off, all []int
+	var changing []target
+	for _, t := range ready {
+		all = append(all, t.Index)
+		if t.now == free {
+			off = append(off, t.Index)
+		}
+		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool { return !s.Exists }) {
+			changing = append(changing, t)
+		}
+	}
+	if len(changing) > 0 {
+		w.step("GPU %s: cut, while no new pods come.", joinNumbers(indexesOf(changing)))
+		w.run("kubectl cordon " + w.node)
+		w.switchOn(off)
+		for _, t := range changing {
+			w.apply(t.Index)
+		}
+		w.restartPlugin()
+		w.run("kubectl uncordon " + w.node)
+	}
+	for _, t := range ready {
+		w.done[t.Index] = true
+	}
+	w.step("Move to GPU %s what gets a slice there: its owner asks for a slice instead of a GPU.", joinNumbers(all))
+	for _, t := range ready {
+		w.writeArrivals(&t, -1)
+	}
+}
+
+func indexesOf(targets []target) []int {
+	list := make([]int, 0, len(targets))
+	for _, t := range targets {
+		list = append(list, t.Index)
+	}
+	return list
+}
+
+// writeHeld writes the steps for a GPU that its pod must leave first.
+func (w *procedure) writeHeld(t target) {
+	waits := !w.done[w.targetOf(t.Index)]
+	if waits {
+		w.step("GPU %d: its pod leaves, and waits for its slice until the GPU is cut.", t.Index)
+		if to := w.targetOf(t.Index); to != t.Index {
+			w.say(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is cut, too.", to))
+		}
+	} else {
+		w.step("GPU %d: its pod has moved to GPU %d. Wait until the old one has left.", t.Index, w.targetOf(t.Index))
+	}
+	w.run("kubectl cordon " + w.node)
+	if waits {
+		w.change(t.own)
+		w.remove(t.own)
+		if isOwnedBy(t.own, "Deployment") {
+			w.say("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.")
+		}
+	} else {
+		w.waitUntilGone(t.own)
+		if t.own.Pod != nil && isOwnedBy(t.own, "Deployment", "StatefulSet") {
+			w.say("If it stays, since the owner has replaced another replica first:")
+			w.deletePod(t.own)
+		}
+	}
+	w.step("Cut GPU %d.", t.Index)
+	w.switchOn([]int{t.Index})
+	w.apply(t.Index)
+	w.restartPlugin()
+	w.run("kubectl uncordon " + w.node)
+	w.done[t.Index] = true
+	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
+		w.step("Move to GPU %d what gets a slice there.", t.Index)
+		w.writeArrivals(&t, t.Index)
+	}
+}
+
+// writeArrivals writes how the workloads that get a slice on a GPU are moved there, but for the one that held it.
+func (w *procedure) writeArrivals(t *target, but int) {
+	for _, slice := range t.Slices {
+		r := w.wholeGPU(slice.From)
+		if slice.From == but || r == nil || r.Workload == nil {
+			continue
+		}
+		to := fmt.Sprintf("%s at %s of GPU %d", slice.Profile, slice.Placement, t.Index)
+		w.say(fmt.Sprintf("GPU %d, %s: to %s.", slice.From, holderText(r), to))
+		if c := w.change(r); !c.replaces {
+			w.remove(r)
+		}
+	}
+}
+
+// holderText names what holds a whole GPU.
+func holderText(r *advise.Recommendation) string {
+	if r.Pod != nil {
+		return "pod " + r.Pod.Namespace + "/" + r.Pod.Name
+	}
+	return workloadName(r)
+}
+
+// change writes how the owner of what holds a GPU is made to ask for a slice, once.
+func (w *procedure) change(r *advise.Recommendation) ownerChange {
+	c := changeOf(r)
+	if w.changed[*r.Workload] {
+		w.say("Its owner asks for the slice already, see above.")
+		return c
+	}
+	if c.command != "" {
+		w.run(c.command)
+	}
+	w.say(c.words)
+	if other := w.otherProfile(r); other != "" {
+		w.say(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
+			"for the larger one.", other))
+	}
+	if c.command != "" && !w.warnedOfRequests {
+		w.say("If the API server refuses the patch because requests names the old resource too: give \"requests\" the same " +
+			"beside \"limits\".")
+		w.warnedOfRequests = true
+	}
+	w.changed[*r.Workload] = true
+	return c
+}
+
+// otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there
+// is none.
+func (w *procedure) otherProfile(r *advise.Recommendation) string {
+	for i := range w.report.Devices {
+		o := &w.report.Devices[i]
+		if o.Action != advise.ActionSlice || o.Recommended == r.Recommended {
+			continue
+		}
+		a, b := o.Workload, r.Workload
+		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
+			return o.Recommended
+		}
+	}
+	return ""
+}
+
+// isOwnedBy reports whether the owner of what holds a GPU is of one of some kinds.
+func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
+	kind, _, _ := strings.Cut(r.Workload.Owner, "/")
+	return slices.Contains(kinds, kind)
+}
+
+// remove writes how a pod is made to leave its GPU. kubectl waits until it has.
+func (w *procedure) remove(r *advise.Recommendation) {
+	if r.Pod == nil || isOwnedBy(r, "Job", "CronJob") {
+		w.say("What it has done so far may be lost: rather wait for its end than delete it.")
+		w.waitUntilGone(r)
+		return
+	}
+	w.deletePod(r)
+}
+
+func (w *procedure) deletePod(r *advise.Recommendation) {
+	w.run(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
+}
+
+// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and
+// that of a Job stays when it has ended: there the GPU itself shows it.
+func (w *procedure) waitUntilGone(r *advise.Recommendation) {
+	if r.Pod == nil || isOwnedBy(r, "StatefulSet", "Job", "CronJob") {
+		w.run(fmt.Sprintf("migctl get %d", r.Index))
+		w.say(fmt.Sprintf("Repeat it until GPU %d is idle.", r.Index))
+		return
+	}
+	w.run(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
+}
+
+func (w *procedure) switchOn(indexes []int) {
+	if len(indexes) > 0 {
+		w.run("migctl mode on " + strings.ReplaceAll(joinNumbers(indexes), ",", ""))
+	}
+}
+
+func (w *procedure) apply(index int) {
+	w.run(fmt.Sprintf("migctl apply -f %s --layout "+layoutOfGPU, specFile, index))
+}
+
+// restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits for that.
+func (w *procedure) restartPlugin() {
+	if !w.warnedOfPlugin {
+		w.say("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
+			"plugin. This is the GPU operator's; the plugin's own Helm chart has another namespace, and the label " +
+			"app.kubernetes.io/name=nvidia-device-plugin.")
+		w.warnedOfPlugin = true
+	}
+	w.run(kubectl("gpu-operator", "delete", "pod", "--selector=app=nvidia-device-plugin-daemonset",
+		"--field-selector=spec.nodeName="+w.report.Node))
+}
+
+// writeSingle writes the steps under the single strategy: all GPUs are emptied and cut at once, and pods go on asking
+// for nvidia.com/gpu.
+func (w *procedure) writeSingle() {
+	var all []int
+	w.say(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
+		"and what they ask for (%s) stays.", singleProfile(w.report), wholeResource))
+	w.step("Keep the layouts.")
+	w.run("migctl recommend --spec > " + specFile)
+	w.step("Empty the node.")
+	w.run("kubectl cordon " + w.node)
+	for i := range w.report.Devices {
+		r := &w.report.Devices[i]
+		if r.Instance.Present() {
+			continue
+		}
+		all = append(all, r.Index)
+		if r.Workload == nil {
+			continue
+		}
+		switch {
+		case isOwnedBy(r, "DaemonSet"):
+			w.say("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are cut.")
+		case isOwnedBy(r, ownerPod):
+			w.say("If it has no owner it does not come back by itself: keep its manifest (kubectl get pod -o yaml).")
+		}
+		w.remove(r)
+	}
+	w.step("Cut all GPUs.")
+	w.switchOn(all)
+	w.run("migctl apply -f " + specFile)
+	w.restartPlugin()
+	w.step("Let the pods come back, each on a slice.")
+	w.run("kubectl uncordon " + w.node)
+}

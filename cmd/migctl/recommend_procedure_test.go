@@ -1,0 +1,267 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// executed returns the words of the commands of a procedure, as a shell passes them on.
+func executed(t *testing.T, out string) [][]string {
+	t.Helper()
+	script := `show() { printf '%s\0' "$@"; printf '\n\0'; }
+kubectl() { show kubectl "$@"; }
+migctl() { show migctl "$@"; }
+`
+	for line := range strings.Lines(out) {
+		if isCommand(line) {
+			command, _, _ := strings.Cut(line, " > ") // the file of layouts is not written
+			script += strings.TrimRight(command, "\n") + "\n"
+		}
+	}
+	data, err := exec.CommandContext(t.Context(), "bash", "-c", script).Output()
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, script)
+	}
+	var all [][]string
+	var words []string
+	for _, w := range strings.Split(string(data), "\x00") {
+		if w == "\n" {
+			all, words = append(all, words), nil
+			continue
+		}
+		words = append(words, w)
+	}
+	return all
+}
+
+// cluster is a model of a node: which pods hold whole GPUs, which slices are free, who has been told to ask for a
+// slice.
+type cluster struct {
+	report   *advise.Report
+	holds    map[int]*advise.Recommendation // by GPU, those that move
+	slices   map[string]int                 // free ones, by profile
+	patched  map[string]bool                // owners
+	mode     map[int]bool
+	cordoned bool
+}
+
+func newCluster(report *advise.Report) *cluster {
+	c := &cluster{
+		report: report, holds: map[int]*advise.Recommendation{}, slices: map[string]int{}, patched: map[string]bool{},
+		mode: map[int]bool{},
+	}
+	for _, g := range report.Packing.GPUs {
+		for _, s := range g.Slices {
+			at := slices.IndexFunc(report.Devices, func(r advise.Recommendation) bool {
+				return r.Index == s.From && !r.Instance.Present()
+			})
+			c.holds[s.From] = &report.Devices[at]
+			if s.Exists {
+				c.slices[s.Profile]++
+			}
+		}
+	}
+	for i := range report.Devices {
+		if report.Devices[i].Instance.Present() {
+			c.mode[report.Devices[i].Index] = true
+		}
+	}
+	return c
+}
+
+// execute does what a command does. Pods of patched owners that replace their pods leave by themselves when there is
+// a slice for them.
+func (c *cluster) execute(argv []string) error {
+	last := argv[len(argv)-1]
+	switch {
+	case argv[1] == "cordon":
+		c.cordoned = true
+	case argv[1] == "uncordon":
+		c.cordoned = false
+		c.roll()
+	case argv[1] == "mode":
+		for _, word := range argv[3:] {
+			index, _ := strconv.Atoi(word)
+			if c.holds[index] != nil {
+				return fmt.Errorf("GPU %d is held", index)
+			}
+			c.mode[index] = true
+		}
+	case argv[1] == "apply":
+		return c.cut(last)
+	case argv[1] == "get":
+		if index, _ := strconv.Atoi(last); c.holds[index] != nil && isOwnedBy(c.holds[index], "Job", "CronJob") {
+			delete(c.holds, index) // it ends
+		}
+	case argv[2] == "patch":
+		if c.cordoned && !strings.HasPrefix(argv[3], "cronjob/") && c.canRoll(argv[3]) {
+			return fmt.Errorf("%s has a slice, and the node is cordoned", argv[3])
+		}
+		c.patched[argv[3]] = true
+		c.roll()
+	case argv[2] == "delete" && strings.HasPrefix(argv[3], "pod/"):
+		for index, r := range c.holds {
+			if r.Pod.Name == strings.TrimPrefix(argv[3], "pod/") {
+				delete(c.holds, index)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *cluster) cut(layout string) error {
+	index, _ := strconv.Atoi(strings.TrimPrefix(layout, "gpu-"))
+	if c.holds[index] != nil || !c.mode[index] {
+		return fmt.Errorf("GPU %d is held, or MIG mode is off", index)
+	}
+	for _, g := range c.report.Packing.GPUs {
+		for _, s := range g.Slices {
+			if g.Index == index && !s.Exists {
+				c.slices[s.Profile]++
+			}
+		}
+	}
+	return nil
+}
+
+func objectOf(r *advise.Recommendation) string {
+	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+	return strings.ToLower(kind) + "/" + name
+}
+
+// canRoll reports whether a pod of an owner would leave its GPU for a free slice at once.
+func (c *cluster) canRoll(object string) bool {
+	for _, r := range c.holds {
+		if objectOf(r) == object && c.slices[r.Recommended] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// roll replaces pods in the order that suits the procedure least.
+func (c *cluster) roll() {
+	for _, index := range slices.Backward(sortedKeys(c.holds)) {
+		r := c.holds[index]
+		rolls := slices.Contains([]string{"deployment", "statefulset", "daemonset"}, strings.SplitN(objectOf(r), "/", 2)[0])
+		if rolls && c.patched[objectOf(r)] && !c.cordoned && c.slices[r.Recommended] > 0 {
+			c.slices[r.Recommended]--
+			delete(c.holds, index)
+		}
+	}
+}
+
+// TestHostileNames: names of any characters reach kubectl as they are, and neither end a command nor move the cursor.
+func TestHostileNames(t *testing.T) {
+	const evil = "a'; touch /tmp/x; $(id) `id` \\ \"\n\x1b[2J\u202eé <&>"
+	for _, kind := range []string{
+		"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob", "Job", "Pod", "Evil';Kind", "batch",
+	} {
+		holder := podOf(evil, evil, kind+"/"+evil)
+		holder.Name = evil
+		report, s := observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, holder), wholeH100(t, 1, load{}))
+		report.Node = evil
+		_, address := serve(t, recommended(report, s))
+		for _, env := range []map[string]string{{"LANG": "C"}, {"LANG": "C.UTF-8"}} {
+			out := runner{env: env}.run(t, address, "recommend").out
+			expectNone(t, out, "\x1b", "\u202e")
+			fits(t, withoutCommands(out))
+			patches := 0
+			for _, argv := range executed(t, out) {
+				switch {
+				case argv[0] == "migctl":
+				case argv[1] == "cordon" || argv[1] == "uncordon":
+					cmptest.Equal(t, "node", argv[2:], []string{evil})
+				case argv[2] == "patch":
+					patches++
+					want := []string{"--namespace=" + evil, "patch", strings.ToLower(kind) + "/" + evil, "--type=strategic"}
+					cmptest.Equal(t, "object", argv[1:5], want)
+					checkPatch(t, strings.TrimPrefix(argv[5], "--patch="), kind == "CronJob", evil)
+				case argv[2] == "delete" && argv[3] == "pod":
+					cmptest.Equal(t, "node of the plugin", argv[len(argv)-1], "--field-selector=spec.nodeName="+evil)
+				case argv[2] == "delete":
+					cmptest.Equal(t, "pod", argv[1:4], []string{"--namespace=" + evil, "delete", "pod/" + evil})
+				case argv[2] == "wait":
+					cmptest.Equal(t, "pod", argv[4], "pod/"+evil)
+				default:
+					t.Errorf("%s: %q", kind, argv)
+				}
+			}
+			want := 1
+			if slices.Contains([]string{"Job", "Pod", "Evil';Kind", "batch"}, kind) {
+				want = 0
+			}
+			cmptest.Equal(t, kind+": patches", patches, want)
+		}
+		explained := runner{}.run(t, address, "recommend", "--explain=0").out
+		expectNone(t, explained, "\x1b", "\u202e")
+		fits(t, explained)
+	}
+}
+
+func checkPatch(t *testing.T, patch string, inJob bool, container string) {
+	t.Helper()
+	var got any
+	if err := json.Unmarshal([]byte(patch), &got); err != nil {
+		t.Fatalf("%v: %s", err, patch)
+	}
+	limits := map[string]any{"nvidia.com/gpu": nil, "nvidia.com/mig-1g.10gb": "1"}
+	containers := []any{map[string]any{"name": container, "resources": map[string]any{"limits": limits}}}
+	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": containers}}}
+	if inJob {
+		spec = map[string]any{"jobTemplate": map[string]any{"spec": spec}}
+	}
+	cmptest.Equal(t, "patch", got, any(map[string]any{"spec": spec}))
+}
+
+// TestOwnersThatNoCommandChanges: the words name the resource, the claim or the job.
+func TestOwnersThatNoCommandChanges(t *testing.T) {
+	for _, c := range []struct{ about, owner, resource, says string }{
+		{"media extension", "RayCluster/r", wholeResource, "limit nvidia.com/mig-1g.10gb.me: 1 instead of nvidia.com/gpu: 1"},
+		{"another name of whole GPUs", "Job/j", "example.com/h100", "mig-1g.10gb.me: 1 instead of example.com/h100: 1"},
+		{"claim", "Deployment/d", "claim/ml/gpu", "claim ml/gpu"},
+		{"claim's selector", "Deployment/d", "claim/ml/gpu", "profile == '1g.10gb+me'"},
+		{"batch job", "batch/4711", "", "--gres=gpu:1g.10gb+me:1"},
+		{"processes", "processes/GPU-1", "", "CUDA_VISIBLE_DEVICES"},
+	} {
+		r := &advise.Recommendation{
+			Recommended: "1g.10gb+me", Workload: &advise.Key{Owner: c.owner, Container: "main"}, Pod: &advise.Pod{Resource: c.resource},
+		}
+		got := changeOf(r)
+		if got.command != "" || got.replaces || !strings.Contains(got.words, c.says) {
+			t.Errorf("%s: %+v", c.about, got)
+		}
+	}
+}
+
+// TestOrderOfGPUsThatMustBeEmptied: a GPU comes after the one on which its pod gets its slice; of a circle the first
+// comes first.
+func TestOrderOfGPUsThatMustBeEmptied(t *testing.T) {
+	for _, c := range []struct {
+		about string
+		to    map[int]int
+		want  []int
+	}{
+		{"each on its own", map[int]int{0: 0, 1: 1}, []int{0, 1}},
+		{"a chain", map[int]int{0: 1, 1: 2, 2: 2}, []int{2, 1, 0}},
+		{"to a GPU that is ready", map[int]int{0: 1, 1: 7}, []int{1, 0}},
+		{"a circle", map[int]int{0: 1, 1: 0}, []int{0, 1}},
+		{"a circle and one that waits for it", map[int]int{0: 1, 1: 2, 2: 1}, []int{1, 0, 2}},
+	} {
+		var waiting []target
+		for _, index := range sortedKeys(c.to) {
+			waiting = append(waiting, target{PackedGPU: &advise.PackedGPU{Index: index, GPU: gpu.UUID(fmt.Sprint(index))}})
+		}
+		cmptest.Equal(t, c.about, indexesOf(inOrder(waiting, func(from int) int { return c.to[from] })), c.want)
+	}
+}

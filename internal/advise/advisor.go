@@ -1,0 +1,367 @@
+package advise
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	windowLength = time.Minute
+	// maxCountedGap is how much of a gap lowers the coverage: beyond it, it is rather the clock that was set.
+	maxCountedGap = time.Hour
+	// maxWorkloads bounds the memory: beyond it, the workload that was not seen for the longest time is forgotten.
+	maxWorkloads = 10_000
+	// forgetAfter is the age at which a workload that was not seen again is forgotten.
+	forgetAfter = memoryDays * 24 * time.Hour
+)
+
+// Advisor collects evidence from Snapshots. It is not safe for concurrent use.
+type Advisor struct {
+	options   Options
+	now       time.Time // of the last Snapshot
+	devices   map[deviceKey]*device
+	order     []*device // devices in the order in which they came: sums must not depend on that of a map
+	workloads map[Key]*workload
+	node      string
+}
+
+// deviceKey identifies a whole GPU, of which Whole is set, or a GPU instance over time.
+type deviceKey struct {
+	Instance gpu.InstanceKey
+	Whole    bool
+}
+
+// device is a device that can be given to a pod, and what its open window has seen.
+type device struct {
+	key      deviceKey
+	seen     time.Time
+	since    time.Time // when its holder was first seen
+	holder   holderID
+	workload *workload // nil if nothing holds it
+	open     window
+	last10   [10]minute // the last ten windows
+	memory   float64    // largest of the last window, in MiB
+	count    int        // windows closed since the holder came
+	nvlink   float64    // counter at the last Snapshot
+	pcie     float64
+	idle     time.Time // since when no kernel ran
+}
+
+// minute is the mean activity of a window.
+type minute struct {
+	busy, sm, dram float32
+}
+
+// holderID is what tells one holder of a device from the next.
+type holderID struct {
+	gpu.Container
+	UID, Workload, Job string
+	Holders            int
+	Processes          bool
+}
+
+// New returns an Advisor without evidence. The options are valid.
+func New(options Options) *Advisor {
+	return &Advisor{options: options, devices: map[deviceKey]*device{}, workloads: map[Key]*workload{}}
+}
+
+// Observe adds what a Snapshot says. In the steady state it allocates nothing.
+func (a *Advisor) Observe(s *gpu.Snapshot) {
+	passed := passedTime{}
+	if !a.now.IsZero() {
+		since := min(max(0, s.Time.Sub(a.now)), maxCountedGap)
+		passed.held = since.Seconds()
+		if since <= a.options.MaxGap {
+			passed.observed = passed.held
+		}
+	}
+	closing := !a.now.IsZero() && s.Time.Truncate(windowLength).After(a.now.Truncate(windowLength))
+	if closing {
+		a.closeWindows(s.Time.Truncate(windowLength))
+	}
+	a.now, a.node = s.Time, s.Hostname
+	for i := range s.GPUs {
+		a.observeGPU(&s.GPUs[i], passed)
+	}
+	if closing && s.Time.Minute() == 0 {
+		a.forget()
+	}
+}
+
+// passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it that is known from
+// readings. They differ in a gap.
+type passedTime struct {
+	held, observed float64
+}
+
+func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
+	if g.UUID == "" {
+		return
+	}
+	if !g.Up {
+		a.observeGap(g.UUID, passed.held)
+		return
+	}
+	elapsed := passed.observed
+	if !g.MIG.Enabled.Or(false) {
+		d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
+		processes := len(g.Readings.Processes.Or(nil))
+		a.setHolder(d, g, "", g.Holders, g.Jobs, processes, passed.held)
+		d.observeWhole(g, elapsed)
+		return
+	}
+	for i := range g.Instances {
+		instance := &g.Instances[i]
+		if !instance.Up {
+			continue
+		}
+		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
+		a.setHolder(d, g, instance.Profile, holdersOf(instance), instance.Jobs, instance.Processes.Or(0), passed.held)
+		d.observeInstance(instance, elapsed, g.ActivitySource)
+	}
+}
+
+// observeGap counts the time in which the devices of a GPU were held and could not be read.
+func (a *Advisor) observeGap(id gpu.UUID, held float64) {
+	for _, d := range a.order {
+		if d.key.Instance.GPU == id && d.workload != nil {
+			d.open.held += held
+			d.seen = a.now
+		}
+	}
+}
+
+// holdersOf returns the holders of a GPU instance, or of the first compute instance that is held if it is split.
+func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
+	if len(i.Holders) > 0 {
+		return i.Holders
+	}
+	for c := range i.ComputeInstances {
+		if len(i.ComputeInstances[c].Holders) > 0 {
+			return i.ComputeInstances[c].Holders
+		}
+	}
+	return nil
+}
+
+func (a *Advisor) deviceOf(key deviceKey) *device {
+	d := a.devices[key]
+	if d == nil {
+		d = &device{key: key, idle: a.now}
+		a.devices[key] = d
+		a.order = append(a.order, d)
+	}
+	d.seen = a.now
+	return d
+}
+
+// setHolder closes the window of the holder before, if there is another one now, and counts the time.
+func (a *Advisor) setHolder(
+	d *device, g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int, held float64,
+) {
+	id := holderID{Holders: len(holders), Processes: processes > 0}
+	if len(holders) > 0 {
+		id.Container, id.UID, id.Workload, id.Processes = holders[0].Container, holders[0].PodUID, holders[0].Workload, false
+	}
+	if len(jobs) > 0 {
+		id.Job = jobs[0]
+	}
+	if d.workload == nil && id == (holderID{}) {
+		return
+	}
+	if id != d.holder || d.since.IsZero() {
+		a.closeWindow(d, a.now)
+		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, idle: a.now}
+		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
+			d.workload = a.workloadOf(key)
+			d.workload.resume(id.UID, a.now)
+		}
+		return
+	}
+	d.open.held += held
+}
+
+func (a *Advisor) workloadOf(key Key) *workload {
+	w := a.workloads[key]
+	if w == nil {
+		if len(a.workloads) >= maxWorkloads {
+			a.forgetOldest()
+		}
+		w = &workload{Key: key, First: a.now, Last: a.now, Reference: a.now}
+		a.workloads[key] = w
+	}
+	return w
+}
+
+// observeWhole adds what a Snapshot says of a whole GPU.
+func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
+	r := &g.Readings
+	busy := g.Activity.GraphicsEngine
+	if !busy.Present() {
+		busy = r.Utilization // width and bandwidth are then taken for the whole GPU
+	}
+	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
+	if used, ok := r.Memory.Used.Get(); ok {
+		d.open.memory = max(d.open.memory, float64(used)/(1<<20))
+	}
+	d.observeMedia(&r.Media, elapsed)
+	d.observeLinks(g, elapsed)
+	watts, wattsOK := r.PowerWatts.Get()
+	limit, limitOK := r.PowerLimitWatts.Get()
+	if wattsOK && limitOK && limit > 0 {
+		d.open.power += max(0, watts-g.Power.IdleWatts.Or(0)) / limit * elapsed
+		d.open.powered += elapsed
+	}
+	if events, ok := r.ClockEvents.Get(); ok && events&slowdowns != 0 {
+		d.open.throttled += elapsed
+	}
+	for i := range r.Processes.Or(nil) {
+		p := &r.Processes.Or(nil)[i]
+		d.open.graphics = d.open.graphics || p.Graphics && !p.MPS
+	}
+}
+
+// slowdowns are the reasons of lower clocks that come from outside of the workload: hw_slowdown, sw_thermal_slowdown,
+// hw_thermal_slowdown and hw_power_brake_slowdown.
+const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
+
+// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy time of an instance
+// is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
+func (d *device) observeInstance(i *gpu.GPUInstance, elapsed float64, source gpu.ActivitySource) {
+	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && source != gpu.ActivityGPM && d.workload != nil {
+		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
+	}
+	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
+	if used, ok := i.Memory.Used.Get(); ok {
+		d.open.memory = max(d.open.memory, float64(used)/(1<<20))
+	}
+	d.observeMedia(&i.Media, elapsed)
+}
+
+// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some profiles of
+// A100, counts as 1.
+func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float64) {
+	share, ok := busy.Get()
+	if !ok {
+		return
+	}
+	share = min(max(share, 0), 1)
+	d.open.observed += elapsed
+	d.open.busy += share * elapsed
+	if !sm.Present() || !dram.Present() {
+		d.open.activityUnread += elapsed
+	}
+	d.open.sm += min(sm.Or(share), 1) * elapsed
+	d.open.dram += min(dram.Or(share), 1) * elapsed
+	if share > idleShare {
+		d.idle = time.Time{}
+	} else if d.idle.IsZero() {
+		d.idle = d.seen
+	}
+}
+
+// idleShare is the busy time up to which a device counts as idle: what the driver's own work amounts to.
+const idleShare = 0.001
+
+func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
+	unread := false
+	for kind, used := range [mediaKinds]gpu.Opt[float64]{m.Encoder, m.Decoder, m.JPEG, m.OFA} {
+		share, ok := used.Get()
+		unread = unread || !ok
+		d.open.media[kind] = d.open.media[kind] || share > 0
+	}
+	if unread {
+		d.open.mediaUnread += elapsed
+	}
+}
+
+// linkFloor is the traffic in bytes per second up to which a link counts as unused.
+const linkFloor = 1 << 20
+
+// observeLinks adds the traffic of the links since the last Snapshot.
+func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
+	nvlink := total(g.Totals.NVLinkReceive) + total(g.Totals.NVLinkTransmit)
+	pcie := total(g.Totals.PCIeReceive) + total(g.Totals.PCIeTransmit)
+	if d.nvlink > 0 && elapsed > 0 && nvlink-d.nvlink > linkFloor*elapsed {
+		d.open.nvlink = true
+	}
+	if capacity := linkBytes(&g.Readings.PCIe); d.pcie > 0 && pcie >= d.pcie && capacity > 0 && elapsed > 0 {
+		d.open.pcie += (pcie - d.pcie) / capacity
+		d.open.linked += elapsed
+	}
+	d.nvlink, d.pcie = nvlink, pcie
+}
+
+func total(c gpu.Opt[gpu.Counter]) float64 { return c.Or(gpu.Counter{}).Value }
+
+// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the first generation,
+// and twice as much in each further one.
+func linkBytes(p *gpu.PCIe) float64 {
+	width, generation := p.LinkWidth.Or(0), p.LinkGeneration.Or(0)
+	if width <= 0 || generation <= 0 || generation > 7 {
+		return 0
+	}
+	return float64(width) * 250e6 * float64(int(1)<<(generation-1))
+}
+
+// closeWindows ends the open windows of all devices.
+func (a *Advisor) closeWindows(at time.Time) {
+	for _, d := range a.order {
+		a.closeWindow(d, at)
+	}
+}
+
+func (a *Advisor) closeWindow(d *device, at time.Time) {
+	if d.workload != nil && d.open.held > 0 {
+		busy10 := 0.
+		if d.open.observed > 0 {
+			o := d.open.observed
+			d.last10[d.count%len(d.last10)] = minute{float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o)}
+			d.count++
+			for _, m := range d.last10[:min(d.count, len(d.last10))] {
+				busy10 += float64(m.busy)
+			}
+			busy10 /= float64(len(d.last10)) // of a shorter time: the rest counts as idle
+		}
+		d.memory = d.open.memory
+		d.workload.close(at, &d.open, busy10)
+	}
+	d.open = window{}
+}
+
+// forget drops devices that have gone and workloads that were not seen for long.
+func (a *Advisor) forget() {
+	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
+		gone := a.now.Sub(d.seen) > time.Hour
+		if gone {
+			delete(a.devices, d.key)
+		}
+		return gone
+	})
+	for key, w := range a.workloads {
+		if a.now.Sub(w.Last) > forgetAfter {
+			delete(a.workloads, key)
+		}
+	}
+}
+
+// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a device.
+func (a *Advisor) forgetOldest() {
+	held := map[*workload]bool{}
+	for _, d := range a.devices {
+		held[d.workload] = true
+	}
+	var all []*workload
+	for _, w := range a.workloads {
+		if !held[w] {
+			all = append(all, w)
+		}
+	}
+	slices.SortFunc(all, func(x, y *workload) int { return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key)) })
+	for _, w := range all[:len(all)/10+min(len(all), 1)] {
+		delete(a.workloads, w.Key)
+	}
+}

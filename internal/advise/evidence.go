@@ -1,0 +1,111 @@
+package advise
+
+import (
+	"math"
+	"time"
+)
+
+// evidenceOf summarizes what is known of a workload.
+func evidenceOf(w *workload, now time.Time) Evidence {
+	days := w.sums(now)
+	e := Evidence{
+		Since:          w.First,
+		ObservedHours:  w.Observed / 3600,
+		MemoryBytes:    float64(days.Memory) * (1 << 20),
+		MemoryTrend:    w.trendBytesPerDay(now),
+		BusyP50:        w.Busy.quantile(0.5),
+		BusyP99:        w.Busy.quantile(0.99),
+		Busy10Minutes:  float64(days.Busy10),
+		Median:         Kernels{Width: w.Width.quantile(0.5), Bandwidth: w.Bandwidth.quantile(0.5)},
+		P95:            Kernels{Width: w.Width.quantile(0.95), Bandwidth: w.Bandwidth.quantile(0.95)},
+		PowerP95:       w.Power.quantile(0.95),
+		PCIeMax:        float64(days.PCIe),
+		MediaUnread:    isUnread(w.MediaUnread, w.Observed),
+		BusyHistogram:  w.Busy.tenths(),
+		WidthHistogram: w.Width.tenths(),
+	}
+	e.BusyMean = w.Busy.mean()
+	if days.Held > 0 {
+		e.CoverageRatio = min(1, float64(days.Observed/days.Held))
+	}
+	if w.Observed > 0 {
+		e.ThrottledRatio = min(1, w.Throttled/w.Observed)
+	}
+	for kind, name := range [mediaKinds]string{"encoder", "decoder", "jpeg", "ofa"} {
+		if isRecent(w.Media[kind], now) {
+			e.MediaEngines = append(e.MediaEngines, name)
+		}
+	}
+	return e
+}
+
+// isUnread reports whether a reading was absent in more than a twentieth of the observed time.
+func isUnread(unread, observed float64) bool { return unread > 0.05*observed }
+
+// isRecent reports whether a time in Unix seconds lies in the days that are kept.
+func isRecent(at int64, now time.Time) bool {
+	return at > 0 && now.Sub(time.Unix(at, 0)) < memoryDays*24*time.Hour
+}
+
+// isPreallocated reports whether a framework took nearly all memory of a device at its start, and the same since.
+func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
+	first := float64(w.FirstMemory) * (1 << 20)
+	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes
+}
+
+// preallocatedShare is the share of a device's memory from which on it counts as taken in advance: frameworks take 75 to 95 %.
+const preallocatedShare = 0.7
+
+// needBytes returns the memory that a slice must have.
+func needBytes(e *Evidence, headroom float64) float64 {
+	return max(e.MemoryBytes*(1+headroom), e.MemoryBytes+minHeadroomBytes) + 7*e.MemoryTrend
+}
+
+// minHeadroomBytes is kept free for the context and what a slice takes itself.
+const minHeadroomBytes = 512 << 20
+
+// confidence returns how much a recommendation can be relied on, 0-1: a week of complete observation is 1, growing memory takes a fifth.
+func confidence(e *Evidence) float64 {
+	c := min(1, e.ObservedHours/provisionalBefore.Hours()) * e.CoverageRatio
+	if e.MemoryTrend > 0.01*e.MemoryBytes {
+		c *= 0.8
+	}
+	return round3(c)
+}
+
+// provisionalBefore is the age of the evidence below which an answer is provisional.
+const provisionalBefore = 7 * 24 * time.Hour
+
+// mean returns the mean of the ratios, each taken as the middle of its bucket.
+func (h *histogram) mean() float64 {
+	var sum, weight float64
+	for i, w := range h.Weights {
+		middle := 0.0
+		if i > 0 {
+			middle = (bucketBound(i) + bucketBound(i-1)) / 2
+		}
+		sum += float64(w) * min(middle, float64(h.Max))
+		weight += float64(w)
+	}
+	if weight == 0 {
+		return 0
+	}
+	return sum / weight
+}
+
+// tenths returns the shares of the weight in ten equal ranges of 0-1.
+func (h *histogram) tenths() [10]float64 {
+	var shares [10]float64
+	total := h.total()
+	if total == 0 {
+		return shares
+	}
+	for i, w := range h.Weights {
+		at := min(bucketBound(i), float64(h.Max))
+		shares[min(9, max(0, int(math.Ceil(at*10-1e-9))-1))] += float64(w) / total
+	}
+	for i := range shares {
+		shares[i] = round3(shares[i])
+	}
+	return shares
+}

@@ -1,0 +1,306 @@
+package advise
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// What MIG does not isolate is kept in bounds on a GPU that gets slices: power as a share of the limit, traffic as a share of the link.
+const (
+	maxPower = 0.9
+	maxPCIe  = 0.7
+)
+
+// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU; 16 GPUs need far fewer. It takes about a second.
+const maxPackingSteps = 500_000
+
+// moved is a workload that is to leave its whole GPU for a slice.
+type moved struct {
+	from    int // index of the GPU in the Snapshot
+	owner   Key
+	profile *gpu.Profile
+	power   float64
+	pcie    float64
+}
+
+// target is a GPU that can get slices.
+type target struct {
+	at    int // index of the GPU in the Snapshot
+	cost  int // 1 if it is a whole GPU now, 0 if MIG is on
+	fixed []mig.Placed
+	free  []mig.Placed // GPU instances that exist and that nothing holds
+	power float64      // of what stays on it, and idle
+	taken []int        // indices of the moved workloads that it gets
+}
+
+// packer searches for the targets of all moved workloads of one model that need the fewest whole GPUs.
+type packer struct {
+	profiles []gpu.Profile
+	moved    []moved
+	targets  []target
+	replicas map[Key]int // moved workloads of an owner
+	steps    int
+	cost     int
+	best     [][]int // by target; nil if none was found yet
+	bestCost int
+	fits     map[string][]mig.Placed // by target and profiles; nil if they do not fit
+}
+
+// pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved, or if it does not fit.
+func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
+	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
+	models := map[string]bool{}
+	for i := range devices {
+		r := &devices[i]
+		if r.Action != ActionSlice || r.NotChecked || models[r.Model] {
+			continue
+		}
+		models[r.Model] = true
+		p := newPacker(r.Model, devices, gpus, single)
+		p.search(0)
+		if p.best == nil {
+			packing.Proven = false
+			continue
+		}
+		packing.Proven = packing.Proven && p.steps < maxPackingSteps
+		p.addTo(packing, gpus)
+	}
+	if len(models) == 0 {
+		return nil
+	}
+	slices.SortFunc(packing.GPUs, func(a, b PackedGPU) int { return cmp.Compare(a.Index, b.Index) })
+	slices.Sort(packing.FreedGPUs)
+	return packing
+}
+
+// newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an operator: GPUs in MIG
+// mode, free GPUs, GPUs that must be drained.
+func newPacker(model string, devices []Recommendation, gpus []gpu.GPU, single bool) *packer {
+	p := &packer{replicas: map[Key]int{}, fits: map[string][]mig.Placed{}, bestCost: len(gpus) + 1}
+	var drained, free, partitioned []target
+	for i := range gpus {
+		g := &gpus[i]
+		if g.Name != model || !g.Up || !g.MIG.Enabled.Present() {
+			continue
+		}
+		if p.profiles == nil {
+			p.profiles = g.Profiles
+		}
+		r := recommendationOf(devices, g.UUID)
+		switch on := g.MIG.Enabled.Or(false); {
+		case on && !single:
+			partitioned = append(partitioned, partitionedTarget(i, g))
+		case on || r == nil:
+		case r.Action == ActionFree:
+			free = append(free, target{at: i, cost: 1, power: idleShareOf(g)})
+		case r.Action == ActionSlice && !r.NotChecked:
+			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool { return q.Name == r.Recommended })
+			if at < 0 {
+				continue
+			}
+			p.moved = append(p.moved, moved{
+				from: i, owner: *r.Workload, profile: &g.Profiles[at], power: r.Evidence.PowerP95, pcie: r.Evidence.PCIeMax,
+			})
+			drained = append(drained, target{at: i, cost: 1, power: idleShareOf(g)})
+		}
+	}
+	p.targets = slices.Concat(partitioned, free, drained)
+	slices.SortStableFunc(p.moved, func(a, b moved) int {
+		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices), cmp.Compare(b.profile.SMs, a.profile.SMs))
+	})
+	for i := range p.moved {
+		p.replicas[p.moved[i].owner]++
+	}
+	return p
+}
+
+// recommendationOf returns the recommendation for a whole GPU.
+func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
+	at := slices.IndexFunc(devices, func(r Recommendation) bool { return r.GPU == id && !r.Instance.Present() })
+	if at < 0 {
+		return nil
+	}
+	return &devices[at]
+}
+
+func partitionedTarget(at int, g *gpu.GPU) target {
+	t := target{at: at, power: g.Readings.PowerWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))}
+	for k := range g.Instances {
+		i := &g.Instances[k]
+		place, ok := i.Placement.Get()
+		if !ok {
+			t.fixed = append(t.fixed, mig.Placed{Profile: i.Profile}) // it takes what its name says
+			continue
+		}
+		placed := mig.Placed{ProfileID: i.ProfileID.Or(0), Profile: i.Profile, Placement: place}
+		if free, known := i.Allocated.Get(); known && !free && len(i.ComputeInstances) == 1 && !i.IsSplit() {
+			t.free = append(t.free, placed)
+		}
+		t.fixed = append(t.fixed, placed)
+	}
+	return t
+}
+
+func idleShareOf(g *gpu.GPU) float64 {
+	return g.Power.IdleWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
+}
+
+// search gives the moved workloads from an index on their targets, and keeps the cheapest way.
+func (p *packer) search(from int) {
+	if p.cost+p.needed(from) >= p.bestCost || p.steps >= maxPackingSteps {
+		return
+	}
+	if from == len(p.moved) {
+		if p.spreadsReplicas() {
+			p.bestCost, p.best = p.cost, make([][]int, len(p.targets))
+			for i := range p.targets {
+				p.best[i] = slices.Clone(p.targets[i].taken)
+			}
+		}
+		return
+	}
+	var empty []float64 // idle power of the empty targets that were tried: one of several alike is enough
+	for i := range p.targets {
+		t := &p.targets[i]
+		unused := len(t.taken) == 0 && t.cost == 1
+		if unused && slices.Contains(empty, t.power) {
+			continue
+		}
+		if unused {
+			empty = append(empty, t.power)
+		}
+		p.steps++
+		t.taken = append(t.taken, from)
+		if p.holds(i) {
+			if unused {
+				p.cost++
+			}
+			p.search(from + 1)
+			if unused {
+				p.cost--
+			}
+		}
+		t.taken = t.taken[:len(t.taken)-1]
+	}
+}
+
+// needed returns how many further whole GPUs the moved workloads from an index on need at least: their memory slices, less all that the
+// used targets have left.
+func (p *packer) needed(from int) int {
+	axis, slices := 0, 0
+	for i := range p.profiles {
+		axis = max(axis, p.profiles[i].MemorySlices)
+	}
+	for i := from; i < len(p.moved); i++ {
+		slices += p.moved[i].profile.MemorySlices
+	}
+	for i := range p.targets {
+		t := &p.targets[i]
+		if t.cost == 1 && len(t.taken) == 0 {
+			continue
+		}
+		slices -= axis
+		for _, k := range t.taken {
+			slices += p.moved[k].profile.MemorySlices
+		}
+	}
+	if axis == 0 || slices <= 0 {
+		return 0
+	}
+	return (slices + axis - 1) / axis
+}
+
+// holds reports whether a target can hold what it was given.
+func (p *packer) holds(at int) bool {
+	t := &p.targets[at]
+	power, pcie := t.power, 0.
+	for _, k := range t.taken {
+		power, pcie = power+p.moved[k].power, pcie+p.moved[k].pcie
+	}
+	if len(t.taken) > 1 && (power > maxPower || pcie > maxPCIe) { // alone it is no worse than on a GPU of its own
+		return false
+	}
+	return p.place(at) != nil
+}
+
+// place returns where the slices of a target can be created, or which exist, in the order of taken; nil if they do not fit.
+func (p *packer) place(at int) []mig.Placed {
+	t := &p.targets[at]
+	var key strings.Builder
+	if t.cost == 0 {
+		key.WriteByte(byte('A' + at))
+	}
+	for _, k := range t.taken {
+		key.WriteByte('/')
+		key.WriteString(p.moved[k].profile.Name)
+	}
+	placed, known := p.fits[key.String()]
+	if !known {
+		placed = p.arrange(t.fixed, t.free, t.taken, []mig.Placed{})
+		p.fits[key.String()] = placed
+	}
+	return placed
+}
+
+// arrange places the slices one after the other; one that exists already and is free comes first.
+func (p *packer) arrange(standing, free []mig.Placed, taken []int, placed []mig.Placed) []mig.Placed {
+	if len(taken) == 0 {
+		return placed
+	}
+	profile := p.moved[taken[0]].profile
+	if at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == profile.Name }); at >= 0 {
+		rest := slices.Delete(slices.Clone(free), at, at+1)
+		return p.arrange(standing, rest, taken[1:], append(placed, free[at]))
+	}
+	for _, place := range mig.FreePlacements(p.profiles, standing, *profile) {
+		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: place}
+		if all := p.arrange(append(slices.Clone(standing), next), free, taken[1:], append(slices.Clone(placed), next)); all != nil {
+			return all
+		}
+	}
+	return nil
+}
+
+// spreadsReplicas reports whether the moved workloads of each owner that has several are on two GPUs at least.
+func (p *packer) spreadsReplicas() bool {
+	for i := range p.targets {
+		counts := map[Key]int{}
+		for _, k := range p.targets[i].taken {
+			owner := p.moved[k].owner
+			if counts[owner]++; counts[owner] > 1 && counts[owner] == p.replicas[owner] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// addTo adds the best way that was found to a packing.
+func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
+	used := map[int]bool{}
+	for i := range p.targets {
+		t := &p.targets[i]
+		if t.taken = p.best[i]; len(t.taken) == 0 {
+			continue
+		}
+		used[t.at] = true
+		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
+		for k, placed := range p.place(i) {
+			packed.Slices = append(packed.Slices, PackedSlice{
+				Profile: placed.Profile, Placement: placed.Placement, From: gpus[p.moved[t.taken[k]].from].Index,
+				Exists: slices.Contains(t.free, placed),
+			})
+		}
+		packing.GPUs = append(packing.GPUs, packed)
+	}
+	packing.InUse, packing.Needed = packing.InUse+len(p.moved), packing.Needed+p.bestCost
+	for i := range p.moved {
+		if from := p.moved[i].from; !used[from] {
+			packing.FreedGPUs = append(packing.FreedGPUs, gpus[from].Index)
+		}
+	}
+}

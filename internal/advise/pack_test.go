@@ -1,0 +1,179 @@
+package advise
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// sliced returns the recommendation of a slice for a whole GPU.
+func sliced(g *gpu.GPU, owner, profile string, power, pcie float64) Recommendation {
+	return Recommendation{
+		GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionSlice, Recommended: profile,
+		Workload: &Key{Owner: owner, Model: g.Name}, Evidence: &Evidence{PowerP95: power, PCIeMax: pcie},
+	}
+}
+
+// node returns GPUs of a model and a recommendation for each, by profile; "" is a free GPU.
+func node(t testing.TB, model string, profiles ...string) ([]gpu.GPU, []Recommendation) {
+	var gpus []gpu.GPU
+	var devices []Recommendation
+	for i, profile := range profiles {
+		g := wholeGPU(t, model, i, load{})
+		r := Recommendation{GPU: g.UUID, Index: i, Model: g.Name, Action: ActionFree}
+		if profile != "" {
+			r = sliced(&g, fmt.Sprintf("Deployment/d-%d", i), profile, 0.05, 0.01)
+		}
+		gpus, devices = append(gpus, g), append(devices, r)
+	}
+	return gpus, devices
+}
+
+// TestPackingNeedsTheFewestGPUs: on random nodes of up to six pods, no assignment of pods to GPUs needs fewer.
+func TestPackingNeedsTheFewestGPUs(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for _, model := range []string{"A30-24GB", "A100-40GB", "H100-80GB"} {
+		m, _ := mig.FindModel(model)
+		whole := 0
+		for _, p := range m.Profiles {
+			whole = max(whole, p.MemorySlices)
+		}
+		for range 60 {
+			var names []string
+			for range 1 + random.IntN(6) {
+				if p := m.Profiles[random.IntN(len(m.Profiles))]; p.MemorySlices < whole {
+					names = append(names, p.Name)
+				}
+			}
+			if len(names) == 0 {
+				continue
+			}
+			gpus, devices := node(t, model, names...)
+			packing := pack(devices, gpus, false)
+			if want := fewestGPUs(m.Profiles, names); packing.Needed != want || !packing.Proven {
+				t.Fatalf("%s: %v need %d GPUs, proven %v; want %d", model, names, packing.Needed, packing.Proven, want)
+			}
+			checkPacking(t, packing, gpus, devices)
+		}
+	}
+}
+
+// fewestGPUs tries every assignment of slices to GPUs and every order of their creation.
+func fewestGPUs(profiles []gpu.Profile, names []string) int {
+	best := len(names)
+	on := make([][]mig.Placed, len(names))
+	var try func(k, used int)
+	try = func(k, used int) {
+		if used >= best {
+			return
+		}
+		if k == len(names) {
+			best = used
+			return
+		}
+		for i := range min(used+1, len(names)) {
+			for _, p := range profiles {
+				if p.Name != names[k] {
+					continue
+				}
+				for _, place := range mig.FreePlacements(profiles, on[i], p) {
+					before := on[i]
+					on[i] = append(before[:len(before):len(before)], mig.Placed{ProfileID: p.ID, Profile: p.Name, Placement: place})
+					try(k+1, max(used, i+1))
+					on[i] = before
+				}
+			}
+		}
+	}
+	try(0, 0)
+	return best
+}
+
+// checkPacking holds a packing against the geometry: each moved pod has one slice of its profile, and those of a GPU fit beside each other.
+func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Recommendation) {
+	t.Helper()
+	got := map[int]string{}
+	for _, packed := range packing.GPUs {
+		var placed []mig.Placed
+		for _, s := range packed.Slices {
+			got[s.From] = s.Profile
+			free := false
+			for _, p := range gpus[packed.Index].Profiles {
+				for _, place := range mig.FreePlacements(gpus[packed.Index].Profiles, placed, p) {
+					free = free || p.Name == s.Profile && place == s.Placement
+				}
+			}
+			if !free {
+				t.Errorf("GPU %d: %s at %v does not fit beside %+v", packed.Index, s.Profile, s.Placement, placed)
+			}
+			placed = append(placed, mig.Placed{Profile: s.Profile, Placement: s.Placement})
+		}
+	}
+	want := map[int]string{}
+	for _, r := range devices {
+		if r.Action == ActionSlice {
+			want[r.Index] = r.Recommended
+		}
+	}
+	cmptest.Equal(t, "slices by the GPU that their pods leave", got, want)
+}
+
+func TestPackingPrefersWhatIsFree(t *testing.T) {
+	gpus, devices := node(t, "H100-80GB", "1g.10gb", "1g.10gb", "", "3g.40gb")
+	packing := pack(devices, gpus, false)
+	cmptest.Equal(t, "GPUs that get slices", len(packing.GPUs), 1)
+	cmptest.Equal(t, "the free one", packing.GPUs[0].Index, 2)
+	cmptest.Equal(t, "freed", packing.FreedGPUs, []int{0, 1, 3})
+}
+
+// TestPackingUsesSlicesThatExist: a GPU instance that nothing holds is used before another one is created.
+func TestPackingUsesSlicesThatExist(t *testing.T) {
+	gpus, devices := node(t, "H100-80GB", "1g.10gb", "")
+	gpus[1].MIG.Enabled = gpu.Some(true)
+	gpus[1].Instances = []gpu.GPUInstance{{
+		ID: 9, Profile: "1g.10gb", Placement: gpu.Some(gpu.Placement{Start: 4, Size: 1}), Allocated: gpu.Some(false),
+		ComputeInstances: make([]gpu.ComputeInstance, 1),
+	}}
+	packing := pack(devices[:1], gpus, false)
+	cmptest.Equal(t, "slices", packing.GPUs[0].Slices, []PackedSlice{{Profile: "1g.10gb", Placement: gpu.Placement{Start: 4, Size: 1}, Exists: true}})
+	cmptest.Equal(t, "whole GPUs needed", packing.Needed, 0)
+}
+
+// TestPackingKeepsTheBounds: what MIG does not isolate, and replicas.
+func TestPackingKeepsTheBounds(t *testing.T) {
+	for _, c := range []struct {
+		about  string
+		change func(*Recommendation)
+		want   int
+	}{
+		{"nothing in the way", func(*Recommendation) {}, 1},
+		{"power", func(r *Recommendation) { r.Evidence.PowerP95 = 0.3 }, 2}, // idle is 0.11: 0.11 + 2*0.3 <= 0.9 < 0.11 + 3*0.3
+		{"PCIe", func(r *Recommendation) { r.Evidence.PCIeMax = 0.3 }, 2},
+		{"replicas of one owner", func(r *Recommendation) { r.Workload.Owner = "Deployment/one" }, 2},
+	} {
+		gpus, devices := node(t, "H100-80GB", "1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb")
+		for i := range devices {
+			c.change(&devices[i])
+		}
+		cmptest.Equal(t, c.about+": GPUs needed", pack(devices, gpus, false).Needed, c.want)
+	}
+}
+
+// TestPackingIsBounded: sixteen GPUs of the most varied slices are packed within the bound, and proven.
+func TestPackingIsBounded(t *testing.T) {
+	names := []string{"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb"}
+	var profiles []string
+	for i := range 16 {
+		profiles = append(profiles, names[i%len(names)])
+	}
+	gpus, devices := node(t, "H100-80GB", profiles...)
+	packing := pack(devices, gpus, false)
+	if !packing.Proven || packing.Needed != 5 {
+		t.Errorf("needs %d GPUs, proven %v; want 5", packing.Needed, packing.Proven)
+	}
+	checkPacking(t, packing, gpus, devices)
+}

@@ -1,0 +1,60 @@
+package advise
+
+import "fmt"
+
+// explainReason returns a sentence on why a device is kept, or what is wrong with a slice.
+func explainReason(r *Recommendation, o Options) string {
+	e := r.Evidence
+	if e == nil {
+		e = &Evidence{}
+	}
+	switch r.Reason {
+	case ReasonLittleEvidence:
+		return fmt.Sprintf("observed for %.1f h; expected %.1f h or more", e.ObservedHours, o.MinEvidence.Hours())
+	case ReasonLowCoverage:
+		return fmt.Sprintf("observed for %.1f %% of the time that it was held; expected %.0f %% or more", 100*e.CoverageRatio, 100*minCoverage)
+	case ReasonPreallocated:
+		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and what it needs cannot be "+
+			"seen. Limit it there (vLLM: --gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen", e.MemoryBytes/(1<<30))
+	case ReasonMemory:
+		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that", needBytes(e, o.Headroom)/(1<<30))
+	case ReasonSaturated:
+		return "busy all the time on all its SMs for ten minutes"
+	case ReasonBandwidth:
+		return "draws all its memory bandwidth for ten minutes"
+	case ReasonMemoryFull:
+		return fmt.Sprintf("%.1f GiB are in use, less than 5 %% are free", e.MemoryBytes/(1<<30))
+	}
+	return fixedText(r.Reason)
+}
+
+// fixedText returns the sentence of a reason that has no numbers.
+func fixedText(reason Reason) string {
+	switch reason {
+	case ReasonOptedOut:
+		return "the pod's annotation mig-exporter.dev/rightsizing is off"
+	case ReasonNoMIG:
+		return "the GPU does not support MIG, or the driver does not report its profiles"
+	case ReasonShared:
+		return "several containers share the device; what each of them needs cannot be told apart"
+	case ReasonMultiGPU:
+		return "the pod holds several GPUs: slices cannot exchange data directly"
+	case ReasonNVLink:
+		return "data was exchanged over NVLink, which slices do not have"
+	case ReasonGraphics:
+		return "a graphics process ran, which a slice does not support"
+	case ReasonNoActivity:
+		return "only utilization is known, not SM activity: kernels are taken to fill the whole GPU"
+	case ReasonMedia:
+		return "media engines were used that no smaller profile has"
+	case ReasonStretch:
+		return "kernels fill more of the GPU than any slice has: requests would take too long"
+	case ReasonBusy:
+		return "a slice could not keep up at busy times"
+	case ReasonSingleStrategy:
+		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
+	case ReasonHoldersUnknown:
+		return "it is not known which container holds the device"
+	}
+	return ""
+}

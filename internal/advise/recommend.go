@@ -1,0 +1,162 @@
+package advise
+
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed, without the packing.
+func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
+	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict, SingleStrategy: a.options.SingleStrategy}
+	pods := countGPUs(s)
+	var trials [][]trial // by device
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.UUID == "" || !g.Up {
+			continue
+		}
+		if g.MIG.Enabled.Or(false) {
+			for k := range g.Instances {
+				report.Devices, trials = append(report.Devices, a.computeInstance(s, g, &g.Instances[k])), append(trials, nil)
+			}
+			continue
+		}
+		r, tried := a.computeWhole(s, g, pods)
+		report.Devices, trials = append(report.Devices, r), append(trials, tried)
+	}
+	if a.options.SingleStrategy {
+		unify(report.Devices, trials)
+	}
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		r.Explanation = r.explain(a.options)
+	}
+	report.Notes = notes(s)
+	return report
+}
+
+// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and needs no Advisor.
+func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r.Devices, s.GPUs, r.SingleStrategy) }
+
+// countGPUs returns how many whole GPUs each pod holds.
+func countGPUs(s *gpu.Snapshot) map[string]int {
+	pods := map[string]int{}
+	for i := range s.GPUs {
+		for k := range s.GPUs[i].Holders {
+			h := &s.GPUs[i].Holders[k]
+			pods[h.Namespace+"/"+h.Pod]++
+		}
+	}
+	return pods
+}
+
+func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, pods map[string]int) (Recommendation, []trial) {
+	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
+	d := a.devices[deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true}]
+	if d == nil || d.workload == nil {
+		r.setUnheld(s, g.Allocated)
+		return r, nil
+	}
+	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
+	tried := a.recommendWhole(&r, g, d.workload, pods, hintsOf(g.Holders))
+	return r, tried
+}
+
+func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstance) Recommendation {
+	r := Recommendation{
+		GPU: g.UUID, Index: g.Index, Model: g.Name, Instance: gpu.Some(i.ID), Placement: i.Placement, Profile: i.Profile,
+	}
+	if len(i.ComputeInstances) == 1 {
+		r.MIGDevice = i.ComputeInstances[0].UUID
+	}
+	d := a.devices[deviceKey{Instance: g.Key(i)}]
+	if d == nil || d.workload == nil {
+		r.setUnheld(s, i.Allocated)
+		return r
+	}
+	holders := holdersOf(i)
+	r.Workload, r.Pod = &d.workload.Key, podOf(holders)
+	a.recommendInstance(&r, g, i, d, hintsOf(holders))
+	return r
+}
+
+// setUnheld fills in the answer for a device without a holder, which need not be free.
+func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool]) {
+	r.Action = ActionFree
+	if allocated.Or(s.HoldersIncomplete != "") {
+		r.Action, r.Reason = ActionKeep, ReasonHoldersUnknown
+	}
+}
+
+// podOf returns the only holder of a device.
+func podOf(holders []gpu.Holder) *Pod {
+	if len(holders) != 1 {
+		return nil
+	}
+	h := &holders[0]
+	return &Pod{Namespace: h.Namespace, Name: h.Pod, Container: h.Name, Resource: h.Resource}
+}
+
+func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
+	if len(holders) == 0 {
+		return gpu.RightsizingHints{}
+	}
+	return holders[0].Rightsizing
+}
+
+// unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile that does for every
+// pod, or none.
+func unify(devices []Recommendation, trials [][]trial) {
+	held := 0
+	fits := map[string]int{} // devices that each profile does for
+	for i, tried := range trials {
+		if devices[i].Action == ActionFree || devices[i].Instance.Present() {
+			continue
+		}
+		held++
+		for k := range tried {
+			if tried[k].reason == ReasonNone && devices[i].Action == ActionSlice {
+				fits[tried[k].profile.Name]++
+			}
+		}
+	}
+	one := ""
+	for _, tried := range trials { // each has the smallest profile first
+		at := slices.IndexFunc(tried, func(t trial) bool { return fits[t.profile.Name] == held })
+		if at >= 0 {
+			one = tried[at].profile.Name
+			break
+		}
+	}
+	for i, tried := range trials {
+		r := &devices[i]
+		if r.Action != ActionSlice {
+			continue
+		}
+		at := slices.IndexFunc(tried, func(t trial) bool { return t.profile.Name == one })
+		if at < 0 {
+			r.Action, r.Reason, r.Recommended, r.Predicted, r.Reclaimable, r.NotChecked = ActionKeep, ReasonSingleStrategy, "", nil, 0, false
+			continue
+		}
+		r.Recommended = one
+		r.predict(&tried[at])
+	}
+}
+
+// notes say what the report could not take into account.
+func notes(s *gpu.Snapshot) []string {
+	list := []string{"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes of a pod"}
+	kubernetes, described := false, false
+	for _, source := range s.Sources {
+		kubernetes = kubernetes || source.Name == gpu.SourceKubelet
+		described = described || source.Name == gpu.SourceKubernetes && source.Up
+	}
+	if kubernetes && !described {
+		list = append(list, "the API server is not asked: pods of one owner do not add up, and annotations are not seen")
+	}
+	if s.HoldersIncomplete != "" {
+		list = append(list, "devices without a holder may be held: "+s.HoldersIncomplete)
+	}
+	return list
+}

@@ -1,0 +1,179 @@
+package advise
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Action is what is recommended for a device.
+type Action string
+
+// The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it, ActionFree; on a GPU instance:
+// ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree.
+const (
+	ActionSlice  Action = "slice"  // a GPU instance of the recommended profile does the work
+	ActionShare  Action = "share"  // its kernels are wide and rare: a slice stretches them too far, sharing the GPU would not
+	ActionKeep   Action = "keep"   // the reason says why
+	ActionFree   Action = "free"   // nothing holds the device
+	ActionShrink Action = "shrink" // a smaller profile does the work
+	ActionGrow   Action = "grow"   // the slice is too small
+	ActionIdle   Action = "idle"   // it is held, and nothing has run on it for an hour
+)
+
+// Reason is why a device is kept as it is, or why a slice has to grow.
+type Reason string
+
+// The reasons, in the order in which they are checked.
+const (
+	ReasonNone           Reason = ""
+	ReasonOptedOut       Reason = "opted-out"
+	ReasonNoMIG          Reason = "mig-not-supported"
+	ReasonShared         Reason = "shared-device"
+	ReasonMultiGPU       Reason = "multi-gpu"
+	ReasonLittleEvidence Reason = "little-evidence"
+	ReasonLowCoverage    Reason = "low-coverage"
+	ReasonNVLink         Reason = "nvlink"
+	ReasonGraphics       Reason = "graphics"
+	ReasonNoActivity     Reason = "no-activity"     // only utilization is known: width and bandwidth are taken for the whole GPU
+	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
+	ReasonMemory         Reason = "memory"          // no smaller profile has enough
+	ReasonMedia          Reason = "media-engines"   // no smaller profile has the engines
+	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
+	ReasonBusy           Reason = "busy"            // a slice could not keep up
+	ReasonSingleStrategy Reason = "single-strategy" // no one profile fits every pod of the node
+	ReasonHoldersUnknown Reason = "holders-unknown"
+	ReasonSaturated      Reason = "saturated" // SMs: busy all the time on all SMs
+	ReasonBandwidth      Reason = "bandwidth"
+	ReasonMemoryFull     Reason = "memory-full"
+)
+
+// Report is what is recommended for the devices of a node.
+type Report struct {
+	APIVersion string    `json:"apiVersion"`
+	Time       time.Time `json:"time"`
+	Node       string    `json:"node"`
+	Strict     bool      `json:"strict,omitempty"`
+	// SingleStrategy says that all GPUs of the node have one mode and one profile.
+	SingleStrategy bool `json:"singleStrategy,omitempty"`
+	// Devices are the whole GPUs and GPU instances, by GPU index and placement.
+	Devices []Recommendation `json:"devices"`
+	// Packing is how the recommendations fit on the fewest GPUs; absent if nothing is to be moved.
+	Packing *Packing `json:"packing,omitempty"`
+	// Notes say what could not be seen.
+	Notes []string `json:"notes,omitempty"`
+}
+
+// Recommendation is the answer for one device.
+type Recommendation struct {
+	GPU       gpu.UUID                `json:"gpu"`
+	Index     int                     `json:"index"`
+	Instance  gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"`
+	Placement gpu.Opt[gpu.Placement]  `json:"placement,omitzero"`
+	MIGDevice gpu.MIGUUID             `json:"migDevice,omitempty"`
+	Model     string                  `json:"model"`
+	Profile   string                  `json:"profile,omitempty"` // of the GPU instance
+	// Pod is the pod that holds the device now; absent if none does or several do.
+	Pod      *Pod   `json:"pod,omitempty"`
+	Workload *Key   `json:"workload,omitempty"`
+	Action   Action `json:"action"`
+	Reason   Reason `json:"reason,omitempty"`
+	// Explanation says in a sentence what the action follows from.
+	Explanation string `json:"explanation,omitempty"`
+	// Recommended is the profile, for ActionSlice, ActionShrink and ActionGrow; empty if no larger one is offered.
+	Recommended string `json:"recommendedProfile,omitempty"`
+	// Provisional: there is evidence of less than seven days. NotChecked: the use of media engines that the profile lacks cannot be
+	// read. Such a recommendation is shown and is no candidate of the metrics and alerts.
+	Provisional bool `json:"provisional,omitempty"`
+	NotChecked  bool `json:"mediaNotChecked,omitempty"`
+	// Reclaimable is the share of the GPU's SMs that is set free, 0-1.
+	Reclaimable float64    `json:"reclaimableRatio,omitempty"`
+	Confidence  float64    `json:"confidenceRatio,omitempty"`
+	Evidence    *Evidence  `json:"evidence,omitempty"`
+	Predicted   *Predicted `json:"predicted,omitempty"`
+	// Considered are the profiles smaller than the device, with why each is not recommended.
+	Considered []Considered `json:"considered,omitempty"`
+}
+
+// Candidate reports whether the metrics and alerts name the device as one that should be a slice.
+func (r *Recommendation) Candidate() bool {
+	return r.Action == ActionSlice && !r.Provisional && !r.NotChecked
+}
+
+// Pod names a container that holds a device, and the resource that it asked for.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Container string `json:"container"`
+	Resource  string `json:"resource,omitempty"`
+}
+
+// Evidence is what was seen of a workload. Ratios are of the device that it held.
+type Evidence struct {
+	Since         time.Time `json:"since"`
+	ObservedHours float64   `json:"observedHours"`
+	CoverageRatio float64   `json:"coverageRatio"` // of the time held in the last eight days
+	MemoryBytes   float64   `json:"memoryMaxBytes"`
+	MemoryTrend   float64   `json:"memoryTrendBytesPerDay,omitempty"`
+	BusyMean      float64   `json:"busyMeanRatio"`
+	BusyP50       float64   `json:"busyP50Ratio"`
+	BusyP99       float64   `json:"busyP99Ratio"`
+	Busy10Minutes float64   `json:"busyMax10MinutesRatio"`
+	// Median and P95 are of the time in which kernels ran.
+	Median         Kernels  `json:"kernelsMedian"`
+	P95            Kernels  `json:"kernelsP95"`
+	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
+	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link
+	MediaEngines   []string `json:"mediaEngines,omitempty"`         // that were used
+	MediaUnread    bool     `json:"mediaEnginesUnread,omitempty"`
+	ThrottledRatio float64  `json:"throttledRatio,omitempty"` // of the observed time
+	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1.
+	BusyHistogram  [10]float64 `json:"busyHistogram"`
+	WidthHistogram [10]float64 `json:"widthHistogram"`
+}
+
+// Predicted is what is expected of the workload in the recommended profile.
+type Predicted struct {
+	StretchMedian   Stretch `json:"stretchMedian"`
+	StretchP95      Stretch `json:"stretchP95"`
+	BusyP99         float64 `json:"busyP99Ratio"`
+	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
+	SMActivity      float64 `json:"smActivityRatio"`
+	ThroughputRatio float64 `json:"throughputRatio"`
+	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
+}
+
+// Considered is a profile and why it is not recommended; Reason is empty for the recommended one.
+type Considered struct {
+	Profile    string  `json:"profile"`
+	Reason     Reason  `json:"reason,omitempty"`
+	StretchP95 Stretch `json:"stretchP95"`
+}
+
+// Packing is how all recommended slices of a node fit on the fewest of its GPUs.
+type Packing struct {
+	// GPUs are those that get new slices, by index.
+	GPUs []PackedGPU `json:"gpus"`
+	// InUse counts the GPUs that the moved workloads hold today, Needed the whole GPUs that their slices are created on: free ones count,
+	// GPUs in MIG mode do not. FreedGPUs are the indices of those held today that nothing holds afterwards.
+	InUse     int   `json:"gpusInUse"`
+	Needed    int   `json:"gpusNeeded"`
+	FreedGPUs []int `json:"freedGpus"`
+	// Proven is false if the search for fewer GPUs was broken off: "not proven optimal".
+	Proven bool `json:"provenOptimal"`
+}
+
+// PackedGPU is a GPU and the new slices on it.
+type PackedGPU struct {
+	GPU    gpu.UUID      `json:"gpu"`
+	Index  int           `json:"index"`
+	Slices []PackedSlice `json:"slices"`
+}
+
+// PackedSlice is a new slice and the device whose workload it is for.
+type PackedSlice struct {
+	Profile   string        `json:"profile"`
+	Placement gpu.Placement `json:"placement"`
+	From      int           `json:"fromGpuIndex"`
+	Exists    bool          `json:"exists,omitempty"` // it stands already and is free
+}

@@ -1,0 +1,131 @@
+package advise
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// slicedGPU returns a GPU with one GPU instance that is held, unless there are no holders.
+func slicedGPU(t testing.TB, model, profile string, l load, holders ...gpu.Holder) gpu.GPU {
+	g := wholeGPU(t, model, 0, load{})
+	g.MIG.Enabled = gpu.Some(true)
+	for _, p := range g.Profiles {
+		if p.Name == profile {
+			g.Instances = []gpu.GPUInstance{{
+				ID: 2, Generation: 1, Profile: profile, ProfileID: gpu.Some(p.ID), Up: true, Placement: gpu.Some(p.Placements[0]),
+				Memory:    gpu.Memory{Total: gpu.Some(p.MemoryBytes), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
+				Activity:  gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+				Media:     gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
+				Allocated: gpu.Some(len(holders) > 0), Holders: holders, ComputeInstances: make([]gpu.ComputeInstance, 1),
+			}}
+		}
+	}
+	if len(g.Instances) == 0 {
+		t.Fatalf("%s has no profile %q", model, profile)
+	}
+	return g
+}
+
+// sliceCase is a load of a GPU instance and what is recommended for it.
+type sliceCase struct {
+	about, profile string
+	load           load
+	change         func(*gpu.GPU)
+	duration       time.Duration
+	want           answer
+}
+
+func sliceCases() []sliceCase {
+	return []sliceCase{
+		{about: "fits", profile: "2g.20gb", load: load{busy: 0.75, sm: 0.5, gib: 12}, want: answer{Action: ActionKeep}},
+		{
+			about: "far too big", profile: "3g.40gb", load: load{busy: 0.5, sm: 0.05, gib: 3},
+			want: answer{Action: ActionShrink, Profile: "1g.10gb"},
+		},
+		{
+			about: "saturated, noticed within a quarter of an hour", profile: "1g.10gb", load: load{busy: 1, sm: 0.97, gib: 3},
+			duration: 12 * time.Minute, want: answer{Action: ActionGrow, Reason: ReasonSaturated, Profile: "1g.20gb"},
+		},
+		{
+			about: "out of bandwidth", profile: "3g.40gb", load: load{busy: 1, sm: 0.4, dram: 0.92, gib: 20},
+			duration: 12 * time.Minute, want: answer{Action: ActionGrow, Reason: ReasonBandwidth, Profile: "7g.80gb"},
+		},
+		{
+			about: "nearly full", profile: "1g.10gb", load: load{busy: 0.2, sm: 0.1, gib: 9.5},
+			duration: 12 * time.Minute, want: answer{Action: ActionGrow, Reason: ReasonMemoryFull, Profile: "1g.20gb"},
+		},
+		{about: "idle for an hour", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute, want: answer{Action: ActionIdle}},
+		{
+			about: "idle for less", profile: "1g.10gb", load: load{gib: 1}, duration: 58 * time.Minute,
+			want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
+		},
+		{
+			about: "width at the limit is a lower bound", profile: "3g.40gb", load: load{busy: 0.2, sm: 0.2, gib: 3},
+			want: answer{Action: ActionKeep},
+		},
+		{
+			about: "busy time below SM activity, from DCGM", profile: "3g.40gb", load: load{busy: 0.3, sm: 0.5, gib: 3},
+			change: func(g *gpu.GPU) { g.ActivitySource = gpu.ActivityDCGM }, want: answer{Action: ActionKeep, Reason: ReasonNoActivity},
+		},
+		{
+			about: "free", profile: "1g.10gb", change: func(g *gpu.GPU) {
+				g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(false)
+			}, want: answer{Action: ActionFree},
+		},
+		{
+			about: "of an unknown holder", profile: "1g.10gb", change: func(g *gpu.GPU) {
+				g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(true)
+			}, want: answer{Action: ActionKeep, Reason: ReasonHoldersUnknown},
+		},
+	}
+}
+
+func TestSlices(t *testing.T) {
+	for _, c := range sliceCases() {
+		t.Run(c.about, func(t *testing.T) {
+			g := slicedGPU(t, "H100-80GB", c.profile, c.load, pod("ml", "Deployment/a"))
+			if c.change != nil {
+				c.change(&g)
+			}
+			if c.duration == 0 {
+				c.duration = 8 * 24 * time.Hour
+			}
+			r := recommendFor(fastOptions(), c.duration, g)
+			cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+		})
+	}
+}
+
+// TestSingleStrategy: where the device plugin gives all GPUs of a node one profile, it must do for every pod, or nothing is recommended.
+func TestSingleStrategy(t *testing.T) {
+	o := fastOptions()
+	o.SingleStrategy = true
+	small, medium := load{busy: 0.3, sm: 0.01, gib: 3}, load{busy: 0.3, sm: 0.01, gib: 14}
+	wide := load{busy: 0.9, sm: 0.9, gib: 3}
+	for _, c := range []struct {
+		about string
+		loads []load
+		want  []answer
+	}{
+		{"one profile does", []load{small, medium}, []answer{{Action: ActionSlice, Profile: "1g.20gb"}, {Action: ActionSlice, Profile: "1g.20gb"}}},
+		{
+			"none does", []load{small, wide},
+			[]answer{{Action: ActionKeep, Reason: ReasonSingleStrategy}, {Action: ActionKeep, Reason: ReasonStretch}},
+		},
+	} {
+		a := New(o)
+		var gpus []gpu.GPU
+		for i, l := range c.loads {
+			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, l, pod("ml", "Deployment/"+string(rune('a'+i)))))
+		}
+		report := recommend(a, observeFor(a, start(), 8*24*time.Hour, gpus...))
+		var got []answer
+		for _, r := range report.Devices {
+			got = append(got, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended})
+		}
+		cmptest.Equal(t, c.about, got, c.want)
+	}
+}

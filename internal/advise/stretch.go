@@ -1,0 +1,65 @@
+package advise
+
+import (
+	"encoding/json"
+	"math"
+)
+
+// reachableBandwidth is the share of the memory's nominal bandwidth that kernels reach.
+const reachableBandwidth = 0.9
+
+// Kernels is what a workload uses of a GPU while any kernel of it runs, as shares of the whole GPU, 0-1.
+type Kernels struct {
+	Width     float64 `json:"widthRatio"`     // of its SMs
+	Bandwidth float64 `json:"bandwidthRatio"` // of its memory bandwidth
+}
+
+// Slice is the share of a GPU that a profile has, 0-1.
+type Slice struct {
+	SMs, Bandwidth float64
+}
+
+// Stretch is how many times longer kernels run in a slice than on the whole GPU. A mean width hides a mix of narrow and wide
+// kernels: Low holds if all kernels are alike, High for the worst mix with this mean, Expected if widths spread exponentially
+// around it. 1 <= Low <= Expected <= High.
+type Stretch struct {
+	Low      float64 `json:"low"`
+	Expected float64 `json:"expected"`
+	High     float64 `json:"high"`
+}
+
+// StretchOf returns the stretch of kernels that ran on a whole GPU.
+func StretchOf(k Kernels, s Slice) Stretch {
+	drawn, share := k.Bandwidth/reachableBandwidth, s.Bandwidth // both of what can be reached
+	limit := max(1, 1/s.SMs, 1/share)
+	low := max(1, k.Width/s.SMs, drawn/share)
+	high := 1 + k.Width*(1/s.SMs-1) + drawn*(1/share-1)
+	expected := max(low, 1+tail(k.Width, s.SMs)+tail(drawn, share))
+	low = min(low, limit)
+	expected = min(expected, limit)
+	return Stretch{Low: low, Expected: expected, High: min(max(high, expected), limit)}
+}
+
+// tail is the mean excess of an exponential spread around a mean over what there is, in units of the latter.
+func tail(mean, have float64) float64 {
+	if mean <= 0 || have >= 1 {
+		return 0
+	}
+	return mean / have * math.Exp(-have/mean)
+}
+
+// deciding is the figure that decisions use.
+func (s Stretch) deciding(strict bool) float64 {
+	if strict {
+		return s.High
+	}
+	return s.Expected
+}
+
+// MarshalJSON rounds to three decimals: more would tell of a precision that no evidence has.
+func (s Stretch) MarshalJSON() ([]byte, error) {
+	type plain Stretch
+	return json.Marshal(plain{Low: round3(s.Low), Expected: round3(s.Expected), High: round3(s.High)})
+}
+
+func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

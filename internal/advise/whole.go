@@ -1,0 +1,256 @@
+package advise
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// capacity is what a whole GPU or a GPU instance has, to compare profiles with.
+type capacity struct {
+	whole             bool
+	sms, memorySlices int
+	memoryBytes       float64
+	engines           gpu.Opt[gpu.Engines]
+}
+
+// answer is what was decided for a workload.
+type answer struct {
+	Action  Action
+	Reason  Reason
+	Profile string
+}
+
+// trial is a profile and what it would do to a workload.
+type trial struct {
+	profile    *gpu.Profile
+	reason     Reason  // why it does not do; empty if it does
+	notChecked bool    // it lacks media engines of which the use cannot be read
+	share      float64 // of the device's SMs that it has
+	median     Stretch
+	p95        Stretch
+}
+
+// minCoverage is the share of the held time that must have been observed.
+const minCoverage = 0.95
+
+// unchangedStretch is the stretch up to which a slice changes nothing: then a workload may be busy all the time.
+const unchangedStretch = 1.05
+
+// wholeOf returns what a whole GPU has. The number of SMs and the profiles come from the driver.
+func wholeOf(g *gpu.GPU) capacity {
+	c := capacity{whole: true, sms: g.SMs.Or(0), memoryBytes: float64(g.Readings.Memory.Total.Or(0))}
+	for i := range g.Profiles {
+		p := &g.Profiles[i]
+		if p.MemorySlices > c.memorySlices || p.MemorySlices == c.memorySlices && p.SMs > 0 && !c.engines.Present() {
+			c.memorySlices, c.engines = p.MemorySlices, p.Engines
+		}
+		c.sms = max(c.sms, p.SMs)
+	}
+	return c
+}
+
+// smallerProfiles returns the profiles that are smaller than a device, the smallest first: by memory, SMs and name, plain ones before
+// those with attributes. One with all memory of a GPU is not smaller than the GPU.
+func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
+	var list []*gpu.Profile
+	for i := range g.Profiles {
+		p := &g.Profiles[i]
+		smaller := p.MemorySlices < than.memorySlices && p.SMs <= than.sms ||
+			p.MemorySlices == than.memorySlices && p.SMs < than.sms && !than.whole
+		if smaller && p.SMs > 0 && p.MemorySlices > 0 && len(p.Placements) > 0 {
+			list = append(list, p)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *gpu.Profile) int {
+		return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
+			cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// try says what a profile would do to a workload that was seen on a device.
+func (a *Advisor) try(w *workload, e *Evidence, p *gpu.Profile, of capacity, limits limits) trial {
+	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
+	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.P95, slice)}
+	stretch := t.p95.deciding(limits.strict)
+	t.notChecked = e.MediaUnread && lacksEngines(p, of, [mediaKinds]bool{true, true, true, true})
+	var used [mediaKinds]bool
+	for kind := range used {
+		used[kind] = isRecent(w.Media[kind], a.now)
+	}
+	switch {
+	case needBytes(e, a.options.Headroom) > float64(p.MemoryBytes):
+		t.reason = ReasonMemory
+	case lacksEngines(p, of, used):
+		t.reason = ReasonMedia
+	case stretch > limits.stretch:
+		t.reason = ReasonStretch
+	case stretch > unchangedStretch && (e.BusyP99*stretch > a.options.TargetBusy || e.Busy10Minutes*stretch > 1):
+		t.reason = ReasonBusy
+	}
+	return t
+}
+
+// lacksEngines reports whether a profile has no engine of a kind that is used and that the device has. A profile of which the engines
+// are unknown is taken to lack them.
+func lacksEngines(p *gpu.Profile, of capacity, used [mediaKinds]bool) bool {
+	have := p.Engines.Or(gpu.Engines{})
+	whole := of.engines.Or(gpu.Engines{Encoder: 1, Decoder: 1, JPEG: 1, OFA: 1})
+	for kind, n := range [mediaKinds][2]int{
+		{have.Encoder, whole.Encoder}, {have.Decoder, whole.Decoder}, {have.JPEG, whole.JPEG}, {have.OFA, whole.OFA},
+	} {
+		if used[kind] && n[0] == 0 && n[1] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// limits are those of one workload: its pod can override the node's.
+type limits struct {
+	strict  bool
+	stretch float64
+}
+
+func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
+	return limits{strict: a.options.Strict || h.Strict, stretch: h.MaxStretch.Or(a.options.MaxStretch)}
+}
+
+// recommendWhole fills in the recommendation for a whole GPU that is held.
+func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pods map[string]int, hints gpu.RightsizingHints) []trial {
+	e := evidenceOf(w, a.now)
+	r.Evidence, r.Confidence = &e, confidence(&e)
+	r.Provisional = a.now.Sub(w.First) < provisionalBefore
+	of := wholeOf(g)
+	if reason := a.disqualify(g, w, &e, of, r.Pod, pods, hints); reason != ReasonNone {
+		r.Action, r.Reason = ActionKeep, reason
+		return nil
+	}
+	var trials []trial
+	for _, p := range smallerProfiles(g, of) {
+		trials = append(trials, a.try(w, &e, p, of, a.limitsOf(hints)))
+	}
+	decided := a.settleAnswer(w, decide(trials, w, &e, of, a.options), g.Profiles)
+	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+	for i := range trials {
+		t := &trials[i]
+		r.Considered = append(r.Considered, Considered{Profile: t.profile.Name, Reason: t.reason, StretchP95: t.p95})
+		if t.profile.Name == r.Recommended {
+			r.predict(t)
+		}
+	}
+	return trials
+}
+
+// disqualify returns why a whole GPU stays as it is whatever its load.
+func (a *Advisor) disqualify(
+	g *gpu.GPU, w *workload, e *Evidence, of capacity, pod *Pod, pods map[string]int, hints gpu.RightsizingHints,
+) Reason {
+	switch {
+	case hints.OptOut:
+		return ReasonOptedOut
+	case len(g.Profiles) == 0 || !g.MIG.Enabled.Present() || of.sms == 0 || of.memorySlices == 0:
+		return ReasonNoMIG
+	case w.Key.Shared:
+		return ReasonShared
+	case pod != nil && pods[pod.Namespace+"/"+pod.Name] > 1:
+		return ReasonMultiGPU
+	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
+		return ReasonLittleEvidence
+	case e.CoverageRatio < minCoverage:
+		return ReasonLowCoverage
+	case isRecent(w.NVLink, a.now):
+		return ReasonNVLink
+	case isRecent(w.Graphics, a.now):
+		return ReasonGraphics
+	case isPreallocated(w, e, of.memoryBytes):
+		return ReasonPreallocated
+	}
+	return ReasonNone
+}
+
+// decide returns the smallest profile that does. If there is none, the reason is that of the largest one.
+func decide(trials []trial, w *workload, e *Evidence, of capacity, o Options) answer {
+	for i := range trials {
+		if trials[i].reason == ReasonNone {
+			return answer{Action: ActionSlice, Profile: trials[i].profile.Name}
+		}
+	}
+	if len(trials) == 0 {
+		return answer{Action: ActionKeep, Reason: ReasonNoMIG}
+	}
+	reason := trials[len(trials)-1].reason
+	slow := reason == ReasonStretch || reason == ReasonBusy
+	switch {
+	case slow && isUnread(w.ActivityUnread, w.Observed):
+		return answer{Action: ActionKeep, Reason: ReasonNoActivity}
+	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 && needBytes(e, o.Headroom) <= of.memoryBytes/2:
+		return answer{Action: ActionShare, Reason: reason}
+	}
+	return answer{Action: ActionKeep, Reason: reason}
+}
+
+// settleAnswer returns the answer to show. A safer one takes the place of the last at once, a bolder one only after it has been the answer
+// for as long as the first one needed.
+func (a *Advisor) settleAnswer(w *workload, now answer, profiles []gpu.Profile) answer {
+	switch {
+	case now == w.Answer:
+		w.Next = answer{}
+	case w.Answer == answer{} || isSafer(now, w.Answer, profiles):
+		w.Answer, w.Next = now, answer{}
+	case now != w.Next:
+		w.Next, w.NextSince = now, w.Observed
+	case w.Observed-w.NextSince >= a.options.MinEvidence.Seconds():
+		w.Answer, w.Next = now, answer{}
+	}
+	return w.Answer
+}
+
+// isSafer reports whether an answer leaves a workload more than another one did.
+func isSafer(now, before answer, profiles []gpu.Profile) bool {
+	if now.Action != ActionSlice {
+		return true
+	}
+	size := func(name string) int {
+		at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name })
+		if at < 0 {
+			return -1 // offered no longer
+		}
+		return profiles[at].SMs*64 + profiles[at].MemorySlices
+	}
+	return before.Action == ActionSlice && size(now.Profile) > size(before.Profile)
+}
+
+// predict fills in what is expected of a workload in a profile.
+func (r *Recommendation) predict(t *trial) {
+	e := r.Evidence
+	busy := e.BusyP99 * t.p95.Expected
+	r.Predicted = &Predicted{
+		StretchMedian: t.median, StretchP95: t.p95,
+		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*t.p95.Expected)),
+		SMActivity:      round3(min(1, e.BusyMean*e.Median.Width/t.share)),
+		ThroughputRatio: round3(min(1, 1/max(busy, 1e-9))),
+		MemoryFree:      float64(t.profile.MemoryBytes) - e.MemoryBytes,
+	}
+	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
+}
+
+// explain returns a sentence on a recommendation.
+func (r *Recommendation) explain(o Options) string {
+	e := r.Evidence
+	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
+	switch {
+	case r.Action == ActionSlice:
+		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs: %s does the work, "+
+			"requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean, 100*e.P95.Width, r.Recommended,
+			r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
+	case r.Action == ActionShare:
+		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch every request; "+
+			"MPS or time-slicing would not", 100*e.BusyP99, 100*e.P95.Width)
+	}
+	return explainReason(r, o)
+}

@@ -1,0 +1,236 @@
+package advise
+
+import (
+	"cmp"
+	"math"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Key identifies a workload on a kind of device, over the pods and devices that come and go.
+type Key struct {
+	Namespace string `json:"namespace,omitempty"`
+	// Owner is the pod's owner, "Deployment/resnet"; "Pod/<name>" if it has none or none is known, "Job/<name>" of a batch scheduler
+	// as "batch/<name>", and "processes/<GPU UUID>" for processes of no container and no job.
+	Owner     string `json:"owner"`
+	Container string `json:"container,omitempty"`
+	// Shared is set if several containers hold the device: the workload is what they do together.
+	Shared bool `json:"shared,omitempty"`
+	// Model is the GPU's product name, Profile the GPU instance's; empty for a whole GPU.
+	Model   string `json:"model"`
+	Profile string `json:"profile,omitempty"`
+}
+
+// compare orders keys.
+func (k Key) compare(l Key) int {
+	return cmp.Or(cmp.Compare(k.Namespace, l.Namespace), cmp.Compare(k.Owner, l.Owner), cmp.Compare(k.Container, l.Container),
+		cmp.Compare(k.Model, l.Model), cmp.Compare(k.Profile, l.Profile))
+}
+
+// memoryDays is how many daily maxima are kept, today included.
+const memoryDays = 8
+
+// daySums are what one day of UTC has seen of a workload.
+type daySums struct {
+	Day            int32 // since 1970; 0 is no day
+	Observed, Held float32
+	Memory         float32 // largest, in MiB
+	Busy1, Busy10  float32 // largest mean over 1 and 10 minutes
+	PCIe           float32 // largest mean over 1 minute, as a share of the link
+}
+
+// Engines that are counted by the time of their last use, in the order of mediaUse.
+const (
+	encoder = iota
+	decoder
+	jpeg
+	ofa
+	mediaKinds
+)
+
+// workload is the evidence on one workload.
+type workload struct {
+	Key   Key
+	First time.Time // when it was first seen
+	Last  time.Time // the end of the last window
+	// Reference is the time at which an observation has the weight 1; later ones have more.
+	Reference time.Time
+	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power limit; Width and Bandwidth count busy
+	// seconds, as shares of the device.
+	Busy, Width, Bandwidth, Power histogram
+	Days                          [memoryDays]daySums
+	Observed                      float64 // seconds, all time
+	// LastUID is the UID of a pod that ran it last: a restart of the exporter is a gap for a pod that runs on.
+	LastUID string
+	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance shows there.
+	FirstMemory  float32
+	FirstWindows uint8
+	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there was none.
+	NVLink, Graphics int64
+	Media            [mediaKinds]int64
+	// MediaUnread, ActivityUnread: seconds of windows in which these could not be read.
+	MediaUnread, ActivityUnread float64
+	Throttled                   float64 // seconds
+	Untrusted                   bool    // busy time of its GPU instance was seen below SM activity
+	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
+	Answer, Next answer
+	NextSince    float64 // Observed when it was first computed
+}
+
+// window is what an open window has summed up of a device.
+type window struct {
+	held, observed              float64 // seconds
+	busy, sm, dram              float64 // integrals over the observed seconds
+	power, pcie                 float64 // integrals, shares of the limit and of the link
+	powered, linked             float64 // seconds in which these were known
+	memory                      float64 // largest, in MiB
+	throttled                   float64
+	nvlink, graphics            bool
+	media                       [mediaKinds]bool
+	mediaUnread, activityUnread float64
+}
+
+// close adds a window that ended at a time, with the mean busy time of the last ten minutes.
+func (w *workload) close(now time.Time, v *window, busy10 float64) {
+	day := w.today(now)
+	day.Held += float32(v.held)
+	day.Memory = max(day.Memory, float32(v.memory))
+	w.MediaUnread += v.mediaUnread
+	w.ActivityUnread += v.activityUnread
+	w.Throttled += v.throttled
+	w.Last = now
+	if now.Before(w.First) {
+		w.First = now // the clock was set back
+	}
+	if w.FirstWindows < firstWindows {
+		w.FirstWindows++
+		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
+	}
+	mark(&w.NVLink, v.nvlink, now)
+	mark(&w.Graphics, v.graphics, now)
+	for kind := range v.media {
+		mark(&w.Media[kind], v.media[kind], now)
+	}
+	if v.observed == 0 {
+		return
+	}
+	w.Observed += v.observed
+	day.Observed += float32(v.observed)
+	weight := w.weight(now)
+	busy := v.busy / v.observed
+	day.Busy1, day.Busy10 = max(day.Busy1, float32(busy)), max(day.Busy10, float32(busy10))
+	w.Busy.add(busy, weight*v.observed)
+	if v.busy > 0 {
+		w.Width.add(min(v.sm/v.busy, 1), weight*v.busy)
+		w.Bandwidth.add(min(v.dram/v.busy, 1), weight*v.busy)
+	}
+	if v.powered > 0 {
+		w.Power.add(v.power/v.powered, weight*v.powered)
+	}
+	if v.linked > 0 {
+		day.PCIe = max(day.PCIe, float32(v.pcie/v.linked))
+	}
+}
+
+// resume notes that a pod runs the workload now. If it is the pod that ran it last, the time since then is a gap.
+func (w *workload) resume(uid string, now time.Time) {
+	if uid != "" && uid == w.LastUID && now.After(w.Last) {
+		w.today(now).Held += float32(now.Sub(w.Last).Seconds())
+	}
+	w.LastUID = uid
+}
+
+// firstWindows is how many windows at the start tell whether a framework takes its memory in advance.
+const firstWindows = 10
+
+// mark sets a time if something was seen then.
+func mark(at *int64, seen bool, now time.Time) {
+	if seen {
+		*at = now.Unix()
+	}
+}
+
+// today returns the sums of the day of a time. A day that comes takes the place of the oldest.
+func (w *workload) today(now time.Time) *daySums {
+	number := int32(now.Unix() / (24 * 60 * 60))
+	d := &w.Days[number%memoryDays]
+	if d.Day != number {
+		*d = daySums{Day: number}
+	}
+	return d
+}
+
+// maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
+const maxWeight = 1 << 20
+
+// weight returns what an observation of now counts, relative to one of the reference time.
+func (w *workload) weight(now time.Time) float64 {
+	if now.Before(w.Reference.Add(-halfLife)) {
+		w.Reference = now // the clock was set back
+	}
+	weight := math.Exp2(now.Sub(w.Reference).Hours() / halfLife.Hours())
+	if weight <= maxWeight {
+		return weight
+	}
+	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
+		h.scale(1 / weight)
+	}
+	w.Reference = now
+	return 1
+}
+
+// sums are the days of the last memoryDays added up.
+func (w *workload) sums(now time.Time) daySums {
+	var all daySums
+	today := int32(now.Unix() / (24 * 60 * 60))
+	for _, d := range w.Days {
+		if d.Day <= today-memoryDays || d.Day > today {
+			continue
+		}
+		all.Observed += d.Observed
+		all.Held += d.Held
+		all.Memory = max(all.Memory, d.Memory)
+		all.Busy1, all.Busy10, all.PCIe = max(all.Busy1, d.Busy1), max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
+	}
+	return all
+}
+
+// trendBytesPerDay returns the slope of the daily maxima of memory by least squares, 0 if there are fewer than three days or they
+// shrink.
+func (w *workload) trendBytesPerDay(now time.Time) float64 {
+	today := int32(now.Unix() / (24 * 60 * 60))
+	var n, sx, sy, sxx, sxy float64
+	for _, d := range w.Days {
+		if d.Day <= today-memoryDays || d.Day > today || d.Memory == 0 {
+			continue
+		}
+		x, y := float64(d.Day-today), float64(d.Memory)
+		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+	}
+	if n < 3 {
+		return 0
+	}
+	return max(0, (n*sxy-sx*sy)/(n*sxx-sx*sx)) * (1 << 20)
+}
+
+// keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint workload.
+func keyOf(g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int) (Key, bool) {
+	key := Key{Model: g.Name, Profile: profile}
+	switch {
+	case len(holders) > 0:
+		h := &holders[0]
+		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, h.Workload
+		if key.Owner == "" {
+			key.Owner = "Pod/" + h.Pod
+		}
+		key.Shared = len(holders) > 1 || h.Sharing != gpu.SharingExclusive
+	case len(jobs) > 0:
+		key.Owner, key.Shared = "batch/"+jobs[0], len(jobs) > 1
+	case processes > 0:
+		key.Owner = "processes/" + string(g.UUID)
+	default:
+		return Key{}, false
+	}
+	return key, true
+}

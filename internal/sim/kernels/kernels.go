@@ -1,0 +1,152 @@
+// Package kernels is the model of what a workload does on a GPU or a slice of one. Its kernels fill a number of SMs, the width, and
+// draw a share of the memory bandwidth while they run, for a part of the time. A device with fewer SMs or less bandwidth stretches them
+// by the larger of the two ratios (a roofline), so they run for more of the time; beyond all of the time, throughput falls.
+//
+// The model is deterministic and consistent with published runs; it is no measurement.
+package kernels
+
+import "time"
+
+// Reachable is the share of a memory's nominal bandwidth that kernels reach.
+const Reachable = 0.9
+
+// Phase is one kind of kernels of a workload.
+type Phase struct {
+	Share     float64 // of the busy time, on a device large enough; the shares of a workload add up to 1
+	Width     float64 // SMs
+	Bandwidth float64 // of the GPU's nominal bandwidth, 0 to Reachable
+}
+
+// Demand is what a workload would do on a device large enough.
+type Demand struct {
+	Phases []Phase
+	// Busy is how much of the time kernels run, 0-1. It is not used if Requests are given.
+	Busy     float64
+	Requests Requests
+}
+
+// Requests are a load in requests of which each needs the GPU for a time, and the host for another. Concurrency above 0 is a closed loop:
+// so many clients that each send the next request when the last was answered. Otherwise Rate arrive each second, and queue.
+type Requests struct {
+	Concurrency int
+	Rate        float64
+	GPU, Host   time.Duration
+}
+
+// Given reports whether there is a load in requests.
+func (r Requests) Given() bool { return r.GPU > 0 && (r.Concurrency > 0 || r.Rate > 0) }
+
+// Device is a whole GPU or a slice.
+type Device struct {
+	SMs       float64
+	Bandwidth float64 // its share of the GPU's, 0-1
+	// Loss lengthens all kernels by a share: what no metric shows, such as a smaller share of the L2 cache, or lower clocks.
+	Loss float64
+}
+
+// Result is what a workload does on a device.
+type Result struct {
+	Busy      float64 // share of the time in which kernels run, 0-1
+	SMs       float64 // SMs at work, mean over time
+	Bandwidth float64 // of the GPU's nominal bandwidth, mean over time
+	Stretch   float64 // of the busy time, 1 on a device large enough
+	// Throughput is the work done, relative to a device large enough, 0-1.
+	Throughput float64
+	// PerSecond and Latency are those of requests; 0 without. Latency is maxLatency if an open load comes faster than it is served.
+	PerSecond float64
+	Latency   time.Duration
+}
+
+// maxLatency stands for a queue that grows without bound.
+const maxLatency = 24 * time.Hour
+
+// stretchOf returns how many times longer a phase runs on a device.
+func (p Phase) stretchOf(on Device) float64 {
+	return max(1, p.Width/on.SMs, p.Bandwidth/(Reachable*on.Bandwidth)) * (1 + on.Loss)
+}
+
+// Run returns what a workload does on a device that it has to itself.
+func Run(d Demand, on Device) Result {
+	r := Result{}
+	var width, bandwidth float64 // means over the busy time on the device
+	for _, p := range d.Phases {
+		stretch := p.stretchOf(on)
+		r.Stretch += p.Share * stretch
+		// A stretched kernel does the same work in more time: it fills the device, or draws its share, for longer.
+		width += p.Share * min(p.Width*(1+on.Loss), on.SMs*stretch)
+		bandwidth += p.Share * p.Bandwidth
+	}
+	if r.Stretch == 0 {
+		return Result{Stretch: 1, Throughput: 1}
+	}
+	demand := d.Busy
+	if d.Requests.Given() {
+		demand = d.Requests.busy(1)
+	}
+	r.Throughput = 1
+	r.Busy = demand * r.Stretch
+	if d.Requests.Given() {
+		r.Busy = d.Requests.busy(r.Stretch)
+		r.PerSecond, r.Latency = d.Requests.serve(r.Stretch)
+		if full, _ := d.Requests.serve(1); full > 0 {
+			r.Throughput = r.PerSecond / full
+		}
+	} else if r.Busy > 1 {
+		r.Busy, r.Throughput = 1, 1/r.Busy
+	}
+	done := r.Throughput * demand // busy time on a device large enough that is worked off
+	r.SMs, r.Bandwidth = done*width, done*bandwidth
+	return r
+}
+
+// busy returns how much of the time the device works on requests that need it stretch times as long.
+func (r Requests) busy(stretch float64) float64 {
+	perSecond, _ := r.serve(stretch)
+	return min(1, perSecond*r.GPU.Seconds()*stretch)
+}
+
+// serve returns the requests answered in a second and how long each takes, if the device serves one after the other. Service times do not
+// vary: a closed loop is bounded by its clients or by the device; an open one waits for half of what a random arrival finds.
+func (r Requests) serve(stretch float64) (perSecond float64, latency time.Duration) {
+	service, host := r.GPU.Seconds()*stretch, r.Host.Seconds()
+	if r.Concurrency > 0 {
+		perSecond = min(float64(r.Concurrency)/(service+host), 1/service)
+		return perSecond, seconds(float64(r.Concurrency) / perSecond)
+	}
+	use := r.Rate * service
+	if use >= 1 {
+		return 1 / service, maxLatency
+	}
+	wait := use * service / (2 * (1 - use)) // of an M/D/1 queue
+	return r.Rate, min(maxLatency, seconds(service+host+wait))
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Share returns what workloads do that share a device: by MPS they run beside each other, and slow down together if they want more SMs or
+// bandwidth than there are; by time-slicing one runs at a time.
+func Share(demands []Demand, on Device, mps bool) []Result {
+	alone := make([]Result, len(demands))
+	var busy, sms, bandwidth float64
+	for i, d := range demands {
+		alone[i] = Run(d, on)
+		busy += alone[i].Busy
+		sms += alone[i].SMs
+		bandwidth += alone[i].Bandwidth
+	}
+	slower := max(1, busy)
+	if mps {
+		slower = max(1, sms/on.SMs, bandwidth/(Reachable*on.Bandwidth))
+	}
+	for i := range alone {
+		r := &alone[i]
+		r.Throughput, r.PerSecond = r.Throughput/slower, r.PerSecond/slower
+		r.SMs, r.Bandwidth = r.SMs/slower, r.Bandwidth/slower
+		r.Stretch *= slower
+		r.Latency = time.Duration(min(float64(maxLatency), float64(r.Latency)*slower))
+		if !mps {
+			r.Busy /= slower
+		}
+	}
+	return alone
+}
