@@ -32,7 +32,7 @@ type targetLayout struct {
 // printRecommendedSpec prints the recommended layouts as a spec: that of one GPU as counts, which say all of it; of
 // several as layouts of mig-parted's form.
 func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Report) error {
-	var node nodedoc.Node
+	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
