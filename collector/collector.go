@@ -41,7 +41,9 @@ type Options struct {
 	DriverCalls func() uint64
 	// ProfilerCalls returns the same for DCGM; nil if it is not used.
 	ProfilerCalls func() uint64
-	Now           func() time.Time // for durations; nil means time.Now
+	// Advice returns what right-sizing says of devices; nil if it is off. It must not block, and the list is not modified.
+	Advice func() []Advice
+	Now    func() time.Time // for durations; nil means time.Now
 	// Former is a Collector of the same labels that this one replaces, nil for none: its histograms and windows
 	// continue. It must not observe any more Snapshots.
 	Former *Collector
@@ -103,7 +105,7 @@ func New(opts Options) (*Collector, error) {
 	if opts.Former != nil {
 		c.histograms = opts.Former.histograms
 	}
-	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, histograms: c.histograms, pods: pods}
+	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, advice: opts.Advice, histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
 		if !g.isDisabled(opts.Disabled) && (native || g.name == ExporterGroup) {

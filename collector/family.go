@@ -42,6 +42,7 @@ type catalog struct {
 	group    string
 	families []FamilyInfo
 
+	advice        func() []Advice
 	profilerCalls func() uint64
 	driverCalls   func() uint64
 	histograms    *histogramStore

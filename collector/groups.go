@@ -49,6 +49,7 @@ func groups() []group {
 		{name: "pods", help: "who holds which device", build: newPods},
 		{name: "containers", help: "what containers and batch jobs use of the devices they hold", build: newContainers},
 		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
+		{name: "rightsizing", help: "which whole GPUs should be slices, which slices smaller or larger", build: newRightsizing},
 		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistributionGroup},
 		{name: ExporterGroup, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
 	}

@@ -65,7 +65,21 @@ func everyGroup() map[string]bool {
 
 // allOptions are Options with all that can be switched on.
 func allOptions() Options {
-	return Options{Jobs: true, Disabled: everyGroup(), DriverCalls: func() uint64 { return 1 }}
+	return Options{Jobs: true, Disabled: everyGroup(), DriverCalls: func() uint64 { return 1 }, Advice: richAdvice}
+}
+
+// richAdvice is everything that right-sizing can say of two devices of richNode.
+func richAdvice() []Advice {
+	return []Advice{
+		{
+			GPU: richGPU(0).UUID, Action: "slice", Profile: "1g.5gb", Rejected: "provisional", Confidence: gpu.Some(0.5),
+			Reclaimable: gpu.Some(0.75), StretchLow: gpu.Some(1.0), StretchHigh: gpu.Some(1.5),
+		},
+		{
+			GPU: richGPU(1).UUID, Instance: gpu.Some(gpu.InstanceID(7)), Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}),
+			Holder: exclusiveHolder("train-1-0").Container, Action: "grow", Profile: "2g.10gb",
+		},
+	}
 }
 
 // fixedOptions are Options with a clock that stands still.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -25,7 +26,7 @@ func checkConfig(cfg *Config) error {
 	}
 	counters, err := loadCounters(cfg, log.NewNopLogger())
 	if err == nil {
-		_, err = newCollector(cfg, counters, nil, nil, nil)
+		_, err = collector.New(collectorOptions(cfg, counters))
 	}
 	return errors.Join(append(errs, err)...)
 }

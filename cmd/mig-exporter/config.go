@@ -90,6 +90,7 @@ type Config struct {
 
 	Disabled map[string]bool // collectors that are switched off
 
+	Advise  AdviseConfig
 	Control ControlConfig
 	Capture CaptureConfig
 }
@@ -133,7 +134,9 @@ func (c *Config) Validate() error {
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
 		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
 	}
-	return errors.Join(append(errs, c.Control.validate())...)
+	add(c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
+		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server")
+	return errors.Join(append(errs, c.Advise.validate(), c.Control.validate())...)
 }
 
 // isWitness reports whether a text is NAMESPACE/NAME of a pod, or a prefix of that which ends in *.

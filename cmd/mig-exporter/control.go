@@ -18,6 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
@@ -66,6 +67,10 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 	if c.engine, err = control.New(opts); err != nil {
 		return err
 	}
+	var recommendations func(gpu.UUID) any
+	if x.rightsizing != nil {
+		recommendations = x.rightsizing.report
+	}
 	c.server = server.Options{
 		Socket:          cfg.Control.Socket,
 		AllowGID:        cfg.Control.AllowGID,
@@ -75,6 +80,7 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 		Reviewer:        x.node.reviewer,
 		Node:            web.NewStateHandler(x.poller, c.logger),
 		Current:         x.poller.Current,
+		Recommendations: recommendations,
 		Audit:           audit,
 		Observer:        observer{c.metrics, c.status},
 		ShutdownTimeout: shutdownTimeout,

@@ -104,7 +104,7 @@ pods:
 
 func TestControlIsOffByDefault(t *testing.T) {
 	p := simulate(t, "a30")
-	for _, path := range []string{"/api/v1/operations", "/api/v1/plans", "/api/v1/layouts", "/api/v1/openapi.yaml", "/api/v1/recommendations"} {
+	for _, path := range []string{"/api/v1/operations", "/api/v1/plans", "/api/v1/layouts", "/api/v1/openapi.yaml"} {
 		if r := p.get(path); r.status != http.StatusNotFound {
 			t.Errorf("%s on the metrics listener: %d", path, r.status)
 		}

@@ -118,14 +118,18 @@ type requirement struct {
 
 func requirements() []requirement {
 	asDCGM := func(c *Config) bool { return c.Names != collector.NamesNative }
-	var control []string
+	var control, advise []string
 	for _, f := range allFlags() {
-		if strings.HasPrefix(f.Name, "control.") && f.Name != "control.enabled" {
+		switch {
+		case strings.HasPrefix(f.Name, "control.") && f.Name != "control.enabled":
 			control = append(control, f.Name)
+		case strings.HasPrefix(f.Name, "advise.") && f.Name != "advise.enabled":
+			advise = append(advise, f.Name)
 		}
 	}
 	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
+		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
 		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", "dcgm.xid-window",
 			"dcgm.clock-events-window"}, asDCGM, "--metrics.names=dcgm or both"},
 		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" }, "--dcgm.counters=FILE"},

@@ -97,6 +97,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 	metricsFlags(app, cfg)
 	webFlags(app, cfg)
 	kubernetesFlags(app, cfg)
+	adviseFlags(app, &cfg.Advise)
 	controlFlags(app, &cfg.Control)
 	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &logs.Level,
 		"debug", "info", "warn", "error")

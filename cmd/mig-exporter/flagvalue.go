@@ -75,3 +75,16 @@ func intFlag(app flagOwner, name, help, initial string, target *int) {
 		},
 	})
 }
+
+func floatFlag(app flagOwner, name, help string, initial float64, target *float64) {
+	text := strconv.FormatFloat(initial, 'g', -1, 64)
+	app.Flag(name, help).Default(text).SetValue(&flagValue{
+		flag:     name,
+		expected: "a number such as " + text,
+		parse: func(s string) bool {
+			x, err := strconv.ParseFloat(s, 64)
+			*target = x
+			return err == nil
+		},
+	})
+}

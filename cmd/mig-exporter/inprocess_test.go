@@ -58,10 +58,7 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	parts := []func(context.Context) error{x.poller.Run}
-	if x.control != nil {
-		parts = append(parts, x.control.run)
-	}
+	parts := append(x.backgroundParts(), x.poller.Run)
 	ended := make(chan error, 1)
 	go func() { ended <- runTogether(ctx, parts) }()
 	tb.Cleanup(func() {

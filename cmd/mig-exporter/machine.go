@@ -75,7 +75,8 @@ func (n *node) openMetadata(cfg *Config) error {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
 	m, err := podmeta.New(podmeta.Options{
-		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
+		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName, Labels: cfg.PodLabelNames,
+		WorkloadLabel: cfg.Advise.WorkloadLabel, Logger: n.logger,
 	})
 	if err != nil {
 		return err

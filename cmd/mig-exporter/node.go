@@ -120,13 +120,14 @@ func (n *node) close() {
 	}
 }
 
-// handlers returns the handlers of a node whose clock can be moved, nil for a machine.
-func (n *node) handlers(poller *poll.Poller) map[string]http.Handler {
+// handlers returns the handlers of a node whose clock can be moved, nil for a machine. settle blocks until what follows from the last
+// Snapshot is served.
+func (n *node) handlers(poller *poll.Poller, settle func(context.Context)) map[string]http.Handler {
 	clock, ok := n.kind.(movableClock)
 	if !ok {
 		return nil
 	}
-	return map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller)}
+	return map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, settle)}
 }
 
 // stepper is the poll loop, which publishes a Snapshot after the clock has moved.
@@ -136,8 +137,8 @@ type stepper interface {
 }
 
 // advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of the new time
-// is published.
-func advanceHandler(clock movableClock, loop stepper) http.Handler {
+// is published and has settled.
+func advanceHandler(clock movableClock, loop stepper, settle func(context.Context)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))
 		if err != nil || by < 0 {
@@ -160,6 +161,7 @@ func advanceHandler(clock movableClock, loop stepper) http.Handler {
 			http.Error(w, err.Error(), http.StatusConflict)
 			return
 		}
+		settle(r.Context())
 		s := loop.Current()
 		fmt.Fprintf(w, "generation %d at %s\n", s.Generation, s.Time.UTC().Format(time.RFC3339Nano))
 	})

@@ -70,7 +70,7 @@ func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []coll
 	if len(changes) == 0 {
 		return nil, nil
 	}
-	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls, x.metrics.current.Load())
+	c, err := x.newCollector(cfg, counters, x.metrics.current.Load())
 	if err != nil {
 		return nil, err
 	}

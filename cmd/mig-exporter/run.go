@@ -54,24 +54,34 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 			ShutdownTimeout: shutdownTimeout,
 		}, x.handler, logger)
 	}, func(ctx context.Context) error { return files.run(ctx, hangups) }}
+	return runTogether(ctx, append(parts, x.backgroundParts()...))
+}
+
+// backgroundParts returns the parts of the program that neither poll nor serve metrics.
+func (x *exporter) backgroundParts() []func(context.Context) error {
+	var parts []func(context.Context) error
+	if x.rightsizing != nil {
+		parts = append(parts, x.rightsizing.run)
+	}
 	if x.control != nil {
 		parts = append(parts, x.control.run)
 	}
-	return runTogether(ctx, parts)
+	return parts
 }
 
 // exporter is the program without its command line and its sockets. Its parts are not started.
 type exporter struct {
-	node     *node
-	source   *nvmlsource.Source
-	counters []collector.Counter // in force; owned by the reloader once it runs
-	metrics  *servedMetrics
-	fresh    *prometheus.Registry
-	poller   *poll.Poller
-	handler  http.Handler
-	control  *controller // nil if it is off
-	activity *activityNote
-	logger   log.Logger
+	node        *node
+	source      *nvmlsource.Source
+	counters    []collector.Counter // in force; owned by the reloader once it runs
+	metrics     *servedMetrics
+	fresh       *prometheus.Registry
+	poller      *poll.Poller
+	handler     http.Handler
+	rightsizing *rightsizing // nil if it is off
+	control     *controller  // nil if it is off
+	activity    *activityNote
+	logger      log.Logger
 }
 
 // newExporter opens the node and creates the parts of the program. The caller closes the result.
@@ -81,13 +91,14 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		return nil, err
 	}
 	x := &exporter{
-		node:     node,
-		activity: newActivityNote(cfg, node, logger),
-		logger:   logger,
+		node:        node,
+		activity:    newActivityNote(cfg, node, logger),
+		rightsizing: newRightsizing(cfg, cmp.Or(cfg.Hostname, node.hostname), logger),
+		logger:      logger,
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
 		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
-		Media:  func() bool { return x.metrics.ServesMedia() },
+		Media: func() bool { return x.metrics.ServesMedia() }, WholeGPUMedia: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
 	if err := x.openMetrics(cfg); err != nil {
@@ -99,6 +110,9 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.poller = poll.New(x.source, pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
 		x.activity.observe(s)
+		if x.rightsizing != nil {
+			x.rightsizing.observe(s)
+		}
 		pollSeconds.Observe(took.Seconds())
 		node.polled()
 	}))
@@ -119,7 +133,7 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls, nil)
+	c, err := x.newCollector(cfg, counters, nil)
 	if err != nil {
 		return err
 	}
@@ -127,28 +141,36 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	return nil
 }
 
-// newCollector creates the collector that the configuration and the counters file ask for.
-func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profilerCalls func() uint64, former *collector.Collector) (*collector.Collector, error) {
-	return collector.New(collector.Options{
+// newCollector creates a collector of what the exporter reads, in the place of a former one if that is not nil.
+func (x *exporter) newCollector(cfg *Config, counters []collector.Counter, former *collector.Collector) (*collector.Collector, error) {
+	opts := collectorOptions(cfg, counters)
+	opts.DriverCalls, opts.ProfilerCalls, opts.Former = x.source.DriverCalls, x.node.profilerCalls, former
+	if x.rightsizing != nil {
+		opts.Advice = x.rightsizing.advice
+	}
+	return collector.New(opts)
+}
+
+// collectorOptions returns what the configuration and the counters file ask for.
+func collectorOptions(cfg *Config, counters []collector.Counter) collector.Options {
+	return collector.Options{
 		PodLabels:       cfg.PodLabels,
 		PodLabelNames:   cfg.PodLabelNames,
 		Jobs:            cfg.JobDir != "",
 		Disabled:        cfg.Disabled,
-		DriverCalls:     driverCalls,
-		ProfilerCalls:   profilerCalls,
 		Now:             time.Now,
-		Former:          former,
 		Names:           cfg.Names,
 		Counters:        counters,
 		RepeatGPUFields: cfg.RepeatGPUFields,
 		HostnameLabel:   cfg.HostnameLabel,
 		NodeName:        cfg.DCGMNodeName,
 		XIDWindow:       cfg.XIDWindow, ClockEventsWindow: cfg.ClockEventsWindow,
-	})
+	}
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
-	return web.Options{
+	settle := func(context.Context) {}
+	opts := web.Options{
 		Notes:          x.notes,
 		TelemetryPath:  cfg.TelemetryPath,
 		MaxScrapes:     cfg.MaxScrapes,
@@ -163,8 +185,12 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Version:        version.Version,
 		Now:            x.node.now,
 		Register:       x.fresh,
-		Extra:          x.node.handlers(x.poller),
 	}
+	if x.rightsizing != nil {
+		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.settle
+	}
+	opts.Extra = x.node.handlers(x.poller, settle)
+	return opts
 }
 
 // notes returns the lines of the readiness answer that are not about sources.

@@ -63,7 +63,7 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 		return err
 	}
 	n.closers = append(n.closers, server.Close)
-	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames}
+	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames, workload: cfg.Advise.WorkloadLabel}
 	n.containers = podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})
@@ -103,14 +103,15 @@ func (s simulation) openDependencies(n *node, _ *Config) error {
 
 // simulatedMetadata is the API server of a simulated node.
 type simulatedMetadata struct {
-	node   *sim.Node
-	labels []string
+	node     *sim.Node
+	labels   []string
+	workload string // the label that names a pod's workload for right-sizing
 }
 
 // PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
 func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	p, ok := m.node.PodByName(namespace, pod, since)
-	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
+	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner, Rightsizing: gpu.RightsizingHints{Workload: p.Labels[m.workload]}}
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})

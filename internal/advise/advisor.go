@@ -164,7 +164,9 @@ func (a *Advisor) setHolder(
 ) {
 	id := holderID{Holders: len(holders), Processes: processes > 0}
 	if len(holders) > 0 {
-		id.Container, id.UID, id.Workload, id.Processes = holders[0].Container, holders[0].PodUID, holders[0].Workload, false
+		h := &holders[0]
+		id.Container, id.UID, id.Processes = h.Container, h.PodUID, false
+		id.Workload = cmp.Or(h.Rightsizing.Workload, h.Workload)
 	}
 	if len(jobs) > 0 {
 		id.Job = jobs[0]

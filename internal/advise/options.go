@@ -28,7 +28,7 @@ func DefaultOptions() Options {
 	return Options{Headroom: 0.15, TargetBusy: 0.8, MaxStretch: 2, MinEvidence: 24 * time.Hour, MaxGap: 15 * time.Second}
 }
 
-// Validate returns an error that names the first option out of its range.
+// Validate returns an error that begins with the name of the first option out of its range, as its flag has it.
 func (o Options) Validate() error {
 	for _, r := range []struct {
 		name            string
@@ -37,11 +37,13 @@ func (o Options) Validate() error {
 		{"headroom", o.Headroom, 0, 10},
 		{"target-busy", o.TargetBusy, 0.01, 1},
 		{"max-stretch", o.MaxStretch, 1, 100},
-		{"min-evidence in hours", o.MinEvidence.Hours(), 1. / 60, 24 * 30},
 	} {
 		if !(r.value >= r.from && r.value <= r.to) { // NaN is out of range
-			return fmt.Errorf("advise: %s is %v; expected %v to %v", r.name, r.value, r.from, r.to)
+			return fmt.Errorf("%s=%v: expected %v to %v", r.name, r.value, r.from, r.to)
 		}
+	}
+	if o.MinEvidence < time.Minute || o.MinEvidence > 30*24*time.Hour {
+		return fmt.Errorf("min-evidence=%s: expected 1m to 720h", o.MinEvidence)
 	}
 	return nil
 }

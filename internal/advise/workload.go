@@ -11,8 +11,9 @@ import (
 // Key identifies a workload on a kind of device, over the pods and devices that come and go.
 type Key struct {
 	Namespace string `json:"namespace,omitempty"`
-	// Owner is the pod's owner, "Deployment/resnet"; "Pod/<name>" if it has none or none is known, "Job/<name>" of a batch scheduler
-	// as "batch/<name>", and "processes/<GPU UUID>" for processes of no container and no job.
+	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload, "Pod/<name>" if it has no
+	// owner or none is known, "batch/<name>" for a job of a batch scheduler, and "processes/<GPU UUID>" for processes of no container and
+	// no job.
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -220,9 +221,9 @@ func keyOf(g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, proc
 	switch {
 	case len(holders) > 0:
 		h := &holders[0]
-		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, h.Workload
-		if key.Owner == "" {
-			key.Owner = "Pod/" + h.Pod
+		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, cmp.Or(h.Workload, "Pod/"+h.Pod)
+		if named := h.Rightsizing.Workload; named != "" {
+			key.Owner = "label/" + named
 		}
 		key.Shared = len(holders) > 1 || h.Sharing != gpu.SharingExclusive
 	case len(jobs) > 0:

@@ -183,7 +183,8 @@ func serve(t *testing.T) *http.Client {
 				w.Header().Set("Content-Type", "application/json")
 				_, _ = io.WriteString(w, `{"apiVersion":"mig-exporter/v1","gpus":[]}`)
 			}),
-			Current: func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
+			Recommendations: recommendations,
+			Current:         func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
 		}, engine{}, log.NewNopLogger())
 	}()
 	select {
@@ -215,7 +216,8 @@ func exchanges() []exchange {
 	return []exchange{
 		{"GET", "/node", "", 200},
 		{"GET", "/layouts", "", 200},
-		{"GET", "/recommendations", "", 501},
+		{"GET", "/recommendations", "", 200},
+		{"GET", "/recommendations?gpu=0", "", 503}, // as before the first reading
 		{"GET", "/openapi.yaml", "", 200},
 		{"GET", "/plans/plan-1", "", 200},
 		{"GET", "/plans/other", "", 404},

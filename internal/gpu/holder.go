@@ -26,7 +26,7 @@ type PodMetadata struct {
 	UID      string
 	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod and for a static one
 	Labels   []Label
-	// Rightsizing is what its annotations say.
+	// Rightsizing is what its annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
 	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the pod's spec.
 	MIGDevices [][]DeviceRef
@@ -57,15 +57,16 @@ type Holder struct {
 	// Unconfirmed is why it is not known whether the container holds the device; empty for a holder that the kubelet
 	// lists. A device with an unconfirmed holder is neither allocated nor free.
 	Unconfirmed string
-	// Rightsizing is what the pod's annotations say about right-sizing.
+	// Rightsizing is what the pod's annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
 	// Undescribed is set for at most a second while the API server is asked about the pod of a new holder: no series
 	// names the holder yet.
 	Undescribed bool
 }
 
-// RightsizingHints are a pod's annotations under mig-exporter.dev/.
+// RightsizingHints are a pod's annotations under mig-exporter.dev/, and its label that names its workload.
 type RightsizingHints struct {
+	Workload   string       // instead of the owner; empty if no label names it
 	OptOut     bool         // rightsizing: "off"
 	Strict     bool         // strict: "true"
 	MaxStretch Opt[float64] // max-stretch: "1.5"

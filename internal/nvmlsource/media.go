@@ -14,7 +14,7 @@ import (
 
 // readMedia reads the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) readMedia() gpu.Media {
-	if !r.media || r.state.mode.enabled.Or(false) {
+	if !r.media && !r.source.opts.WholeGPUMedia || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
 	return gpu.Media{

@@ -86,6 +86,23 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
+// TestWholeGPUMedia: right-sizing needs the media engines of whole GPUs, and no more calls for GPU instances.
+func TestWholeGPUMedia(t *testing.T) {
+	n := startNode(t, mediaScenario)
+	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
+		Now: n.Now, SlowEvery: time.Hour, GPM: true, WholeGPUMedia: true, Logger: log.NewNopLogger(),
+	})
+	t.Cleanup(func() {
+		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+	})
+	ids := n.discover()
+	whole, cut := n.poll(ids[0]), n.poll(ids[1])
+	cmptest.Equal(t, "decoders of a whole GPU", whole.Readings.Media.Decoder, gpu.Some(0.25))
+	cmptest.Equal(t, "a GPU instance", cut.Instances[0].Media, gpu.Media{})
+}
+
 // Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that changes.
 func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	wanted := false

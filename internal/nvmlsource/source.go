@@ -28,8 +28,10 @@ type Options struct {
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
 	// Media reports whether media engines are read; nil means never. Every Read calls it, concurrently with others.
-	Media  func() bool
-	Logger log.Logger
+	Media func() bool
+	// WholeGPUMedia reads the media engines of GPUs without MIG even if Media does not ask for them.
+	WholeGPUMedia bool
+	Logger        log.Logger
 }
 
 const defaultSlowEvery = 15 * time.Second

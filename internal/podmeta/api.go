@@ -32,6 +32,7 @@ type api struct {
 	listRequest  kubeapi.Request // of pods, without a query
 	nodeSelector string          // the field selector of the node's pods
 	labels       []string
+	workload     string // the label that names a pod's workload; empty: none does
 }
 
 func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
@@ -48,6 +49,7 @@ func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
 		},
 		nodeSelector: "spec.nodeName=" + opts.Node,
 		labels:       removeDuplicates(opts.Labels),
+		workload:     opts.WorkloadLabel,
 	}, nil
 }
 
@@ -75,6 +77,7 @@ type podList struct {
 	uids          map[string]podName
 	hasOwnPod     bool // it has this program's own pod
 	ownUIDUnknown bool // the UID of this program's own pod is not known
+	invalid       map[invalidAnnotation]bool
 }
 
 // hasPod reports whether the list has a pod with the UID, or one with the name.
@@ -97,6 +100,7 @@ type podMetadata struct {
 			MIG string `json:"hami.io/vgpu-mig-allocations"`
 			// The kubelet's UID of a static pod, whose object in the API server has another one.
 			StaticUID string `json:"kubernetes.io/config.mirror"`
+			rightsizingAnnotations
 		} `json:"annotations"`
 	} `json:"metadata"`
 }
@@ -115,7 +119,7 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	}
 	out := &podList{
 		started: time.Now(), consistent: consistent,
-		pods: map[podName]gpu.PodMetadata{}, uids: map[string]podName{},
+		pods: map[podName]gpu.PodMetadata{}, uids: map[string]podName{}, invalid: map[invalidAnnotation]bool{},
 	}
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		m := &pod.Metadata
@@ -127,11 +131,17 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 			uid = m.Annotations.StaticUID
 			out.uids[uid] = name
 		}
+		hints, invalid := m.Annotations.parse()
+		for _, text := range invalid {
+			out.invalid[invalidAnnotation{name, text}] = true
+		}
+		hints.Workload = m.Labels[a.workload]
 		out.pods[name] = gpu.PodMetadata{
-			UID:        uid,
-			Workload:   workloadOf(m.OwnerReferences, m.Labels, m.Created),
-			Labels:     a.selectLabels(m.Labels),
-			MIGDevices: migDevices(m.Annotations.MIG),
+			UID:         uid,
+			Workload:    workloadOf(m.OwnerReferences, m.Labels, m.Created),
+			Labels:      a.selectLabels(m.Labels),
+			Rightsizing: hints,
+			MIGDevices:  migDevices(m.Annotations.MIG),
 		}
 	})
 	if err != nil {

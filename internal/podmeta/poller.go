@@ -53,7 +53,9 @@ type Options struct {
 	Node string
 	// Labels are the names of the pod labels to return.
 	Labels []string
-	Logger log.Logger
+	// WorkloadLabel is the pod label that names the workload for right-sizing; empty: none does.
+	WorkloadLabel string
+	Logger        log.Logger
 }
 
 // Poller reads the metadata of a node's pods periodically, and when a pod that it does not know is looked up. Its
@@ -66,6 +68,8 @@ type Poller struct {
 	wake    chan struct{} // the time of the next list may have changed
 	limit   *rate.Limiter // of lists
 	claims  *claimReader
+	logger  log.Logger
+	invalid map[invalidAnnotation]bool // of the last list; used by run alone
 
 	mu                 sync.Mutex
 	pods               map[podName]podEntry
@@ -108,6 +112,7 @@ func startPoller(api *api, node string, logger log.Logger) *Poller {
 		wake:        make(chan struct{}, 1),
 		limit:       rate.NewLimiter(rate.Every(listEvery), listBurst),
 		claims:      newClaimReader(api, logger),
+		logger:      logger,
 		lookups:     map[podName]*lookup{},
 		goneLookups: map[podID]*lookup{},
 		nextList:    time.Now().Add(firstList),
@@ -186,7 +191,10 @@ func (p *Poller) listPods(ctx context.Context) {
 		return
 	case err != nil:
 		p.recordFailure(err, consistent)
-	case p.recordList(got):
+		return
+	}
+	p.logInvalid(got.invalid)
+	if p.recordList(got) {
 		p.checkNodeName(ctx)
 	}
 }

@@ -55,8 +55,11 @@ type Options struct {
 	ReadyMaxAge time.Duration
 	// Notes, if not nil, returns further lines of the readiness answer.
 	Notes func() []string
-	// State enables the Snapshot as JSON and on the page.
+	// State enables the Snapshot as JSON and on the page, and Recommendations.
 	State bool
+	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to the part of it about one GPU; nil if
+	// there is none yet.
+	Recommendations func(gpu.UUID) any
 	// Hosts are the node's own names. On a loopback address the state and the page are served for these, localhost and IP addresses.
 	Hosts []string
 	// Pprof enables net/http/pprof under /debug/pprof/.
@@ -80,6 +83,7 @@ const (
 	pathHealthy = "/-/healthy"
 	pathReady   = "/-/ready"
 	pathNode    = "/api/v1/node"
+	pathAdvice  = "/api/v1/recommendations"
 	pathPprof   = "/debug/pprof/"
 )
 
@@ -117,6 +121,10 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	if opts.State {
 		page = withLocalHost(opts.Hosts, page)
 		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))))
+	}
+	if opts.State && opts.Recommendations != nil {
+		h := &adviceHandler{snaps: snaps, report: opts.Recommendations, pool: pool, logger: logger}
+		mux.Handle("GET "+pathAdvice, withWriteDeadline(withLocalHost(opts.Hosts, h)))
 	}
 	mux.Handle("GET /{$}", withWriteDeadline(page))
 	if opts.Pprof {

@@ -11,7 +11,7 @@ import (
 
 // A page that points its own name at the loopback address reads no state of the node.
 func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
-	h := testHandler(Options{State: true, Hosts: []string{"gpu-node"}}, publish(nodeFixture()), newRegistry(t), freshRegistry())
+	h := testHandler(Options{State: true, Hosts: []string{"gpu-node"}, Recommendations: reportOf}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	s := start(t, ServerOptions{}, h, log.NewNopLogger())
 	defer func() {
 		if err := s.end(); err != nil {
@@ -37,7 +37,7 @@ func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
 		defer response.Body.Close()
 		return response.StatusCode, response.Header.Get("Content-Type")
 	}
-	for _, path := range []string{"/", "/api/v1/node"} {
+	for _, path := range []string{"/", "/api/v1/node", "/api/v1/recommendations"} {
 		for host, want := range map[string]int{
 			address: 200, "localhost": 200, "LOCALHOST:" + port: 200, "localhost.": 200, "127.0.0.2": 200, "[::1]": 200, "[::1]:" + port: 200,
 			"10.0.0.7:80": 200, "gpu-node:" + port: 200,

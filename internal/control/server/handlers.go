@@ -38,7 +38,21 @@ func (c *call) getOpenAPI() error {
 }
 
 func (c *call) getRecommendations() error {
-	return problem(api.NotBuilt, http.StatusNotImplemented, "This version gives no recommendations.")
+	if c.s.o.Recommendations == nil {
+		return problem(api.NotBuilt, http.StatusNotImplemented, "Right-sizing is off: this node runs with --no-advise.enabled.")
+	}
+	id := gpu.UUID("")
+	if selector := c.r.URL.Query().Get("gpu"); selector != "" {
+		var err error
+		if id, err = c.findGPU(selector); err != nil {
+			return err
+		}
+	}
+	report := c.s.o.Recommendations(id)
+	if report == nil {
+		return c.refuseUnread()
+	}
+	return c.respond(http.StatusOK, report)
 }
 
 func (c *call) getLayouts() error {

@@ -30,7 +30,7 @@ func titles() map[api.ProblemType]string {
 		api.BadSpec:         "The spec cannot be used",
 		api.RateLimited:     "Too many requests",
 		api.Internal:        "Internal error",
-		api.NotBuilt:        "Not there yet",
+		api.NotBuilt:        "Not available",
 		api.Unavailable:     "Unavailable",
 		api.ReadOnly:        "Read-only",
 	}

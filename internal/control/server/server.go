@@ -71,6 +71,9 @@ type Options struct {
 
 	// Node answers GET /api/v1/node.
 	Node http.Handler
+	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none yet. If it is nil,
+	// right-sizing is off.
+	Recommendations func(gpu.UUID) any
 	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
 	Current func() *gpu.Snapshot
 	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method Sync,

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// AdviseConfig is the configuration of right-sizing.
+type AdviseConfig struct {
+	Enabled       bool
+	StateDir      string // empty: the evidence ends with the process
+	WorkloadLabel string // empty: the pods' owners alone name workloads
+	Strategy      string
+	Options       advise.Options
+}
+
+// The device plugin's MIG strategies.
+const (
+	strategyMixed  = "mixed"
+	strategySingle = "single"
+)
+
+func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
+	initial := advise.DefaultOptions()
+	app.Flag("advise.enabled", "Observe what workloads need of their GPUs and slices, and recommend smaller or larger ones (docs/rightsizing.md). "+
+		"Nothing is ever changed by it.").Default("true").BoolVar(&cfg.Enabled)
+	app.Flag("advise.state-dir", "Folder that keeps the evidence over restarts; it is created if it is missing. By default none does: "+
+		"a restart forgets what was observed.").StringVar(&cfg.StateDir)
+	floatFlag(app, "advise.headroom", "Share of the most memory that was seen that must be free above it in a recommended slice.",
+		initial.Headroom, &cfg.Options.Headroom)
+	floatFlag(app, "advise.target-busy", "Highest p99 of busy time in a recommended slice, 0-1.", initial.TargetBusy, &cfg.Options.TargetBusy)
+	floatFlag(app, "advise.max-stretch", "Longest time, at p95, that a request may take in a slice, in times of that on the device that it has. "+
+		"A pod's annotation mig-exporter.dev/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
+	durationFlag(app, "advise.min-evidence", "Observed time before anything is recommended for a workload.",
+		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h", &cfg.Options.MinEvidence)
+	app.Flag("advise.strict", "Decide by the worst mix of kernels that the evidence allows, instead of the expected one.").
+		BoolVar(&cfg.Options.Strict)
+	app.Flag("advise.workload-label", "Pod label that names the workload of the pods that have it, where their owners do not: pods of one "+
+		"workload add up. Needs --kubernetes.node-name.").StringVar(&cfg.WorkloadLabel)
+	enumFlag(app, "advise.strategy", "The device plugin's MIG strategy on this node: mixed, or single (all GPUs have one profile).",
+		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)
+}
+
+// gapIntervals is how many poll intervals may lie between two Snapshots that count as observed without a break.
+const gapIntervals = 3
+
+// options returns the options of the advisor for Snapshots of an interval.
+func (c *AdviseConfig) options(interval time.Duration) advise.Options {
+	o := c.Options
+	o.SingleStrategy = c.Strategy == strategySingle
+	o.MaxGap = max(advise.DefaultOptions().MaxGap, gapIntervals*interval)
+	return o
+}
+
+// validate checks what the types of the flags do not. The error names the flag.
+func (c *AdviseConfig) validate() error {
+	if err := c.Options.Validate(); err != nil {
+		return fmt.Errorf("--advise.%w", err)
+	}
+	return nil
+}

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// rightsizing observes every Snapshot, and recomputes the recommendations once a minute of their time. That and the
+// evidence file are the work of run; observe, on the path of the poll, waits for neither the packing nor a disk.
+type rightsizing struct {
+	file    *evidenceFile // nil: the evidence is not kept
+	wake    chan struct{} // recommendations are due
+	flush   chan chan struct{}
+	stopped chan struct{} // closed when run has returned
+	current atomic.Pointer[recommended]
+
+	mu      sync.Mutex
+	advisor *advise.Advisor
+	last    *gpu.Snapshot // that was observed; nil before the first
+	minute  time.Time     // of last
+}
+
+// recommended is what was computed at once.
+type recommended struct {
+	report *advise.Report
+	advice []collector.Advice
+}
+
+// newRightsizing returns right-sizing of the node with a name, with the evidence of its last run if it was kept. It is
+// nil if right-sizing is off.
+func newRightsizing(cfg *Config, node string, logger log.Logger) *rightsizing {
+	if !cfg.Advise.Enabled {
+		return nil
+	}
+	logger = log.With(logger, "component", "rightsizing")
+	r := &rightsizing{
+		wake: make(chan struct{}, 1), flush: make(chan chan struct{}), stopped: make(chan struct{}),
+		advisor: advise.New(cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed())),
+	}
+	if cfg.Advise.StateDir == "" {
+		level.Info(logger).Log("msg", "The evidence for right-sizing is not kept: a restart forgets it",
+			"see", "--advise.state-dir")
+		return r
+	}
+	r.file = openEvidence(cfg.Advise.StateDir, node, r.advisor, logger)
+	return r
+}
+
+// observe adds a Snapshot to the evidence.
+func (r *rightsizing) observe(s *gpu.Snapshot) {
+	r.mu.Lock()
+	minute := s.Time.Truncate(time.Minute)
+	due := r.last == nil || !minute.Equal(r.minute)
+	r.advisor.Observe(s)
+	r.last, r.minute = s, minute
+	r.mu.Unlock()
+	if !due {
+		return
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default: // run has not got to the minute before yet
+	}
+}
+
+// run recomputes what is due until ctx ends, and then saves the evidence.
+func (r *rightsizing) run(ctx context.Context) error {
+	defer close(r.stopped)
+	for {
+		select {
+		case <-ctx.Done():
+			r.save(true)
+			return nil
+		case <-r.wake:
+			r.update()
+		case done := <-r.flush:
+			select {
+			case <-r.wake:
+				r.update()
+			default:
+			}
+			close(done)
+		}
+	}
+}
+
+// settle blocks until what was due is published and saved, run has returned or ctx ends.
+func (r *rightsizing) settle(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case r.flush <- done:
+	case <-r.stopped:
+		return
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// update publishes the recommendations for the last Snapshot, and saves the evidence if that is due.
+func (r *rightsizing) update() {
+	r.mu.Lock()
+	s := r.last
+	report := r.advisor.Recommend(s)
+	r.mu.Unlock()
+	report.Pack(s)
+	r.current.Store(&recommended{report: report, advice: adviceOf(report)})
+	r.save(false)
+}
+
+// save writes the evidence to its file, unless none is kept. Without force it does so if saveEvery has passed.
+func (r *rightsizing) save(force bool) {
+	if r.file == nil {
+		return
+	}
+	r.mu.Lock()
+	if r.last == nil || !force && !r.file.isDue(r.last.Time) {
+		r.mu.Unlock()
+		return
+	}
+	at, evidence := r.last.Time, r.advisor.Checkpoint()
+	r.mu.Unlock()
+	r.file.write(evidence, at)
+}
+
+// report returns the last recommendations, or those for the devices of one GPU, which have no packing. It returns nil
+// before the first.
+func (r *rightsizing) report(id gpu.UUID) any {
+	now := r.current.Load()
+	if now == nil {
+		return nil
+	}
+	if id == "" {
+		return now.report
+	}
+	part := *now.report
+	part.Packing = nil
+	part.Devices = slices.DeleteFunc(slices.Clone(part.Devices), func(d advise.Recommendation) bool {
+		return d.GPU != id
+	})
+	return &part
+}
+
+// advice returns what metrics show of the last recommendations.
+func (r *rightsizing) advice() []collector.Advice {
+	now := r.current.Load()
+	if now == nil {
+		return nil
+	}
+	return now.advice
+}
+
+// adviceOf returns the recommendations that metrics show.
+func adviceOf(report *advise.Report) []collector.Advice {
+	var list []collector.Advice
+	for i := range report.Devices {
+		d := &report.Devices[i]
+		a := collector.Advice{GPU: d.GPU, Instance: d.Instance, Placement: d.Placement, Profile: d.Recommended}
+		if d.Pod != nil {
+			a.Holder = gpu.Container{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Name: d.Pod.Container}
+		}
+		if d.Instance.Present() {
+			if isInstanceCandidate(d) {
+				a.Action = string(d.Action)
+				list = append(list, a)
+			}
+			continue
+		}
+		if d.Candidate() {
+			a.Action, a.Reclaimable = string(d.Action), gpu.Some(d.Reclaimable)
+			stretch := d.Predicted.StretchP95
+			a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+		} else if a.Rejected = rejection(d); a.Rejected == "" {
+			continue
+		}
+		if d.Confidence > 0 {
+			a.Confidence = gpu.Some(d.Confidence)
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+// roundedStretch has as many digits as the report: a value that hardly changes costs Prometheus little.
+func roundedStretch(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*1000) / 1000) }
+
+// isInstanceCandidate reports whether metrics name a GPU instance: what it lacks and that it is idle is seen at once,
+// that a smaller one does is not.
+func isInstanceCandidate(d *advise.Recommendation) bool {
+	switch d.Action {
+	case advise.ActionGrow, advise.ActionIdle:
+		return true
+	case advise.ActionShrink:
+		return !d.Provisional && !d.NotChecked
+	}
+	return false
+}
+
+// rejection returns the reason that metrics show for a whole GPU that is no candidate; empty if there is nothing to
+// show yet.
+func rejection(d *advise.Recommendation) string {
+	switch {
+	case d.Action == advise.ActionSlice && d.Provisional:
+		return "provisional"
+	case d.Action == advise.ActionSlice:
+		return "media-not-checked"
+	case d.Reason == advise.ReasonNoMIG, d.Reason == advise.ReasonLittleEvidence, d.Reason == advise.ReasonHoldersUnknown:
+		return ""
+	}
+	return string(d.Reason)
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// recommendations reads the report that a program serves.
+func (p *program) recommendations(query string) *advise.Report {
+	p.t.Helper()
+	r := p.get("/api/v1/recommendations" + query)
+	var report advise.Report
+	if err := json.Unmarshal(r.body, &report); err != nil || r.status != http.StatusOK {
+		p.t.Fatalf("recommendations: %d %s: %v", r.status, r.body, err)
+	}
+	return &report
+}
+
+// observedMinutes returns how long the first GPU's workload has been observed.
+func (p *program) observedMinutes() float64 {
+	p.t.Helper()
+	e := p.recommendations("?gpu=0").Devices[0].Evidence
+	if e == nil {
+		p.t.Fatal("there is no evidence on GPU 0")
+	}
+	return e.ObservedHours * 60
+}
+
+// TestRightsizing follows the underused node for a week: metrics and report agree on which GPUs should be slices, and say nothing of
+// the free one.
+func TestRightsizing(t *testing.T) {
+	t.Parallel()
+	p := simulate(t, "h100-underused", "--poll.interval=1h")
+	expectNone(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
+	expectTexts(t, p.logText(), "a restart forgets it")
+	for range 7*4 - 1 {
+		p.advance(6 * time.Hour) // of which an hour counts
+	}
+	before := string(p.get("/metrics").body)
+	expectTexts(t, before, `nvidia_gpu_rightsizing_rejected{gpu="5",reason="provisional"`)
+	expectNone(t, before, "nvidia_gpu_rightsizing_candidate{")
+	p.advance(6 * time.Hour)
+	p.advance(time.Hour)
+	text := string(p.get("/metrics").body)
+	expectTexts(t, text, `nvidia_gpu_rightsizing_candidate{container="jupyter",gpu="5",namespace="ml",pod="notebook-ben",`+
+		`recommended_profile="1g.10gb",`)
+	report := p.recommendations("")
+	if report.Packing == nil || len(report.Packing.FreedGPUs) == 0 {
+		t.Errorf("packing is %+v, want freed GPUs", report.Packing)
+	}
+	for i := range report.Devices {
+		d := &report.Devices[i]
+		has := func(family, label string) bool {
+			return regexp.MustCompile(fmt.Sprintf(`(?m)^%s\{.*gpu="%d",.*%s`, family, d.Index, label)).MatchString(text)
+		}
+		candidate := has("nvidia_gpu_rightsizing_candidate", `recommended_profile="`+regexp.QuoteMeta(d.Recommended)+`"`)
+		cmptest.Equal(t, fmt.Sprintf("GPU %d is a candidate", d.Index), candidate, d.Candidate())
+		cmptest.Equal(t, fmt.Sprintf("GPU %d is rejected", d.Index), has("nvidia_gpu_rightsizing_rejected", ""),
+			!d.Candidate() && d.Action != advise.ActionFree)
+		for _, family := range []string{"stretch_ratio", "reclaimable_ratio"} {
+			cmptest.Equal(t, fmt.Sprintf("GPU %d has %s", d.Index, family), has("nvidia_gpu_rightsizing_"+family, ""), d.Candidate())
+		}
+	}
+	cmptest.Equal(t, "devices of one GPU", len(p.recommendations("?gpu=5").Devices), 1)
+	cmptest.Equal(t, "of a GPU that does not exist", p.get("/api/v1/recommendations?gpu=8").status, http.StatusNotFound)
+}
+
+func TestRightsizingIsOff(t *testing.T) {
+	p := simulate(t, "h100-underused", "--no-advise.enabled")
+	cmptest.Equal(t, "recommendations", p.get("/api/v1/recommendations").status, http.StatusNotFound)
+	expectNone(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
+}
+
+// TestEvidenceOutlivesTheProcess: killed at any moment, the program loses at most what came since it saved the evidence last; ended by
+// a signal, nothing. A file that it cannot read is set aside and begins anew.
+func TestEvidenceOutlivesTheProcess(t *testing.T) {
+	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json")) // the simulated node and its clock outlive it, too
+	dir := filepath.Join(t.TempDir(), "state")
+	start := func() *program {
+		return simulate(t, "h100-underused", "--poll.interval=1m", "--advise.min-evidence=10m", "--advise.state-dir="+dir)
+	}
+	p := start()
+	for range 19 { // the evidence of the first ten minutes is saved
+		p.advance(time.Minute)
+	}
+	if err := p.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.exitCode()
+
+	p = start()
+	expectTexts(t, p.logText(), "Restored the evidence")
+	p.advance(time.Minute)
+	p.advance(time.Minute)
+	restored := p.observedMinutes()
+	if restored < 9 || restored > 12 {
+		t.Errorf("observed for %v minutes, want the ten that were saved and up to two", restored)
+	}
+	cmptest.Equal(t, "exit code", p.stop(), exitOK)
+
+	p = start()
+	p.advance(time.Minute)
+	if got := p.observedMinutes(); got < restored {
+		t.Errorf("observed for %v minutes after a restart, %v before", got, restored)
+	}
+	p.stop()
+
+	path := filepath.Join(dir, evidenceName)
+	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = start()
+	expectTexts(t, p.logText(), "was set aside", "garbage")
+	p.advance(time.Minute)
+	p.advance(time.Minute)
+	if got := p.observedMinutes(); got > 2 {
+		t.Errorf("observed for %v minutes without evidence from before", got)
+	}
+	cmptest.Equal(t, "exit code", p.stop(), exitOK)
+	aside, err := os.ReadFile(path + ".unusable-1")
+	if err != nil || string(aside) != "garbage" {
+		t.Errorf("set aside is %q: %v", aside, err)
+	}
+	expectTexts(t, readText(t, path), "right-sizing evidence, version 1")
+}
+
+// TestUnusableEvidence: no file that cannot be used is lost, and the log says why it cannot.
+func TestUnusableEvidence(t *testing.T) {
+	write := func(dir, node string) {
+		a := advise.New(advise.DefaultOptions())
+		a.Observe(&gpu.Snapshot{Hostname: node, Time: time.Unix(1, 0)})
+		f := openEvidence(dir, node, advise.New(advise.DefaultOptions()), log.NewNopLogger())
+		f.write(a.Checkpoint(), time.Unix(1, 0))
+	}
+	for what, c := range map[string]struct {
+		change func(content string) string
+		says   string
+	}{
+		"of another node": {func(s string) string { return s }, "another node"},
+		"of a newer version": {func(s string) string { return strings.Replace(s, "version 1", "version 2", 1) },
+			"version 2"},
+		"truncated": {func(s string) string { return s[:len(s)-9] }, "evidence"},
+		"empty":     {func(string) string { return "" }, "begins with"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, evidenceName)
+			write(dir, "node-a")
+			want := c.change(readText(t, path))
+			for _, aside := range []string{path + ".unusable-1", path + ".unusable-2"} {
+				if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				var lines strings.Builder
+				f := openEvidence(dir, "node-b", advise.New(advise.DefaultOptions()), log.NewLogfmtLogger(&lines))
+				if f == nil {
+					t.Fatalf("evidence is not kept: %s", lines.String())
+				}
+				expectTexts(t, lines.String(), c.says, aside, "level=warn")
+				cmptest.Equal(t, "set aside", readText(t, aside), want)
+				if _, err := os.Stat(path); !os.IsNotExist(err) {
+					t.Errorf("%s is still there: %v", path, err)
+				}
+			}
+		})
+	}
+}
+
+// TestEvidenceThatCannotBeSetAside is neither used nor overwritten.
+func TestEvidenceThatCannotBeSetAside(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, evidenceName, "folder"), 0o700); err != nil { // folders have no hard links
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	f := openEvidence(dir, "node-a", advise.New(advise.DefaultOptions()), log.NewLogfmtLogger(&lines))
+	if f != nil {
+		t.Error("it would be overwritten")
+	}
+	expectTexts(t, lines.String(), "level=error", "stays as it is")
+}
+
+func TestAdviseFlags(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                            "",
+		"--advise.headroom=10.5":      "--advise.headroom=10.5: expected 0 to 10",
+		"--advise.headroom=much":      "--advise.headroom=much: expected a number such as 0.15",
+		"--advise.target-busy=0":      "--advise.target-busy=0: expected 0.01 to 1",
+		"--advise.target-busy=NaN":    "--advise.target-busy=NaN: expected 0.01 to 1",
+		"--advise.max-stretch=0.9":    "--advise.max-stretch=0.9: expected 1 to 100",
+		"--advise.min-evidence=1s":    "--advise.min-evidence=1s: expected 1m to 720h",
+		"--advise.strategy=none":      "--advise.strategy=none: expected mixed or single",
+		"--advise.workload-label=app": "--advise.workload-label: expected --kubernetes.node-name too",
+		"--advise.workload-label=app --kubernetes.node-name=n": "",
+	} {
+		_, err := parseCommandLine(strings.Fields(args), environment(""))
+		expectError(t, args, err, want)
+	}
+	t.Setenv("MIG_EXPORTER_ADVISE_MAX_STRETCH", "1.5")
+	inv, err := parseCommandLine(strings.Fields("--advise.strict --advise.strategy=single --poll.interval=10s"), os.LookupEnv)
+	expectError(t, "environment", err, "")
+	want := advise.DefaultOptions()
+	want.MaxStretch, want.Strict, want.SingleStrategy, want.MaxGap = 1.5, true, true, 30*time.Second
+	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.PollInterval), want)
+	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), environment(""))
+	expectError(t, "off", err, "")
+	expectTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
+}

@@ -1,0 +1,129 @@
+package collector
+
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Advice is what right-sizing says of a whole GPU or of a GPU instance.
+type Advice struct {
+	GPU       gpu.UUID
+	Instance  gpu.Opt[gpu.InstanceID] // present if the device is a GPU instance
+	Placement gpu.Opt[gpu.Placement]
+	// Holder is the container that holds the device; zero if there is none, or not one alone.
+	Holder gpu.Container
+	// Action is set if the device should be another one: "slice" for a whole GPU; "shrink", "grow" or "idle" for a GPU instance.
+	Action string
+	// Profile is the recommended one; empty if there is none.
+	Profile string
+	// Rejected is the reason for which no slice is recommended for a whole GPU; empty if there is none to show.
+	Rejected                string
+	Confidence, Reclaimable gpu.Opt[float64]
+	StretchLow, StretchHigh gpu.Opt[float64]
+}
+
+// rightsizingFamilies are the families of the group.
+type rightsizingFamilies struct {
+	candidate, rejected, confidence, stretch, reclaimable, instance *family
+}
+
+func declareRightsizing(c *catalog) *rightsizingFamilies {
+	f := &rightsizingFamilies{}
+	const whole = "Of a GPU that is held as a whole; GPUs in MIG mode have none."
+	pod := []string{"namespace", "pod", "container", "recommended_profile"}
+	f.candidate = c.newFamily("nvidia_gpu_rightsizing_candidate",
+		"1 for a whole GPU whose work a GPU instance of recommended_profile does, by the evidence of seven days or more; "+
+			"docs/rightsizing.md says what that is.", whole, pod...)
+	f.rejected = c.newFamily("nvidia_gpu_rightsizing_rejected",
+		"1 with the reason for which no slice is recommended for a whole GPU; absent while there is too little evidence.",
+		whole, "reason")
+	f.confidence = c.newFamily("nvidia_gpu_rightsizing_confidence_ratio",
+		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
+	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
+		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and with "+
+			"the worst mix of kernels (high).", whole, "bound")
+	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
+		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
+	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
+		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for an hour "+
+			"although it is held (idle).", "recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
+		append([]string{"action"}, pod...)...)
+	return f
+}
+
+func newRightsizing(c *catalog) collectFunc {
+	families, advice, pods := declareRightsizing(c), c.advice, c.pods
+	return func(w *metricWriter, v *view) {
+		if advice == nil {
+			return
+		}
+		for _, a := range advice() {
+			at := slices.IndexFunc(v.gpus, func(g gpuView) bool { return g.UUID == a.GPU })
+			if at < 0 {
+				continue
+			}
+			g := &v.gpus[at]
+			if !a.Instance.Present() {
+				if !g.MIG.Enabled.Or(false) && isStillHeldBy(g.Holders, a.Holder) {
+					families.writeWhole(w, g.labels, &a, pods)
+				}
+				continue
+			}
+			if i := g.findAdvised(&a); i != nil {
+				holder := a.Holder
+				if i.IsSplit() {
+					holder = gpu.Container{} // others may have parts of it
+				}
+				w.add(families.instance, i.labels.extend(append(pods.advicePairs(&a, holder), "action", a.Action)...), 1)
+			}
+		}
+	}
+}
+
+// writeWhole writes what is said of a whole GPU with some labels.
+func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, pods podLabels) {
+	if a.Action != "" {
+		w.add(f.candidate, l.extend(pods.advicePairs(a, a.Holder)...), 1)
+	}
+	if a.Rejected != "" {
+		w.add(f.rejected, l.extend("reason", a.Rejected), 1)
+	}
+	addOpt(w, f.confidence, l, a.Confidence)
+	addOpt(w, f.reclaimable, l, a.Reclaimable)
+	if a.StretchLow.Present() {
+		addOpt(w, f.stretch, l.extend("bound", "low"), a.StretchLow)
+		addOpt(w, f.stretch, l.extend("bound", "high"), a.StretchHigh)
+	}
+}
+
+// findAdvised returns the GPU instance that the advice is about; nil if it or its holder is another one now.
+func (g *gpuView) findAdvised(a *Advice) *instanceView {
+	for i := range g.instances {
+		gi := &g.instances[i]
+		if gi.ID == a.Instance.Or(0) && gi.Placement == a.Placement {
+			if !gi.IsSplit() && !isStillHeldBy(gi.Holders, a.Holder) {
+				return nil
+			}
+			return gi
+		}
+	}
+	return nil
+}
+
+// isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no container does so alone.
+func isStillHeldBy(holders []gpu.Holder, container gpu.Container) bool {
+	if len(holders) != 1 {
+		return container == gpu.Container{}
+	}
+	return holders[0].Container == container && !holders[0].Undescribed
+}
+
+// advicePairs returns the labels of a candidate besides those of its device, as alternating names and values.
+func (p podLabels) advicePairs(a *Advice, holder gpu.Container) []string {
+	pairs := []string{"recommended_profile", a.Profile}
+	if p.mode == PodLabelsOff {
+		return pairs
+	}
+	return append(pairs, containerPairs(holder)...)
+}

@@ -1,0 +1,76 @@
+package podmeta
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+func TestRightsizingAnnotations(t *testing.T) {
+	stretch := func(x float64) gpu.RightsizingHints { return gpu.RightsizingHints{MaxStretch: gpu.Some(x)} }
+	for _, c := range []struct {
+		annotations rightsizingAnnotations
+		want        gpu.RightsizingHints
+		invalid     []string
+	}{
+		{rightsizingAnnotations{}, gpu.RightsizingHints{}, nil},
+		{rightsizingAnnotations{"off", "true", "1.5"}, gpu.RightsizingHints{OptOut: true, Strict: true, MaxStretch: gpu.Some(1.5)}, nil},
+		{rightsizingAnnotations{"on", "false", "1"}, stretch(1), nil},
+		{rightsizingAnnotations{"no", "", "100"}, stretch(100), []string{"rightsizing"}},
+		{rightsizingAnnotations{"", "yes", "0.5"}, gpu.RightsizingHints{}, []string{"strict", "max-stretch"}},
+		{rightsizingAnnotations{"off", "", "NaN"}, gpu.RightsizingHints{OptOut: true}, []string{"max-stretch"}},
+		{rightsizingAnnotations{"", "", "100.1"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+		{rightsizingAnnotations{"", "", "2x"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+	} {
+		got, invalid := c.annotations.parse()
+		cmptest.Equal(t, "hints", got, c.want)
+		var names []string
+		for _, text := range invalid {
+			name, _, _ := strings.Cut(strings.TrimPrefix(text, "mig-exporter.dev/"), "=")
+			names = append(names, name)
+		}
+		if !slices.Equal(names, c.invalid) {
+			t.Errorf("%+v: invalid are %q, want %q", c.annotations, invalid, c.invalid)
+		}
+	}
+}
+
+// TestListedHints: annotations and the workload's label come with the list of pods. What is invalid is logged once, and again after it
+// was gone.
+func TestListedHints(t *testing.T) {
+	const pods = `{"kind": "PartialObjectMetadataList", "items": [
+		{"metadata": {"name": "a", "namespace": "ml", "labels": {"app": "resnet"}, "annotations": {"mig-exporter.dev/rightsizing": "off"}}},
+		{"metadata": {"name": "b", "namespace": "ml", "annotations": {"mig-exporter.dev/max-stretch": "much", "mig-exporter.dev/strict": "true"}}}]}`
+	body := pods
+	a, _ := testAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+	a.workload = "app"
+	var lines bytes.Buffer
+	p := &Poller{logger: log.NewLogfmtLogger(&lines)}
+	for _, c := range []struct {
+		body   string
+		logged int
+	}{{pods, 1}, {pods, 1}, {`{"kind": "PartialObjectMetadataList", "items": []}`, 1}, {pods, 2}} {
+		body = c.body
+		got, err := a.listPods(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.logInvalid(got.invalid)
+		if n := strings.Count(lines.String(), `pod=ml/b`); n != c.logged || !strings.Contains(lines.String(), "much") {
+			t.Errorf("logged %d times, want %d: %s", n, c.logged, lines.String())
+		}
+		if c.body != pods {
+			continue
+		}
+		cmptest.Equal(t, "of a", got.pods[podName{"ml", "a"}].Rightsizing, gpu.RightsizingHints{OptOut: true, Workload: "resnet"})
+		cmptest.Equal(t, "of b", got.pods[podName{"ml", "b"}].Rightsizing, gpu.RightsizingHints{Strict: true})
+	}
+}

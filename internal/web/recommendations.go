@@ -1,0 +1,96 @@
+package web
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// adviceHandler serves the last report about right-sizing as JSON, whole or the part about one GPU.
+type adviceHandler struct {
+	snaps  Snapshots
+	report func(gpu.UUID) any
+	pool   *buffers
+	logger log.Logger
+
+	mu   sync.Mutex
+	last any    // the whole report of text
+	text []byte // it is encoded once, however many clients ask
+}
+
+// ServeHTTP answers with the report or with a problem document (RFC 9457).
+func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var id gpu.UUID
+	if selector := r.URL.Query().Get("gpu"); selector != "" {
+		var known bool
+		if id, known = h.findGPU(selector); !known {
+			writeProblem(w, http.StatusNotFound, "not-found", "No such GPU",
+				fmt.Sprintf("gpu=%.64q: expected the index or the UUID of a GPU that can be read", selector))
+			return
+		}
+	}
+	report := h.report(id)
+	if report == nil {
+		w.Header().Set("Retry-After", "1")
+		writeProblem(w, http.StatusServiceUnavailable, "no-recommendations", "No recommendations yet",
+			"they are computed after the first reading of this node")
+		return
+	}
+	text, err := h.encode(report, id == "")
+	if err != nil {
+		_ = level.Error(h.logger).Log("msg", "The recommendations could not be encoded", "err", err)
+		writeProblem(w, http.StatusInternalServerError, "encoding", "The recommendations could not be encoded", err.Error())
+		return
+	}
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("Content-Type", "application/json")
+	coding := negotiateCoding(r.Header)
+	if coding == codingGzip {
+		buf := h.pool.get()
+		defer h.pool.put(buf)
+		h.pool.gzip(buf, text)
+		text = buf.Bytes()
+	}
+	writeEncoded(w, coding, text)
+}
+
+// encode returns a report as JSON. That of a whole one is kept.
+func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if whole && h.last == report {
+		return h.text, nil
+	}
+	text, err := json.Marshal(report)
+	if err != nil {
+		return nil, err
+	}
+	text = append(text, '\n')
+	if whole {
+		h.last, h.text = report, text
+	}
+	return text, nil
+}
+
+// findGPU returns the UUID of the GPU that an index or a UUID means.
+func (h *adviceHandler) findGPU(selector string) (gpu.UUID, bool) {
+	s := h.snaps.Current()
+	if s == nil {
+		return "", true // there is no report either
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if g.UUID != "" && (selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID))) {
+			return g.UUID, true
+		}
+	}
+	return "", false
+}
