@@ -178,6 +178,7 @@ func (a *Advisor) setHolder(
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
 			d.workload.resume(id.UID, a.now)
+			a.compareWithWhole(d.workload)
 		}
 		return
 	}
@@ -194,6 +195,16 @@ func (a *Advisor) workloadOf(key Key) *workload {
 		a.workloads[key] = w
 	}
 	return w
+}
+
+// compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that evidence is forgotten.
+func (a *Advisor) compareWithWhole(w *workload) {
+	key := w.Key
+	key.Profile = ""
+	if whole := a.workloads[key]; whole != nil && whole != w {
+		days := whole.sums(a.now)
+		w.Before = Kernels{Width: float64(days.MinWidth), Bandwidth: float64(days.MinBandwidth)}
+	}
 }
 
 // observeWhole adds what a Snapshot says of a whole GPU.
@@ -316,20 +327,24 @@ func (a *Advisor) closeWindows(at time.Time) {
 
 func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
-		busy10 := 0.
-		if d.open.observed > 0 {
-			o := d.open.observed
+		if o := d.open.observed; o > 0 {
 			d.last10[d.count%len(d.last10)] = minute{float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o)}
 			d.count++
-			for _, m := range d.last10[:min(d.count, len(d.last10))] {
-				busy10 += float64(m.busy)
-			}
-			busy10 /= float64(len(d.last10)) // of a shorter time: the rest counts as idle
 		}
 		d.memory = d.open.memory
-		d.workload.close(at, &d.open, busy10)
+		d.workload.close(at, &d.open, d.meanOfLast())
 	}
 	d.open = window{}
+}
+
+// meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts as idle.
+func (d *device) meanOfLast() minute {
+	var mean minute
+	for _, m := range d.last10 {
+		mean = minute{mean.busy + m.busy, mean.sm + m.sm, mean.dram + m.dram}
+	}
+	n := float32(len(d.last10))
+	return minute{mean.busy / n, mean.sm / n, mean.dram / n}
 }
 
 // forget drops devices that have gone and workloads that were not seen for long.

@@ -75,7 +75,7 @@ func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 // try says what a profile would do to a workload that was seen on a device.
 func (a *Advisor) try(w *workload, e *Evidence, p *gpu.Profile, of capacity, limits limits) trial {
 	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
-	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.P95, slice)}
+	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.decisive, slice)}
 	stretch := t.p95.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of, [mediaKinds]bool{true, true, true, true})
 	var used [mediaKinds]bool
