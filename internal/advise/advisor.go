@@ -42,11 +42,11 @@ type device struct {
 	holder   holderID
 	workload *workload // nil if nothing holds it
 	open     window
-	last10   [10]minute // the last ten windows
-	memory   float64    // largest of the last window, in MiB
-	count    int        // windows closed since the holder came
-	nvlink   float64    // counter at the last Snapshot
-	pcie     float64
+	last10   [10]minute       // the last ten windows
+	memory   float64          // largest of the last window, in MiB
+	count    int              // windows closed since the holder came
+	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
+	pcie     gpu.Opt[float64]
 	idle     time.Time // since when no kernel ran
 }
 
@@ -59,6 +59,7 @@ type minute struct {
 type holderID struct {
 	gpu.Container
 	UID, Workload, Job string
+	Model              string
 	Holders            int
 	Processes          bool
 }
@@ -172,6 +173,7 @@ func (a *Advisor) setHolder(
 	if d.workload == nil && id == (holderID{}) {
 		return
 	}
+	id.Model = g.Name
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
 		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, idle: a.now}
@@ -294,19 +296,35 @@ const linkFloor = 1 << 20
 
 // observeLinks adds the traffic of the links since the last Snapshot.
 func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
-	nvlink := total(g.Totals.NVLinkReceive) + total(g.Totals.NVLinkTransmit)
-	pcie := total(g.Totals.PCIeReceive) + total(g.Totals.PCIeTransmit)
-	if d.nvlink > 0 && elapsed > 0 && nvlink-d.nvlink > linkFloor*elapsed {
+	nvlink := total(g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit)
+	pcie := total(g.Totals.PCIeReceive, g.Totals.PCIeTransmit)
+	if moved, ok := grown(d.nvlink, nvlink); ok && elapsed > 0 && moved > linkFloor*elapsed {
 		d.open.nvlink = true
 	}
-	if capacity := linkBytes(&g.Readings.PCIe); d.pcie > 0 && pcie >= d.pcie && capacity > 0 && elapsed > 0 {
-		d.open.pcie += (pcie - d.pcie) / capacity
+	capacity := linkBytes(&g.Readings.PCIe)
+	if moved, ok := grown(d.pcie, pcie); ok && elapsed > 0 && capacity > 0 {
+		d.open.pcie += moved / capacity
 		d.open.linked += elapsed
 	}
 	d.nvlink, d.pcie = nvlink, pcie
 }
 
-func total(c gpu.Opt[gpu.Counter]) float64 { return c.Or(gpu.Counter{}).Value }
+// total returns the bytes of both directions, absent if one of them is.
+func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
+	r, rOK := receive.Get()
+	t, tOK := transmit.Get()
+	if !rOK || !tOK {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(r.Value + t.Value)
+}
+
+// grown returns by how much a counter has grown, and false if that is not known because it is absent or was set back.
+func grown(from, to gpu.Opt[float64]) (float64, bool) {
+	before, beforeOK := from.Get()
+	now, nowOK := to.Get()
+	return now - before, beforeOK && nowOK && now >= before
+}
 
 // linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the first generation,
 // and twice as much in each further one.

@@ -141,8 +141,8 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	}
 }
 
-// minBusy is the busy time over ten minutes from which on the mean width of its kernels counts: three seconds.
-const minBusy = 0.005
+// minBusy is the busy time over ten minutes from which on the mean width of its kernels counts.
+const minBusy = idleShare
 
 // lesser returns the smaller of two numbers, of which 0 is none.
 func lesser(a, b float32) float32 {
