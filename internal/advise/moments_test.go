@@ -123,3 +123,21 @@ func TestStretchedInASlice(t *testing.T) {
 		}
 	}
 }
+
+// TestLeakThatBeganLate: memory that has grown for two days goes on growing, whatever it did before, and whatever the hour is.
+func TestLeakThatBeganLate(t *testing.T) {
+	const perDay = 1.5 // GiB
+	for _, hours := range []int{0, 6, 12, 23} {
+		a := New(fastOptions())
+		g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.2, sm: 0.01}, pod("ml", "Deployment/a"))
+		began := start().Add(12 * 24 * time.Hour)
+		s := show(a, start(), time.Duration(14*24+hours)*time.Hour, g, func(at time.Time, g *gpu.GPU) {
+			used := 4 + perDay*max(0, at.Sub(began).Hours()/24)
+			g.Readings.Memory.Used = gpu.Some(uint64(used * (1 << 30)))
+		})
+		e := a.Recommend(s).Devices[0].Evidence
+		if got := e.MemoryTrend / (1 << 30); got < 0.95*perDay || got > 1.3*perDay {
+			t.Errorf("%d hours into the day: %.2f GiB a day, want %v", hours, got, perDay)
+		}
+	}
+}

@@ -216,22 +216,25 @@ func (w *workload) sums(now time.Time) daySums {
 	return all
 }
 
-// trendBytesPerDay returns the slope of the daily maxima of memory by least squares, 0 if there are fewer than three days or they
-// shrink.
+// trendBytesPerDay returns the slope of the daily maxima of memory: the steepest of those by least squares over the last days, however many
+// of them, since growth can have begun lately. It is 0 if they shrink or are known for less than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
-	today := int32(now.Unix() / (24 * 60 * 60))
+	days := float64(now.Unix()) / (24 * 60 * 60)
+	today := int32(days)
+	steepest := 0.
 	var n, sx, sy, sxx, sxy float64
-	for _, d := range w.Days {
-		if d.Day <= today-memoryDays || d.Day > today || d.Memory == 0 {
+	for back := range int32(memoryDays) {
+		d := w.Days[(today-back)%memoryDays]
+		if d.Day != today-back || d.Memory == 0 {
 			continue
 		}
-		x, y := float64(d.Day-today), float64(d.Memory)
+		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.Memory) // its end; of today, now
 		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+		if n >= 3 && x <= -1.5 {
+			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
+		}
 	}
-	if n < 3 {
-		return 0
-	}
-	return max(0, (n*sxy-sx*sy)/(n*sxx-sx*sx)) * (1 << 20)
+	return steepest * (1 << 20)
 }
 
 // keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint workload.
