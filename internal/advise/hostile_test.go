@@ -62,7 +62,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// TestAnotherModel: what was seen on one model is no evidence for another, even if the GPU keeps its UUID and its holder.
+// TestAnotherModel: what was seen on one model is no evidence for another, even if the GPU keeps its UUID and its
+// holder.
 func TestAnotherModel(t *testing.T) {
 	a := New(fastOptions())
 	before := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
@@ -78,7 +79,8 @@ func TestAnotherModel(t *testing.T) {
 	}
 }
 
-// TestCountersThatAreSetBack: a counter that begins again, or that is missing for a moment, is no traffic; what it counts afterwards is.
+// TestCountersThatAreSetBack: a counter that begins again, or that is missing for a moment, is no traffic; what it
+// counts afterwards is.
 func TestCountersThatAreSetBack(t *testing.T) {
 	type totals struct{ receive, transmit gpu.Opt[gpu.Counter] }
 	value := func(v float64) gpu.Opt[gpu.Counter] { return gpu.Some(gpu.Counter{Value: v}) }

@@ -24,8 +24,8 @@ func setActivity(g *gpu.GPU, busy, sm, dram float64) {
 	g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(busy), SM: gpu.Some(sm), DRAM: gpu.Some(dram)}
 }
 
-// TestKernelsOfAnyDayAndHourCount: wide kernels that run for a part of the day, or on one day of the week, are a part of the busy time
-// whenever the answer is asked for.
+// TestKernelsOfAnyDayAndHourCount: wide kernels that run for a part of the day, or on one day of the week, are a part
+// of the busy time whenever the answer is asked for.
 func TestKernelsOfAnyDayAndHourCount(t *testing.T) {
 	for _, c := range []struct {
 		about string
@@ -50,8 +50,8 @@ func TestKernelsOfAnyDayAndHourCount(t *testing.T) {
 	}
 }
 
-// TestWidthAndBandwidthAtOtherTimes: 4 % of the busy time is wide and another 4 % draws all bandwidth: 8 % of it is stretched, although
-// the p95 of each alone does not show it.
+// TestWidthAndBandwidthAtOtherTimes: 4 % of the busy time is wide and another 4 % draws all bandwidth: 8 % of it is
+// stretched, although the p95 of each alone does not show it.
 func TestWidthAndBandwidthAtOtherTimes(t *testing.T) {
 	a := New(fastOptions())
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
@@ -108,7 +108,8 @@ func movedCases() []movedCase {
 	}
 }
 
-// TestStretchedInASlice: what was seen on the whole GPU tells how far kernels are stretched in a slice, whatever their mix.
+// TestStretchedInASlice: what was seen on the whole GPU tells how far kernels are stretched in a slice, whatever their
+// mix.
 func TestStretchedInASlice(t *testing.T) {
 	for _, c := range movedCases() {
 		a := New(fastOptions())
@@ -124,7 +125,8 @@ func TestStretchedInASlice(t *testing.T) {
 	}
 }
 
-// TestLeakThatBeganLate: memory that has grown for two days goes on growing, whatever it did before, and whatever the hour is.
+// TestLeakThatBeganLate: memory that has grown for two days goes on growing, whatever it did before, and whatever the
+// hour is.
 func TestLeakThatBeganLate(t *testing.T) {
 	const perDay = 1.5 // GiB
 	for _, hours := range []int{0, 6, 12, 23} {

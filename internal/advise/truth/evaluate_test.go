@@ -25,6 +25,7 @@ type size struct {
 	on, lossy    kernels.Device
 	real, hidden *outcome // what really happens, without and with a hidden loss
 	foreseen     foreseen
+	expected     []float64 // stretch by state of the workload, from the means that can be observed
 }
 
 // candidate is a profile that is smaller than the GPU.
@@ -54,6 +55,7 @@ type result struct {
 	node     *node
 	subjects []*subject
 	packing  [2]*advise.Packing
+	records  []record
 }
 
 // options are the defaults, for Snapshots of a minute.
@@ -76,6 +78,10 @@ func evaluate(n *node) *result {
 	watch(n, res, byDefault, false, all)
 	watch(n, res, strictly, false, func(c *candidate) bool { return c.real.regret() })
 	watch(n, res, byDefault, true, func(c *candidate) bool { return c.hidden.regret() })
+	for _, s := range res.subjects {
+		res.records = append(res.records, s.record(n))
+	}
+	res.subjects = nil // they take a tenth of a megabyte each
 	return res
 }
 
@@ -122,6 +128,14 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 		return s.sizes[at]
 	}
 	z := &size{on: on, lossy: n.device(p, s.work.loss), real: newOutcome(), hidden: newOutcome()}
+	for _, phases := range s.work.states {
+		var seen advise.Kernels
+		for _, p := range phases {
+			seen.Width, seen.Bandwidth = seen.Width+p.Share*p.Width/float64(n.model.sms), seen.Bandwidth+p.Share*p.Bandwidth
+		}
+		of := advise.Slice{SMs: on.SMs / float64(n.model.sms), Bandwidth: on.Bandwidth}
+		z.expected = append(z.expected, advise.StretchOf(seen, of).Expected)
+	}
 	s.sizes = append(s.sizes, z)
 	return z
 }
@@ -136,7 +150,7 @@ func observe(n *node, res *result) {
 		for _, subject := range res.subjects {
 			subject.foresee(n, minute)
 		}
-		if minute%60 == 59 && minute > dayMinutes {
+		if minute%180 == 179 && minute > dayMinutes {
 			res.countFlaps(a.Recommend(s))
 		}
 	}
@@ -174,13 +188,10 @@ func (s *subject) foresee(n *node, minute int) {
 		return
 	}
 	s.past.add(max(s.work.need(minute), s.work.taken), s.work.uses(minute))
-	whole := kernels.Run(s.work.demand(minute), n.wholeDevice())
-	s.naive.add(1+whole.Busy, 1)
-	if whole.Busy == 0 {
-		return
-	}
+	d := s.work.demand(minute)
+	s.naive.add(1+d.Busy, 1)
 	for _, z := range s.sizes {
-		z.foreseen.add(whole, float64(n.model.sms), z.on)
+		z.foreseen.add(d.Busy, z.expected[s.work.stateAt(minute)])
 	}
 }
 
@@ -283,7 +294,7 @@ func watch(n *node, res *result, way int, hidden bool, which func(*candidate) bo
 	for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
 		n.advanceSlices(s, list, minute)
 		a.Observe(s)
-		if minute%10 != 9 {
+		if minute%15 != 14 {
 			continue
 		}
 		for _, r := range a.Recommend(s).Devices {

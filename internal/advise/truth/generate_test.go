@@ -25,8 +25,8 @@ func models() []model {
 		sms  int
 		gib  float64
 	}{
-		{"A30-24GB", 56, 24}, {"A100-40GB", 108, 40}, {"A100-80GB", 108, 80}, {"H100-80GB", 132, 79.6}, {"H100-94GB", 132, 93.6},
-		{"H200-141GB", 132, 140.4}, {"RTX PRO 6000 Blackwell 96GB", 188, 95.6},
+		{"A30-24GB", 56, 24}, {"A100-40GB", 108, 40}, {"A100-80GB", 108, 80}, {"H100-80GB", 132, 79.6},
+		{"H100-94GB", 132, 93.6}, {"H200-141GB", 132, 140.4}, {"RTX PRO 6000 Blackwell 96GB", 188, 95.6},
 	} {
 		if found, ok := mig.FindModel(m.name); ok {
 			list = append(list, model{found, m.sms, m.gib, strings.HasPrefix(m.name, "RTX")})
@@ -35,7 +35,7 @@ func models() []model {
 	return list
 }
 
-// kinds are what a node's GPUs do, with how many of a hundred do it.
+// kinds are what a node's GPUs do, with how often.
 func kinds() []struct {
 	name   string
 	weight int
@@ -44,23 +44,27 @@ func kinds() []struct {
 		name   string
 		weight int
 	}{
-		{"narrow-busy", 10}, {"rare-wide", 10}, {"image-fleet", 12}, {"daily", 11}, {"weekly", 7}, {"bursty", 7}, {"phases", 6},
-		{"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5}, {"pcie-bound", 3}, {"multi-gpu", 2},
-		{"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
+		{"narrow-busy", 10}, {"rare-wide", 10}, {"image-fleet", 12}, {"daily", 11}, {"weekly", 7}, {"bursty", 7},
+		{"phases", 6}, {"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5}, {"pcie-bound", 3},
+		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
 	}
 }
 
 // newWorkload draws a workload for a GPU.
 func newWorkload(r *rand.Rand, m *model) *workload {
-	pick := r.IntN(100)
-	name := ""
+	all := 0
+	for _, k := range kinds() {
+		all += k.weight
+	}
+	pick, name := r.IntN(all), ""
 	for _, k := range kinds() {
 		if pick -= k.weight; pick < 0 {
 			name = k.name
 			break
 		}
 	}
-	w := &workload{kind: name, seed: r.Uint64(), noise: 0.3 * r.Float64(), pods: 1, pcie: 0.1 * r.Float64(), loss: 0.2 * r.Float64()}
+	w := &workload{kind: name, seed: r.Uint64(), noise: 0.3 * r.Float64(), pods: 1}
+	w.pcie, w.loss = 0.1*r.Float64(), 0.2*r.Float64()
 	w.mix = mixNames()[r.IntN(4)]
 	w.stateAt = func(int) int { return 0 }
 	w.needGiB = steady(m.gib * (0.03 + 0.35*r.Float64()*r.Float64()))
@@ -71,8 +75,8 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 
 func between(r *rand.Rand, low, high float64) float64 { return low + (high-low)*r.Float64() }
 
-// spread is log-normal, as the use of GPUs is over instances: most are low, few are high.
-func spread(r *rand.Rand, median, sigma float64) float64 {
+// logNormal draws a value, as the use of GPUs is over instances: most are low, few are high.
+func logNormal(r *rand.Rand, median, sigma float64) float64 {
 	return median * math.Exp(sigma*r.NormFloat64())
 }
 
@@ -85,7 +89,7 @@ func (w *workload) addState(r *rand.Rand, m *model, width float64) {
 // shape gives a workload the load and the memory of its kind.
 func (w *workload) shape(r *rand.Rand, m *model) {
 	// The means of a large cluster: 10.5 % of the time on average, three quarters of the instances below a tenth.
-	level := min(0.95, spread(r, 0.05, 1.2))
+	level := min(0.95, logNormal(r, 0.05, 1.2))
 	w.busy = daily(level/2, level*1.5)
 	switch w.kind {
 	case "narrow-busy":
@@ -97,9 +101,9 @@ func (w *workload) shape(r *rand.Rand, m *model) {
 		w.addState(r, m, between(r, 0.5, 1))
 		w.busy = steady(between(r, 0.005, 0.08))
 	case "image-fleet":
-		// A fleet of 143 pods over 23 h: p99 of busy time 16, 37 and 94 % at the 10th, 50th and 90th percentile of pods, median 0,
-		// mean 6.5 %; largest memory 21, 37 and 45 GiB.
-		w.busy = w.requests(between(r, 0.1, 0.45), min(1, spread(r, 0.4, 0.7)))
+		// A fleet of 143 pods over 23 h: p99 of busy time 16, 37 and 94 % at the 10th, 50th and 90th percentile of
+		// pods, median 0, mean 6.5 %; largest memory 21, 37 and 45 GiB.
+		w.busy = w.requests(between(r, 0.1, 0.45), min(1, logNormal(r, 0.4, 0.7)))
 		w.needGiB = steady(min(m.gib*0.6, max(4, 37+8*r.NormFloat64())))
 	case "daily":
 		w.busy = daily(level, min(0.95, level*between(r, 2, 6)))
@@ -178,7 +182,8 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 	case "short-lived":
 		w.lifetime, w.pause, w.busy = 5+r.IntN(300), r.IntN(120), steady(between(r, 0.05, 0.9))
 	case "voice":
-		// Three GPUs of 80 GB: a language model of 73 GiB at 91 %, speech recognition of 9.6 GiB at 12 %, synthesis of 13.4 GiB at 17 %.
+		// Three GPUs of 80 GB: a language model of 73 GiB at 91 %, speech recognition of 9.6 GiB at 12 %, synthesis of
+		// 13.4 GiB at 17 %.
 		one := [3][3]float64{{73. / 80, 0.91, 0.8}, {9.6 / 80, 0.12, 0.3}, {13.4 / 80, 0.17, 0.3}}[r.IntN(3)]
 		w.needGiB, w.busy, w.states = steady(one[0]*m.gib), steady(one[1]), nil
 		w.addState(r, m, one[2])

@@ -51,7 +51,8 @@ func (n *node) device(p *gpu.Profile, loss float64) kernels.Device {
 
 // snapshot returns what the exporter publishes of the node before the first minute.
 func (n *node) snapshot() *gpu.Snapshot {
-	s := &gpu.Snapshot{Hostname: n.name, Sources: []gpu.SourceState{{Name: gpu.SourceKubelet, Up: true}, {Name: gpu.SourceKubernetes, Up: true}}}
+	sources := []gpu.SourceState{{Name: gpu.SourceKubelet, Up: true}, {Name: gpu.SourceKubernetes, Up: true}}
+	s := &gpu.Snapshot{Hostname: n.name, Sources: sources}
 	for i := range n.gpus {
 		g := gpu.GPU{
 			Facts: gpu.Facts{
@@ -120,7 +121,8 @@ func mediaOf(used [4]bool) gpu.Media {
 	return gpu.Media{Encoder: share(used[0]), Decoder: share(used[1]), JPEG: share(used[2]), OFA: share(used[3])}
 }
 
-// holders returns who holds a GPU: one container, or two that share it. They are the same slice until the pod is another one.
+// holders returns who holds a GPU: one container, or two that share it. They are the same slice until the pod is
+// another one.
 func (w *workload) holders(index, number int) []gpu.Holder {
 	if w.held == nil || w.heldNumber != number {
 		w.held, w.heldNumber = w.newHolders(index, number), number
@@ -132,7 +134,8 @@ func (w *workload) newHolders(index, number int) []gpu.Holder {
 	name := fmt.Sprintf("%s-%x", w.kind, w.seed)
 	h := gpu.Holder{
 		Container: gpu.Container{Namespace: "ml", Pod: fmt.Sprintf("%s-%d", name, number), Name: "main"},
-		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: "Deployment/" + name, Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
+		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: "Deployment/" + name,
+		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
 	}
 	if !w.shared {
 		return []gpu.Holder{h}

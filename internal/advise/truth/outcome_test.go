@@ -3,7 +3,6 @@ package truth
 import (
 	"math"
 
-	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
@@ -19,14 +18,19 @@ const (
 type distribution struct {
 	weights [1200]float64
 	total   float64
+	// last and bucket are those of the value that was added last: stretch changes with the kernels only.
+	last   float64
+	bucket int
 }
 
 func (d *distribution) add(stretch, weight float64) {
-	at := 0
-	if stretch > 1 {
-		at = min(int(math.Log(stretch)*(1/logStep)), len(d.weights)-1)
+	if stretch != d.last {
+		d.last, d.bucket = stretch, 0
+		if stretch > 1 {
+			d.bucket = min(int(math.Log(stretch)*(1/logStep)), len(d.weights)-1)
+		}
 	}
-	d.weights[at] += weight
+	d.weights[d.bucket] += weight
 	d.total += weight
 }
 
@@ -49,9 +53,10 @@ type outcome struct {
 	worstHour     float64 // throughput of the worst hour
 	firstLoss     int     // the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
 	hourLoss      int     // the first minute of the open hour with a loss
+	anyLoss       int     // the first minute with a loss
 }
 
-func newOutcome() *outcome { return &outcome{worstHour: 1, firstLoss: -1, hourLoss: -1} }
+func newOutcome() *outcome { return &outcome{worstHour: 1, firstLoss: -1, hourLoss: -1, anyLoss: -1} }
 
 // logStep is the width of a bucket.
 const logStep = 0.005
@@ -66,6 +71,9 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		o.hour.work, o.hour.allWork, o.hour.stretched = o.hour.work+done, o.hour.allWork+all, o.hour.stretched+all*r.Stretch
 		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
 			o.hourLoss = minute
+			if o.anyLoss < 0 {
+				o.anyLoss = minute
+			}
 		}
 	}
 	if minute%60 != 59 {
@@ -78,6 +86,14 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		}
 	}
 	o.hour, o.hourLoss = struct{ work, allWork, stretched float64 }{}, -1
+}
+
+// began returns the minute from which a regret could be noticed.
+func (o *outcome) began() int {
+	if o.firstLoss >= 0 {
+		return o.firstLoss
+	}
+	return o.anyLoss
 }
 
 // needs are what a workload must have of any slice.
@@ -118,18 +134,17 @@ func (o *outcome) regret() bool {
 	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > maxStretch
 }
 
-// foreseen is what an adviser with a perfect memory would say of a size: every minute that was observed, and the expected stretch of
-// its means.
+// foreseen is what an adviser with a perfect memory would say of a size: every minute that was observed, and the
+// expected stretch of its means.
 type foreseen struct {
 	stretch       distribution
 	work, allWork float64
 }
 
-func (f *foreseen) add(whole kernels.Result, sms float64, on kernels.Device) {
-	seen := advise.Kernels{Width: whole.SMs / whole.Busy / sms, Bandwidth: whole.Bandwidth / whole.Busy}
-	stretch := advise.StretchOf(seen, advise.Slice{SMs: on.SMs / sms, Bandwidth: on.Bandwidth}).Expected
-	f.stretch.add(stretch, whole.Busy)
-	f.work, f.allWork = f.work+whole.Busy/max(1, whole.Busy*stretch), f.allWork+whole.Busy
+// add counts a minute of a busy time, with the stretch that its means let expect.
+func (f *foreseen) add(busy, stretch float64) {
+	f.stretch.add(stretch, busy)
+	f.work, f.allWork = f.work+busy/max(1, busy*stretch), f.allWork+busy
 }
 
 // does reports whether a size would have done in the time that was observed, with no reserve.

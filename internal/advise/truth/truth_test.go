@@ -2,14 +2,17 @@ package truth
 
 import (
 	"flag"
-	"fmt"
+	"os"
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 )
 
-var nodes = flag.Int("nodes", 12, "nodes to evaluate")
+var (
+	nodes  = flag.Int("nodes", 48, "nodes to evaluate")
+	report = flag.String("report", "", "file to write the report to")
+	seed   = flag.Uint64("seed", 1, "seed of the nodes")
+)
 
 // evaluateAll evaluates generated nodes, on all processors.
 func evaluateAll(seed uint64, count int) []*result {
@@ -31,64 +34,21 @@ func evaluateAll(seed uint64, count int) []*result {
 	return results
 }
 
-func TestQuick(t *testing.T) {
-	began := time.Now()
-	var all tally
-	all.list = evaluateAll(1, *nodes)
-	fmt.Println(time.Since(began))
-	all.print()
-}
-
-type tally struct{ list []*result }
-
-func (t *tally) add(r *result) { t.list = append(t.list, r) }
-
-func (t *tally) print() {
-	n := 0
-	for _, res := range t.list {
-		for _, s := range res.subjects {
-			n++
-			for way := range ways {
-				c := s.answers[way]
-				if c == nil || way == naively {
-					continue
-				}
-				if s.harms(c) || way < 2 && c.real.stretch.quantile(0.95) > s.report[way].Predicted.StretchP95.High*1.006 {
-					fmt.Printf("%s gpu %d way %d %s/%s %s: oom %v engine %v thr %.3f worst %.2f p95 %.2f pred %+v busy99 %.2f max10 %.2f first %d noticed %v chg %d\n",
-						res.node.model.Name, s.gpu, way, s.work.kind, s.work.mix, c.profile.Name, s.next.outOfMemory(c.profile), lacks(c.profile, s.next.media),
-						c.real.throughput(), c.real.worstHour, c.real.stretch.quantile(0.95), s.report[way].Predicted.StretchP95,
-						s.report[way].Evidence.BusyP99, s.report[way].Evidence.Busy10Minutes, c.real.firstLoss, s.noticed, s.work.changes)
-				}
-			}
+// TestAdviceIsTrue: what is recommended is applied, and the limits hold.
+func TestAdviceIsTrue(t *testing.T) {
+	s := summarize(evaluateAll(*seed, *nodes))
+	for _, v := range violations(s.records) {
+		t.Error(v)
+	}
+	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
+		t.Errorf("%d workloads are recommended by default, %d strictly: nothing was tested", s.given(byDefault), s.given(strictly))
+	}
+	if s.count(naively, (*verdict).harmed) == 0 {
+		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")
+	}
+	if *report != "" {
+		if err := os.WriteFile(*report, []byte(s.render()), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	var rec, harm, recall, past [ways]int
-	var oracleAll, oraclePast, flaps int
-	for _, res := range t.list {
-		for _, s := range res.subjects {
-			all, pst := s.best(s.knowsAll), s.best(s.knowsPast)
-			if all != nil {
-				oracleAll++
-			}
-			if pst != nil {
-				oraclePast++
-			}
-			flaps += s.flaps
-			for way := range ways {
-				if c := s.answers[way]; c != nil {
-					rec[way]++
-					if s.harms(c) {
-						harm[way]++
-					}
-					if all != nil {
-						recall[way]++
-					}
-					if pst != nil {
-						past[way]++
-					}
-				}
-			}
-		}
-	}
-	fmt.Println("subjects", n, "recommended", rec, "harmed", harm, "of oracle all", recall, oracleAll, "past", past, oraclePast, "flaps", flaps)
 }

@@ -16,8 +16,8 @@ const (
 	appliedMinutes  = weekMinutes
 )
 
-// workload is what one GPU does over time. All of it is a pure function of the minute, so that the slice and the whole GPU see the
-// same work at the same moment.
+// workload is what one GPU does over time. All of it is a pure function of the minute, so that the slice and the whole
+// GPU see the same work at the same moment.
 type workload struct {
 	kind, mix string
 	seed      uint64
@@ -42,7 +42,8 @@ type workload struct {
 	// held are the holders of its pod with a number, the last that was asked for.
 	held       []gpu.Holder
 	heldNumber int
-	// changes is the minute of a new version that has other kernels, load and memory; 0 if there is none. Nothing foretells it.
+	// changes is the minute of a new version that has other kernels, load and memory; 0 if there is none. Nothing
+	// foretells it.
 	changes int
 }
 
@@ -104,8 +105,8 @@ func mixNames() []string { return []string{mixAlike, mixTwoPoint, mixExponential
 // mixPhases is how many kinds of kernels stand for a continuous mix.
 const mixPhases = 8
 
-// newPhases returns kernels of a mean width near one, on a GPU of so many SMs. Their bandwidth goes with their width, times
-// intensity, and varies by kernel.
+// newPhases returns kernels of a mean width near one, on a GPU of so many SMs. Their bandwidth goes with their width,
+// times intensity, and varies by kernel.
 func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels.Phase {
 	var phases []kernels.Phase
 	switch mix {
@@ -124,7 +125,8 @@ func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels
 		median := mean * math.Exp(-sigma*sigma/2)
 		for i := range mixPhases {
 			q := (float64(i) + 0.5) / mixPhases
-			phases = append(phases, kernels.Phase{Share: 1. / mixPhases, Width: median * math.Exp(sigma*math.Sqrt2*math.Erfinv(2*q-1))})
+			width := median * math.Exp(sigma*math.Sqrt2*math.Erfinv(2*q-1))
+			phases = append(phases, kernels.Phase{Share: 1. / mixPhases, Width: width})
 		}
 	default:
 		phases = []kernels.Phase{{Share: 1, Width: mean}}
