@@ -37,7 +37,7 @@ func TestHostileNames(t *testing.T) {
 	s := observeFor(a, start(), 30*time.Hour, gpus...)
 	report := recommend(a, s)
 	for i, r := range report.Devices {
-		want := float64(uint64(gpus[i].Readings.Memory.Used.Or(0)))
+		want := float64(gpus[i].Readings.Memory.Used.Or(0))
 		if r.Action != ActionSlice || r.Evidence.MemoryBytes != want {
 			t.Errorf("GPU %d of %.20q: %s %s with %v bytes; expected a slice, and %v",
 				i, r.Workload.Owner, r.Action, r.Reason, r.Evidence.MemoryBytes, want)

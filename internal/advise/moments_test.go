@@ -143,3 +143,23 @@ func TestLeakThatBeganLate(t *testing.T) {
 		}
 	}
 }
+
+// TestNoShrinkOfAStretchedSlice: a slice that already stretches its kernels is not made smaller, although they are not wide in it.
+func TestNoShrinkOfAStretchedSlice(t *testing.T) {
+	for _, c := range []struct {
+		about  string
+		before [3]float64 // on the whole GPU: busy time, SM and DRAM activity
+		want   answer
+	}{
+		{"as fast as before", [3]float64{0.1, 0.1 * 9 / 132, 0.002}, answer{Action: ActionShrink, Profile: "1g.10gb"}},
+		{"stretched by 1.7", [3]float64{0.1 / 1.7, 0.1 * 9 / 132, 0.002}, answer{Action: ActionKeep, Reason: ReasonStretch}},
+	} {
+		a := New(fastOptions())
+		whole := wholeGPU(t, "H100-80GB", 0, load{c.before[0], c.before[1], c.before[2], 4}, pod("ml", "Deployment/a"))
+		moved := slicedGPU(t, "H100-80GB", "3g.40gb", load{0.1, 0.1 * 9 / 60, 0.004, 4}, pod("ml", "Deployment/a"))
+		s := observeFor(a, start(), 48*time.Hour, whole)
+		s = observeFor(a, s.Time.Add(time.Minute), 48*time.Hour, moved)
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+	}
+}

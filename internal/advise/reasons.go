@@ -22,6 +22,9 @@ func explainReason(r *Recommendation, o Options) string {
 		if r.Action == ActionGrow {
 			return "kernels take longer than on the whole GPU, by more than the limit, for ten minutes"
 		}
+		if r.Instance.Present() {
+			return "kernels take longer than on the whole GPU already"
+		}
 	case ReasonSaturated:
 		return "busy all the time for ten minutes, on all its SMs or with kernels that take longer than on the whole GPU"
 	case ReasonBandwidth:

@@ -50,6 +50,7 @@ func (a *Advisor) recommendShrink(
 	r *Recommendation, g *gpu.GPU, w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
+	days := w.sums(a.now)
 	switch {
 	case isPreallocated(w, e, of.memoryBytes):
 		r.Reason = ReasonPreallocated
@@ -58,6 +59,9 @@ func (a *Advisor) recommendShrink(
 		r.Reason = ReasonNoActivity
 		return
 	case e.P95.Width >= saturatedWidth:
+		return
+	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
+		r.Reason = ReasonStretch
 		return
 	}
 	for _, p := range smallerProfiles(g, of) {
@@ -89,20 +93,27 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	return c
 }
 
-// stretchedBy returns how far the kernels of the last ten minutes are stretched at least: the same work on fewer SMs, or at less
-// bandwidth, takes that much longer. It is 1 if they are not, or if the workload was not seen on the whole GPU.
+// stretchedBy returns how far the kernels of the last ten minutes are stretched at least; 1 if next to none ran.
 func (d *device) stretchedBy(of, whole capacity) float64 {
-	last, before, stretch := d.meanOfLast(), d.workload.Before, 1.
-	if last.busy < minBusy || whole.sms == 0 || whole.memorySlices == 0 {
+	last := d.meanOfLast()
+	if last.busy < minBusy {
+		return 1
+	}
+	return d.workload.stretch(float64(last.sm/last.busy), float64(last.dram/last.busy), of, whole)
+}
+
+// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these shares while they run: the same work
+// on fewer SMs, or at less bandwidth, takes that much longer. It is 1 if the workload was not seen on the whole GPU.
+func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
+	stretch := 1.
+	if whole.sms == 0 || whole.memorySlices == 0 {
 		return stretch
 	}
-	busy := float64(last.busy)
-	if width := float64(last.sm) / busy * float64(of.sms) / float64(whole.sms); width > 0 {
-		stretch = max(stretch, before.Width/width)
+	if width *= float64(of.sms) / float64(whole.sms); width > 0 {
+		stretch = max(stretch, w.Before.Width/width)
 	}
-	drawn := float64(last.dram) / busy * float64(of.memorySlices) / float64(whole.memorySlices)
-	if drawn > 0 && before.Bandwidth > minBandwidth {
-		stretch = max(stretch, before.Bandwidth/drawn)
+	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 && w.Before.Bandwidth > minBandwidth {
+		stretch = max(stretch, w.Before.Bandwidth/drawn)
 	}
 	return stretch
 }
