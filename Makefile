@@ -16,6 +16,7 @@ PROMTEST      := internal/promtest
 APITEST       := internal/apitest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
+EVALUATE_NODES ?= 1000
 TEST_TIMEOUT  ?= 15m
 ARGS          ?=
 
@@ -63,7 +64,7 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana where they
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
+test: toolchain fmt-check vet lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
@@ -88,7 +89,18 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 .PHONY: test-unit
 test-unit: toolchain
 	@echo "==> unit tests, with the race detector"
-	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /cmd/ -e /control/crash -e /control/rival)
+	go test -race -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v -e /cmd/ -e /control/crash -e /control/rival -e /advise/truth)
+
+# Without the race detector, which makes it ten times as slow: each node is evaluated by one goroutine alone.
+.PHONY: test-truth
+test-truth: toolchain
+	@echo "==> right-sizing: what is recommended on generated nodes is applied, and does not harm"
+	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/advise/truth
+
+.PHONY: evaluate
+evaluate: toolchain ## evaluate right-sizing on 1,000 simulated nodes and write docs/rightsizing-evaluation.md; it takes minutes
+	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) \
+		-report $(CURDIR)/docs/rightsizing-evaluation.md
 
 # Without the race detector: it would slow the hundreds of processes that are killed, and the engine's own tests have it.
 .PHONY: test-crash

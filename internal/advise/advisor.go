@@ -42,11 +42,11 @@ type device struct {
 	holder   holderID
 	workload *workload // nil if nothing holds it
 	open     window
-	last10   [10]minute // the last ten windows
-	memory   float64    // largest of the last window, in MiB
-	count    int        // windows closed since the holder came
-	nvlink   float64    // counter at the last Snapshot
-	pcie     float64
+	last10   [10]minute       // the last ten windows
+	memory   float64          // largest of the last window, in MiB
+	count    int              // windows closed since the holder came
+	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
+	pcie     gpu.Opt[float64]
 	idle     time.Time // since when no kernel ran
 }
 
@@ -59,6 +59,7 @@ type minute struct {
 type holderID struct {
 	gpu.Container
 	UID, Workload, Job string
+	Model              string
 	Holders            int
 	Processes          bool
 }
@@ -174,12 +175,14 @@ func (a *Advisor) setHolder(
 	if d.workload == nil && id == (holderID{}) {
 		return
 	}
+	id.Model = g.Name
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
 		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, idle: a.now}
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
 			d.workload.resume(id.UID, a.now)
+			a.compareWithWhole(d.workload)
 		}
 		return
 	}
@@ -196,6 +199,16 @@ func (a *Advisor) workloadOf(key Key) *workload {
 		a.workloads[key] = w
 	}
 	return w
+}
+
+// compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that evidence is forgotten.
+func (a *Advisor) compareWithWhole(w *workload) {
+	key := w.Key
+	key.Profile = ""
+	if whole := a.workloads[key]; whole != nil && whole != w {
+		days := whole.sums(a.now)
+		w.Before = Kernels{Width: float64(days.MinWidth), Bandwidth: float64(days.MinBandwidth)}
+	}
 }
 
 // observeWhole adds what a Snapshot says of a whole GPU.
@@ -285,19 +298,35 @@ const linkFloor = 1 << 20
 
 // observeLinks adds the traffic of the links since the last Snapshot.
 func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
-	nvlink := total(g.Totals.NVLinkReceive) + total(g.Totals.NVLinkTransmit)
-	pcie := total(g.Totals.PCIeReceive) + total(g.Totals.PCIeTransmit)
-	if d.nvlink > 0 && elapsed > 0 && nvlink-d.nvlink > linkFloor*elapsed {
+	nvlink := total(g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit)
+	pcie := total(g.Totals.PCIeReceive, g.Totals.PCIeTransmit)
+	if moved, ok := grown(d.nvlink, nvlink); ok && elapsed > 0 && moved > linkFloor*elapsed {
 		d.open.nvlink = true
 	}
-	if capacity := linkBytes(&g.Readings.PCIe); d.pcie > 0 && pcie >= d.pcie && capacity > 0 && elapsed > 0 {
-		d.open.pcie += (pcie - d.pcie) / capacity
+	capacity := linkBytes(&g.Readings.PCIe)
+	if moved, ok := grown(d.pcie, pcie); ok && elapsed > 0 && capacity > 0 {
+		d.open.pcie += moved / capacity
 		d.open.linked += elapsed
 	}
 	d.nvlink, d.pcie = nvlink, pcie
 }
 
-func total(c gpu.Opt[gpu.Counter]) float64 { return c.Or(gpu.Counter{}).Value }
+// total returns the bytes of both directions, absent if one of them is.
+func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
+	r, rOK := receive.Get()
+	t, tOK := transmit.Get()
+	if !rOK || !tOK {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(r.Value + t.Value)
+}
+
+// grown returns by how much a counter has grown, and false if that is not known because it is absent or was set back.
+func grown(from, to gpu.Opt[float64]) (float64, bool) {
+	before, beforeOK := from.Get()
+	now, nowOK := to.Get()
+	return now - before, beforeOK && nowOK && now >= before
+}
 
 // linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the first generation,
 // and twice as much in each further one.
@@ -318,20 +347,24 @@ func (a *Advisor) closeWindows(at time.Time) {
 
 func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
-		busy10 := 0.
-		if d.open.observed > 0 {
-			o := d.open.observed
+		if o := d.open.observed; o > 0 {
 			d.last10[d.count%len(d.last10)] = minute{float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o)}
 			d.count++
-			for _, m := range d.last10[:min(d.count, len(d.last10))] {
-				busy10 += float64(m.busy)
-			}
-			busy10 /= float64(len(d.last10)) // of a shorter time: the rest counts as idle
 		}
 		d.memory = d.open.memory
-		d.workload.close(at, &d.open, busy10)
+		d.workload.close(at, &d.open, d.meanOfLast())
 	}
 	d.open = window{}
+}
+
+// meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts as idle.
+func (d *device) meanOfLast() minute {
+	var mean minute
+	for _, m := range d.last10 {
+		mean = minute{mean.busy + m.busy, mean.sm + m.sm, mean.dram + m.dram}
+	}
+	n := float32(len(d.last10))
+	return minute{mean.busy / n, mean.sm / n, mean.dram / n}
 }
 
 // forget drops devices that have gone and workloads that were not seen for long.

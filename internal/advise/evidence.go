@@ -18,6 +18,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		Busy10Minutes:  float64(days.Busy10),
 		Median:         Kernels{Width: w.Width.quantile(0.5), Bandwidth: w.Bandwidth.quantile(0.5)},
 		P95:            Kernels{Width: w.Width.quantile(0.95), Bandwidth: w.Bandwidth.quantile(0.95)},
+		decisive:       Kernels{Width: w.Width.quantile(decisiveQuantile), Bandwidth: w.Bandwidth.quantile(decisiveQuantile)},
 		PowerP95:       w.Power.quantile(0.95),
 		PCIeMax:        float64(days.PCIe),
 		MediaUnread:    isUnread(w.MediaUnread, w.Observed),
@@ -38,6 +39,10 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 	return e
 }
+
+// decisiveQuantile is that of width and of bandwidth: 95 % of the busy time are below both of them, even if the widest kernels are not
+// those that draw the most.
+const decisiveQuantile = 0.975
 
 // isUnread reports whether a reading was absent in more than a twentieth of the observed time.
 func isUnread(unread, observed float64) bool { return unread > 0.05*observed }
@@ -80,6 +85,9 @@ const provisionalBefore = 7 * 24 * time.Hour
 func (h *histogram) mean() float64 {
 	var sum, weight float64
 	for i, w := range h.Weights {
+		if w == 0 {
+			continue
+		}
 		middle := 0.0
 		if i > 0 {
 			middle = (bucketBound(i) + bucketBound(i-1)) / 2
@@ -101,6 +109,9 @@ func (h *histogram) tenths() [10]float64 {
 		return shares
 	}
 	for i, w := range h.Weights {
+		if w == 0 {
+			continue
+		}
 		at := min(bucketBound(i), float64(h.Max))
 		shares[min(9, max(0, int(math.Ceil(at*10-1e-9))-1))] += float64(w) / total
 	}

@@ -13,8 +13,9 @@ const (
 	bucketGrowth  = 1.0758 // smallestRatio * bucketGrowth^(bucketCount-1) = 1
 )
 
-// halfLife is the age at which an observation counts half.
-const halfLife = 24 * time.Hour
+// halfLife is the age at which an observation counts half. With one of a day, the kernels of the last hours would outweigh those of the
+// morning, and a phase of one day in the week would be forgotten before it comes again.
+const halfLife = 7 * 24 * time.Hour
 
 // histogram counts ratios by weight. Its zero value is empty.
 type histogram struct {

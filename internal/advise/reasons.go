@@ -18,8 +18,15 @@ func explainReason(r *Recommendation, o Options) string {
 			"seen. Limit it there (vLLM: --gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen", e.MemoryBytes/(1<<30))
 	case ReasonMemory:
 		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that", needBytes(e, o.Headroom)/(1<<30))
+	case ReasonStretch:
+		if r.Action == ActionGrow {
+			return "kernels take longer than on the whole GPU, by more than the limit, for ten minutes"
+		}
+		if r.Instance.Present() {
+			return "kernels take longer than on the whole GPU already"
+		}
 	case ReasonSaturated:
-		return "busy all the time on all its SMs for ten minutes"
+		return "busy all the time for ten minutes, on all its SMs or with kernels that take longer than on the whole GPU"
 	case ReasonBandwidth:
 		return "draws all its memory bandwidth for ten minutes"
 	case ReasonMemoryFull:

@@ -39,19 +39,24 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 // Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and needs no Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r.Devices, s.GPUs, r.SingleStrategy) }
 
+// podKey names a pod of the node.
+type podKey struct {
+	namespace, name string
+}
+
 // countGPUs returns how many whole GPUs each pod holds.
-func countGPUs(s *gpu.Snapshot) map[string]int {
-	pods := map[string]int{}
+func countGPUs(s *gpu.Snapshot) map[podKey]int {
+	pods := map[podKey]int{}
 	for i := range s.GPUs {
 		for k := range s.GPUs[i].Holders {
 			h := &s.GPUs[i].Holders[k]
-			pods[h.Namespace+"/"+h.Pod]++
+			pods[podKey{h.Namespace, h.Pod}]++
 		}
 	}
 	return pods
 }
 
-func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, pods map[string]int) (Recommendation, []trial) {
+func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, pods map[podKey]int) (Recommendation, []trial) {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
 	d := a.devices[deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true}]
 	if d == nil || d.workload == nil {

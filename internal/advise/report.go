@@ -122,6 +122,7 @@ type Evidence struct {
 	// Median and P95 are of the time in which kernels ran.
 	Median         Kernels  `json:"kernelsMedian"`
 	P95            Kernels  `json:"kernelsP95"`
+	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link
 	MediaEngines   []string `json:"mediaEngines,omitempty"`         // that were used

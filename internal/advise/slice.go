@@ -11,11 +11,12 @@ import (
 // idleAfter is how long nothing must have run on a held device before it is called idle.
 const idleAfter = time.Hour
 
-// A slice is saturated from these means over ten minutes on: of busy time, of the width of its kernels, and of bandwidth; and full
-// from this share of memory on.
+// A slice is saturated from these means over ten minutes on: of busy time, of the width of its kernels, and of the bandwidth that can be
+// reached; and full from this share of memory on.
 const (
-	saturatedBusy, saturatedWidth, saturatedBandwidth = 0.98, 0.95, 0.9
-	fullMemory                                        = 0.95
+	saturatedBusy, saturatedWidth = 0.98, 0.95
+	saturatedBandwidth            = 0.95 * reachableBandwidth
+	fullMemory                    = 0.95
 )
 
 // recommendInstance fills in the recommendation for a GPU instance that is held.
@@ -25,7 +26,7 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = a.now.Sub(w.First) < provisionalBefore
 	of := instanceCapacity(g, i)
-	switch reason := d.saturation(of); {
+	switch reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints)); {
 	case hints.OptOut:
 		r.Action, r.Reason = ActionKeep, ReasonOptedOut
 	case reason != ReasonNone:
@@ -49,6 +50,7 @@ func (a *Advisor) recommendShrink(
 	r *Recommendation, g *gpu.GPU, w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
+	days := w.sums(a.now)
 	switch {
 	case isPreallocated(w, e, of.memoryBytes):
 		r.Reason = ReasonPreallocated
@@ -57,6 +59,9 @@ func (a *Advisor) recommendShrink(
 		r.Reason = ReasonNoActivity
 		return
 	case e.P95.Width >= saturatedWidth:
+		return
+	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
+		r.Reason = ReasonStretch
 		return
 	}
 	for _, p := range smallerProfiles(g, of) {
@@ -88,24 +93,51 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	return c
 }
 
+// stretchedBy returns how far the kernels of the last ten minutes are stretched at least; 1 if next to none ran.
+func (d *device) stretchedBy(of, whole capacity) float64 {
+	last := d.meanOfLast()
+	if last.busy < minBusy {
+		return 1
+	}
+	return d.workload.stretch(float64(last.sm/last.busy), float64(last.dram/last.busy), of, whole)
+}
+
+// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these shares while they run: the same work
+// on fewer SMs, or at less bandwidth, takes that much longer. It is 1 if the workload was not seen on the whole GPU.
+func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
+	stretch := 1.
+	if whole.sms == 0 || whole.memorySlices == 0 {
+		return stretch
+	}
+	if width *= float64(of.sms) / float64(whole.sms); width > 0 {
+		stretch = max(stretch, w.Before.Width/width)
+	}
+	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 && w.Before.Bandwidth > minBandwidth {
+		stretch = max(stretch, w.Before.Bandwidth/drawn)
+	}
+	return stretch
+}
+
+// minBandwidth is what kernels must have drawn before for a comparison to count.
+const minBandwidth = 0.02
+
 // saturation returns what a slice has had too little of for the last ten minutes.
-func (d *device) saturation(of capacity) Reason {
+func (d *device) saturation(of capacity, stretch float64, limits limits) Reason {
 	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
 		return ReasonMemoryFull
 	}
 	if d.count < len(d.last10) {
 		return ReasonNone
 	}
-	var busy, sm, dram float64
-	for _, m := range d.last10 {
-		busy, sm, dram = busy+float64(m.busy), sm+float64(m.sm), dram+float64(m.dram)
-	}
-	n := float64(len(d.last10))
+	last := d.meanOfLast()
+	busy := float64(last.busy)
 	switch {
-	case busy >= saturatedBusy*n && sm >= saturatedWidth*busy:
-		return ReasonSaturated
-	case dram >= saturatedBandwidth*n:
+	case float64(last.dram) >= saturatedBandwidth:
 		return ReasonBandwidth
+	case busy >= saturatedBusy && (float64(last.sm) >= saturatedWidth*busy || stretch > unchangedStretch):
+		return ReasonSaturated
+	case stretch > limits.stretch:
+		return ReasonStretch
 	}
 	return ReasonNone
 }
@@ -116,7 +148,7 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason) string {
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
 		more := p.SMs > than.sms && p.MemorySlices >= than.memorySlices
-		if short != ReasonSaturated {
+		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
 		if more && len(p.Placements) > 0 && (best == nil || isSmaller(p, best)) {

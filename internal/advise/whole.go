@@ -75,7 +75,7 @@ func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 // try says what a profile would do to a workload that was seen on a device.
 func (a *Advisor) try(w *workload, e *Evidence, p *gpu.Profile, of capacity, limits limits) trial {
 	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
-	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.P95, slice)}
+	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.decisive, slice)}
 	stretch := t.p95.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of, [mediaKinds]bool{true, true, true, true})
 	var used [mediaKinds]bool
@@ -121,7 +121,7 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 }
 
 // recommendWhole fills in the recommendation for a whole GPU that is held.
-func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pods map[string]int, hints gpu.RightsizingHints) []trial {
+func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pods map[podKey]int, hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = a.now.Sub(w.First) < provisionalBefore
@@ -148,7 +148,7 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pod
 
 // disqualify returns why a whole GPU stays as it is whatever its load.
 func (a *Advisor) disqualify(
-	g *gpu.GPU, w *workload, e *Evidence, of capacity, pod *Pod, pods map[string]int, hints gpu.RightsizingHints,
+	g *gpu.GPU, w *workload, e *Evidence, of capacity, pod *Pod, pods map[podKey]int, hints gpu.RightsizingHints,
 ) Reason {
 	switch {
 	case hints.OptOut:
@@ -157,7 +157,7 @@ func (a *Advisor) disqualify(
 		return ReasonNoMIG
 	case w.Key.Shared:
 		return ReasonShared
-	case pod != nil && pods[pod.Namespace+"/"+pod.Name] > 1:
+	case pod != nil && pods[podKey{pod.Namespace, pod.Name}] > 1:
 		return ReasonMultiGPU
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
 		return ReasonLittleEvidence

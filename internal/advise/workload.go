@@ -39,6 +39,8 @@ type daySums struct {
 	Memory         float32 // largest, in MiB
 	Busy1, Busy10  float32 // largest mean over 1 and 10 minutes
 	PCIe           float32 // largest mean over 1 minute, as a share of the link
+	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if none ran.
+	MinWidth, MinBandwidth float32
 }
 
 // Engines that are counted by the time of their last use, in the order of mediaUse.
@@ -77,6 +79,8 @@ type workload struct {
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
+	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now and was seen there.
+	Before Kernels
 }
 
 // window is what an open window has summed up of a device.
@@ -92,8 +96,8 @@ type window struct {
 	mediaUnread, activityUnread float64
 }
 
-// close adds a window that ended at a time, with the mean busy time of the last ten minutes.
-func (w *workload) close(now time.Time, v *window, busy10 float64) {
+// close adds a window that ended at a time, with the means over the last ten minutes.
+func (w *workload) close(now time.Time, v *window, last minute) {
 	day := w.today(now)
 	day.Held += float32(v.held)
 	day.Memory = max(day.Memory, float32(v.memory))
@@ -120,7 +124,11 @@ func (w *workload) close(now time.Time, v *window, busy10 float64) {
 	day.Observed += float32(v.observed)
 	weight := w.weight(now)
 	busy := v.busy / v.observed
-	day.Busy1, day.Busy10 = max(day.Busy1, float32(busy)), max(day.Busy10, float32(busy10))
+	day.Busy1, day.Busy10 = max(day.Busy1, float32(busy)), max(day.Busy10, last.busy)
+	if last.busy >= minBusy {
+		day.MinWidth = lesser(day.MinWidth, last.sm/last.busy)
+		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
+	}
 	w.Busy.add(busy, weight*v.observed)
 	if v.busy > 0 {
 		w.Width.add(min(v.sm/v.busy, 1), weight*v.busy)
@@ -132,6 +140,17 @@ func (w *workload) close(now time.Time, v *window, busy10 float64) {
 	if v.linked > 0 {
 		day.PCIe = max(day.PCIe, float32(v.pcie/v.linked))
 	}
+}
+
+// minBusy is the busy time over ten minutes from which on the mean width of its kernels counts.
+const minBusy = idleShare
+
+// lesser returns the smaller of two numbers, of which 0 is none.
+func lesser(a, b float32) float32 {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // resume notes that a pod runs the workload now. If it is the pod that ran it last, the time since then is a gap.
@@ -193,26 +212,30 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Held += d.Held
 		all.Memory = max(all.Memory, d.Memory)
 		all.Busy1, all.Busy10, all.PCIe = max(all.Busy1, d.Busy1), max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
+		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
 	}
 	return all
 }
 
-// trendBytesPerDay returns the slope of the daily maxima of memory by least squares, 0 if there are fewer than three days or they
-// shrink.
+// trendBytesPerDay returns the slope of the daily maxima of memory: the steepest of those by least squares over the last days, however many
+// of them, since growth can have begun lately. It is 0 if they shrink or are known for less than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
-	today := int32(now.Unix() / (24 * 60 * 60))
+	days := float64(now.Unix()) / (24 * 60 * 60)
+	today := int32(days)
+	steepest := 0.
 	var n, sx, sy, sxx, sxy float64
-	for _, d := range w.Days {
-		if d.Day <= today-memoryDays || d.Day > today || d.Memory == 0 {
+	for back := range int32(memoryDays) {
+		d := w.Days[(today-back)%memoryDays]
+		if d.Day != today-back || d.Memory == 0 {
 			continue
 		}
-		x, y := float64(d.Day-today), float64(d.Memory)
+		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.Memory) // its end; of today, now
 		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+		if n >= 3 && x <= -1.5 {
+			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
+		}
 	}
-	if n < 3 {
-		return 0
-	}
-	return max(0, (n*sxy-sx*sy)/(n*sxx-sx*sx)) * (1 << 20)
+	return steepest * (1 << 20)
 }
 
 // keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint workload.

@@ -1,0 +1,309 @@
+package truth
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
+)
+
+// The ways of deciding that are compared.
+const (
+	byDefault = iota
+	strictly
+	naively // p95 of utilization under 30 %: the smallest profile with the memory
+	ways
+)
+
+// size is what profiles of one size have in common, and what they do to a workload.
+type size struct {
+	on, lossy    kernels.Device
+	real, hidden *outcome // what really happens, without and with a hidden loss
+	foreseen     foreseen
+	expected     []float64 // stretch by state of the workload, from the means that can be observed
+}
+
+// candidate is a profile that is smaller than the GPU.
+type candidate struct {
+	*size
+	profile *gpu.Profile
+}
+
+// subject is a workload of a node and all that is measured of it.
+type subject struct {
+	gpu        int
+	work       *workload
+	candidates []candidate
+	sizes      []*size
+	past, next needs
+	naive      distribution // of utilization: 1 + busy time
+	answers    [ways]*candidate
+	report     [2]advise.Recommendation
+	flaps      int
+	last       [2]string // action and profile of the last hour
+	// noticed is the minute of the first advice to grow, by way and with a hidden loss or not; -1 if there was none.
+	noticed [2][2]int
+}
+
+// result is what one node gave.
+type result struct {
+	node     *node
+	subjects []*subject
+	packing  [2]*advise.Packing
+	records  []record
+}
+
+// options are the defaults, for Snapshots of a minute.
+func options(strict bool) advise.Options {
+	o := advise.DefaultOptions()
+	o.MaxGap, o.Strict = 2*time.Minute, strict
+	return o
+}
+
+// evaluate observes a node, applies what is recommended, and lets its workloads run on.
+func evaluate(n *node) *result {
+	res := &result{node: n, subjects: n.subjects()}
+	observe(n, res)
+	for _, s := range res.subjects {
+		for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
+			s.apply(n, minute)
+		}
+	}
+	all := func(*candidate) bool { return true }
+	watch(n, res, byDefault, false, all)
+	watch(n, res, strictly, false, func(c *candidate) bool { return c.real.regret() })
+	watch(n, res, byDefault, true, func(c *candidate) bool { return c.hidden.regret() })
+	for _, s := range res.subjects {
+		res.records = append(res.records, s.record(n))
+	}
+	res.subjects = nil // they take a tenth of a megabyte each
+	return res
+}
+
+// apply runs a minute in a slice of each size.
+func (s *subject) apply(n *node, minute int) {
+	running, _ := s.work.runs(minute)
+	if !running {
+		return
+	}
+	d := s.work.demand(minute)
+	whole := kernels.Run(d, n.wholeDevice())
+	s.next.add(s.work.need(minute), s.work.uses(minute))
+	for _, size := range s.sizes {
+		size.real.add(d, size.on, whole, minute)
+		size.hidden.add(d, size.lossy, whole, minute)
+	}
+}
+
+// subjects returns the workloads of a node with all profiles smaller than its GPUs, the smallest first.
+func (n *node) subjects() []*subject {
+	var list []*subject
+	for i, w := range n.gpus {
+		if w == nil || slices.ContainsFunc(list, func(s *subject) bool { return s.work == w }) {
+			continue
+		}
+		s := &subject{gpu: i, work: w, noticed: [2][2]int{{-1, -1}, {-1, -1}}}
+		for k := range n.model.Profiles {
+			if p := &n.model.Profiles[k]; p.MemorySlices < n.model.AxisUnits {
+				s.candidates = append(s.candidates, candidate{size: s.sizeOf(n, p), profile: p})
+			}
+		}
+		slices.SortStableFunc(s.candidates, func(a, b candidate) int {
+			return cmp.Or(cmp.Compare(a.profile.MemorySlices, b.profile.MemorySlices), cmp.Compare(a.profile.SMs, b.profile.SMs),
+				cmp.Compare(len(a.profile.Name), len(b.profile.Name)))
+		})
+		list = append(list, s)
+	}
+	return list
+}
+
+func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
+	on := n.device(p, 0)
+	if at := slices.IndexFunc(s.sizes, func(z *size) bool { return z.on == on }); at >= 0 {
+		return s.sizes[at]
+	}
+	z := &size{on: on, lossy: n.device(p, s.work.loss), real: newOutcome(), hidden: newOutcome()}
+	for _, phases := range s.work.states {
+		var seen advise.Kernels
+		for _, p := range phases {
+			seen.Width, seen.Bandwidth = seen.Width+p.Share*p.Width/float64(n.model.sms), seen.Bandwidth+p.Share*p.Bandwidth
+		}
+		of := advise.Slice{SMs: on.SMs / float64(n.model.sms), Bandwidth: on.Bandwidth}
+		z.expected = append(z.expected, advise.StretchOf(seen, of).Expected)
+	}
+	s.sizes = append(s.sizes, z)
+	return z
+}
+
+// observe shows a node to an adviser of each mode for two weeks, and keeps what they recommend at the end.
+func observe(n *node, res *result) {
+	a := advise.New(options(false))
+	s := n.snapshot()
+	for minute := range observedMinutes {
+		n.advance(s, minute)
+		a.Observe(s)
+		for _, subject := range res.subjects {
+			subject.foresee(n, minute)
+		}
+		if minute%180 == 179 && minute > dayMinutes {
+			res.countFlaps(a.Recommend(s))
+		}
+	}
+	for mode, a := range [2]*advise.Advisor{a, restarted(a, s)} {
+		report := a.Recommend(s)
+		report.Pack(s)
+		res.packing[mode] = report.Packing
+		for _, subject := range res.subjects {
+			r := report.Devices[subject.gpu]
+			subject.report[mode] = r
+			if r.Candidate() {
+				subject.answers[mode] = subject.find(r.Recommended)
+			}
+		}
+	}
+	for _, subject := range res.subjects {
+		subject.answers[naively] = subject.naiveAnswer()
+	}
+}
+
+// restarted returns a strict adviser with the evidence of another one.
+func restarted(from *advise.Advisor, s *gpu.Snapshot) *advise.Advisor {
+	var saved bytes.Buffer
+	a := advise.New(options(true))
+	if err := errors.Join(from.Checkpoint().Write(&saved), a.Restore(&saved, s.Hostname)); err != nil {
+		panic(err)
+	}
+	a.Observe(s)
+	return a
+}
+
+func (s *subject) foresee(n *node, minute int) {
+	running, _ := s.work.runs(minute)
+	if !running {
+		return
+	}
+	s.past.add(max(s.work.need(minute), s.work.taken), s.work.uses(minute))
+	d := s.work.demand(minute)
+	s.naive.add(1+d.Busy, 1)
+	for _, z := range s.sizes {
+		z.foreseen.add(d.Busy, z.expected[s.work.stateAt(minute)])
+	}
+}
+
+func (s *subject) find(profile string) *candidate {
+	for i := range s.candidates {
+		if s.candidates[i].profile.Name == profile {
+			return &s.candidates[i]
+		}
+	}
+	return nil
+}
+
+// naiveAnswer is what a dashboard leads to: a GPU that is used little gets the smallest slice with enough memory.
+func (s *subject) naiveAnswer() *candidate {
+	if s.naive.quantile(0.95) >= 1.3 {
+		return nil
+	}
+	for i := range s.candidates {
+		if c := &s.candidates[i]; s.past.gib*gib <= float64(c.profile.MemoryBytes) {
+			return c
+		}
+	}
+	return nil
+}
+
+// countFlaps counts the changes of each answer, the first one excepted.
+func (res *result) countFlaps(report *advise.Report) {
+	for _, s := range res.subjects {
+		r := &report.Devices[s.gpu]
+		if r.Action == advise.ActionFree || r.Reason == advise.ReasonLittleEvidence {
+			continue
+		}
+		now := [2]string{string(r.Action), r.Recommended}
+		if s.last != [2]string{} && now != s.last {
+			s.flaps++
+		}
+		s.last = now
+	}
+}
+
+// cuttable reports whether what a workload does can be done in a slice at all.
+func (w *workload) cuttable() bool { return w.pods == 1 && !w.shared }
+
+// best returns the smallest profile of which an oracle says that it does; nil if none does.
+func (s *subject) best(does func(*candidate) bool) *candidate {
+	if !s.work.cuttable() {
+		return nil
+	}
+	for i := range s.candidates {
+		if does(&s.candidates[i]) {
+			return &s.candidates[i]
+		}
+	}
+	return nil
+}
+
+// harms reports whether a workload dies in a profile or passes a limit.
+func (s *subject) harms(c *candidate) bool { return s.dies(c) || c.real.regret() }
+
+// dies reports whether a profile lacks memory or an engine.
+func (s *subject) dies(c *candidate) bool {
+	return s.next.outOfMemory(c.profile) || lacks(c.profile, s.next.media)
+}
+
+// knowsAll is the oracle that knows what will happen.
+func (s *subject) knowsAll(c *candidate) bool { return !s.harms(c) }
+
+// knowsPast is the oracle that knows all that could be observed.
+func (s *subject) knowsPast(c *candidate) bool {
+	return !s.past.outOfMemory(c.profile) && !lacks(c.profile, s.past.media) && c.foreseen.does()
+}
+
+// watch runs what was recommended in slices, for the same adviser to watch, and keeps when it says that one must grow.
+func watch(n *node, res *result, way int, hidden bool, which func(*candidate) bool) {
+	var list []slice
+	var of []*subject
+	for _, s := range res.subjects {
+		if c := s.answers[way]; c != nil && which(c) {
+			one := slice{index: s.gpu, work: s.work, profile: c.profile}
+			if hidden {
+				one.loss = s.work.loss
+			}
+			list, of = append(list, one), append(of, s)
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	a := advise.New(options(way == strictly))
+	before := n.snapshot()
+	for minute := observedMinutes - watchedBefore; minute < observedMinutes; minute++ {
+		n.advance(before, minute)
+		a.Observe(before)
+	}
+	s := n.sliced(list)
+	at := 0
+	if hidden {
+		at = 1
+	}
+	for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
+		n.advanceSlices(s, list, minute)
+		a.Observe(s)
+		if minute%15 != 14 {
+			continue
+		}
+		for _, r := range a.Recommend(s).Devices {
+			if r.Action == advise.ActionGrow && of[r.Index].noticed[way][at] < 0 {
+				of[r.Index].noticed[way][at] = minute
+			}
+		}
+	}
+}
+
+// watchedBefore is how much of the time on whole GPUs an adviser of slices has seen.
+const watchedBefore = 2 * dayMinutes

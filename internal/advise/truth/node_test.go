@@ -1,0 +1,198 @@
+package truth
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
+)
+
+const gib = 1 << 30
+
+// node is a generated node of eight GPUs of one model.
+type node struct {
+	name  string
+	model model
+	gpus  [8]*workload // nil for a free one
+}
+
+// newNode generates a node; the same numbers give the same node.
+func newNode(seed uint64, index int) *node {
+	r := rand.New(rand.NewPCG(seed, uint64(index)))
+	all := models()
+	n := &node{name: fmt.Sprintf("node-%d", index), model: all[r.IntN(len(all))]}
+	for i := 0; i < len(n.gpus); i++ {
+		if r.IntN(20) == 0 {
+			continue
+		}
+		w := newWorkload(r, &n.model)
+		w.pods = min(w.pods, len(n.gpus)-i)
+		for k := range w.pods {
+			n.gpus[i+k] = w
+		}
+		i += w.pods - 1
+	}
+	return n
+}
+
+// start is a Monday at midnight.
+func start() time.Time { return time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC) }
+
+func (n *node) wholeDevice() kernels.Device {
+	return kernels.Device{SMs: float64(n.model.sms), Bandwidth: 1}
+}
+
+// device returns what a profile is to the workload model.
+func (n *node) device(p *gpu.Profile, loss float64) kernels.Device {
+	return kernels.Device{SMs: float64(p.SMs), Bandwidth: float64(p.MemorySlices) / float64(n.model.AxisUnits), Loss: loss}
+}
+
+// snapshot returns what the exporter publishes of the node before the first minute.
+func (n *node) snapshot() *gpu.Snapshot {
+	sources := []gpu.SourceState{{Name: gpu.SourceKubelet, Up: true}, {Name: gpu.SourceKubernetes, Up: true}}
+	s := &gpu.Snapshot{Hostname: n.name, Sources: sources}
+	for i := range n.gpus {
+		g := gpu.GPU{
+			Facts: gpu.Facts{
+				UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)), Index: i, Name: n.model.Name,
+				SMs: gpu.Some(n.model.sms), Profiles: n.model.Profiles,
+			},
+			Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, ActivitySource: gpu.ActivityGPM,
+			Power: gpu.PowerEstimate{IdleWatts: gpu.Some(70.)},
+		}
+		g.Readings.Memory.Total = gpu.Some(uint64(n.model.gib * gib))
+		g.Readings.PowerLimitWatts = gpu.Some(500.)
+		g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
+		s.GPUs = append(s.GPUs, g)
+	}
+	return s
+}
+
+// linkBytes is what the link of a GPU moves in a minute.
+const linkBytes = 16 * 2e9 * 60
+
+// advance makes a Snapshot that of the end of a minute, for GPUs without MIG mode.
+func (n *node) advance(s *gpu.Snapshot, minute int) {
+	s.Time = start().Add(time.Duration(minute+1) * time.Minute)
+	for i, w := range n.gpus {
+		g := &s.GPUs[i]
+		r := kernels.Result{}
+		running, number := false, 0
+		if w != nil {
+			running, number = w.runs(minute)
+		}
+		g.Holders, g.Allocated = nil, gpu.Some(running)
+		used := uint64(0)
+		media := [4]bool{}
+		if running {
+			r = kernels.Run(w.demand(minute), n.wholeDevice())
+			g.Holders = w.holders(i, number)
+			used, media = uint64(max(w.need(minute), w.taken)*gib), w.uses(minute)
+		}
+		g.Activity.GraphicsEngine, g.Activity.SM = gpu.Some(r.Busy), gpu.Some(r.SMs/float64(n.model.sms))
+		g.Activity.DRAM = gpu.Some(r.Bandwidth)
+		g.Readings.Memory.Used = gpu.Some(used)
+		g.Readings.Media = mediaOf(media)
+		g.Readings.PowerWatts = gpu.Some(70 + 430*r.SMs/float64(n.model.sms))
+		if w != nil {
+			addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes)
+			addTo(&g.Totals.PCIeTransmit, 0)
+			addTo(&g.Totals.NVLinkReceive, w.nvlink*r.Busy*60)
+			addTo(&g.Totals.NVLinkTransmit, w.nvlink*r.Busy*60)
+		}
+	}
+}
+
+func addTo(c *gpu.Opt[gpu.Counter], amount float64) {
+	v := c.Or(gpu.Counter{Value: 1e6})
+	v.Value += amount
+	*c = gpu.Some(v)
+}
+
+func mediaOf(used [4]bool) gpu.Media {
+	share := func(on bool) gpu.Opt[float64] {
+		if on {
+			return gpu.Some(0.2)
+		}
+		return gpu.Some(0.)
+	}
+	return gpu.Media{Encoder: share(used[0]), Decoder: share(used[1]), JPEG: share(used[2]), OFA: share(used[3])}
+}
+
+// holders returns who holds a GPU: one container, or two that share it. They are the same slice until the pod is
+// another one.
+func (w *workload) holders(index, number int) []gpu.Holder {
+	if w.held == nil || w.heldNumber != number {
+		w.held, w.heldNumber = w.newHolders(index, number), number
+	}
+	return w.held
+}
+
+func (w *workload) newHolders(index, number int) []gpu.Holder {
+	name := fmt.Sprintf("%s-%x", w.kind, w.seed)
+	h := gpu.Holder{
+		Container: gpu.Container{Namespace: "ml", Pod: fmt.Sprintf("%s-%d", name, number), Name: "main"},
+		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: "Deployment/" + name,
+		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
+	}
+	if !w.shared {
+		return []gpu.Holder{h}
+	}
+	h.Sharing = gpu.SharingMPS
+	other := h
+	other.Pod, other.PodUID, other.Workload = fmt.Sprintf("other-%d", index), "uid-other", "Deployment/other"
+	return []gpu.Holder{h, other}
+}
+
+// slice is a GPU instance that a workload was moved to.
+type slice struct {
+	index   int // of the GPU that it was on
+	work    *workload
+	profile *gpu.Profile
+	loss    float64
+}
+
+// sliced returns a node on which each slice is on a GPU of its own: MIG isolates what the workload model knows of.
+func (n *node) sliced(slices []slice) *gpu.Snapshot {
+	s := n.snapshot()
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		g.MIG.Enabled = gpu.Some(true)
+		if i >= len(slices) {
+			continue
+		}
+		p := slices[i].profile
+		g.Instances = []gpu.GPUInstance{{
+			ID: 1, Generation: 1, Profile: p.Name, ProfileID: gpu.Some(p.ID), Placement: gpu.Some(p.Placements[0]), Up: true,
+			SMs: gpu.Some(p.SMs), MemorySlices: gpu.Some(p.MemorySlices), ComputeSlices: gpu.Some(p.ComputeSlices),
+			ComputeInstances: []gpu.ComputeInstance{{ComputeSlices: gpu.Some(p.ComputeSlices), SMs: gpu.Some(p.SMs)}},
+		}}
+		g.Instances[0].Memory.Total = gpu.Some(p.MemoryBytes)
+	}
+	return s
+}
+
+// advanceSlices makes a Snapshot of sliced that of the end of a minute.
+func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
+	s.Time = start().Add(time.Duration(minute+1) * time.Minute)
+	for k := range slices {
+		w, p := slices[k].work, slices[k].profile
+		i := &s.GPUs[k].Instances[0]
+		running, number := w.runs(minute)
+		i.Holders, i.Allocated = nil, gpu.Some(running)
+		r, used, media := kernels.Result{}, uint64(0), [4]bool{}
+		on := n.device(p, slices[k].loss)
+		if running {
+			r = kernels.Run(w.demand(minute), on)
+			i.Holders = w.holders(slices[k].index, number)
+			used, media = uint64(w.need(minute)*gib), w.uses(minute)
+		}
+		i.Memory.Used = gpu.Some(min(used, p.MemoryBytes))
+		i.Media = mediaOf(media)
+		i.Activity = gpu.Activity{
+			GraphicsEngine: gpu.Some(r.Busy), SM: gpu.Some(r.SMs / on.SMs), DRAM: gpu.Some(r.Bandwidth / on.Bandwidth),
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package truth
+
+import (
+	"math"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
+)
+
+const (
+	maxStretch    = 2
+	minThroughput = 0.95
+	// ownBytes is what a slice keeps for itself, and the context of a process takes.
+	ownBytes = 100 << 20
+)
+
+// distribution counts stretch by busy time, in buckets of half a percent.
+type distribution struct {
+	weights [1200]float64
+	total   float64
+	// last and bucket are those of the value that was added last: stretch changes with the kernels only.
+	last   float64
+	bucket int
+}
+
+func (d *distribution) add(stretch, weight float64) {
+	if stretch != d.last {
+		d.last, d.bucket = stretch, 0
+		if stretch > 1 {
+			d.bucket = min(int(math.Log(stretch)*(1/logStep)), len(d.weights)-1)
+		}
+	}
+	d.weights[d.bucket] += weight
+	d.total += weight
+}
+
+// quantile returns the lower bound of the bucket in which a share q of the busy time is reached.
+func (d *distribution) quantile(q float64) float64 {
+	sum := 0.
+	for i, w := range d.weights {
+		if sum += w; sum >= q*d.total && sum > 0 {
+			return math.Exp(logStep * float64(i))
+		}
+	}
+	return 1
+}
+
+// outcome is what a size of slice does to a workload over a time.
+type outcome struct {
+	stretch       distribution // busy-weighted, of one minute
+	work, allWork float64      // done in the slice, and on the whole GPU
+	hour          struct{ work, allWork, stretched float64 }
+	worstHour     float64 // throughput of the worst hour
+	firstLoss     int     // the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
+	hourLoss      int     // the first minute of the open hour with a loss
+	anyLoss       int     // the first minute with a loss
+}
+
+func newOutcome() *outcome { return &outcome{worstHour: 1, firstLoss: -1, hourLoss: -1, anyLoss: -1} }
+
+// logStep is the width of a bucket.
+const logStep = 0.005
+
+// add counts a minute.
+func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result, minute int) {
+	if d.Busy > 0 {
+		r := kernels.Run(d, on)
+		all, done := whole.Throughput*d.Busy, r.Throughput*d.Busy
+		o.stretch.add(r.Stretch, d.Busy)
+		o.work, o.allWork = o.work+done, o.allWork+all
+		o.hour.work, o.hour.allWork, o.hour.stretched = o.hour.work+done, o.hour.allWork+all, o.hour.stretched+all*r.Stretch
+		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
+			o.hourLoss = minute
+			if o.anyLoss < 0 {
+				o.anyLoss = minute
+			}
+		}
+	}
+	if minute%60 != 59 {
+		return
+	}
+	if h := &o.hour; h.allWork > 0.1 { // six seconds of the hour
+		o.worstHour = min(o.worstHour, h.work/h.allWork)
+		if o.firstLoss < 0 && (h.work < minThroughput*h.allWork || h.stretched > maxStretch*h.allWork) {
+			o.firstLoss = o.hourLoss
+		}
+	}
+	o.hour, o.hourLoss = struct{ work, allWork, stretched float64 }{}, -1
+}
+
+// began returns the minute from which a regret could be noticed.
+func (o *outcome) began() int {
+	if o.firstLoss >= 0 {
+		return o.firstLoss
+	}
+	return o.anyLoss
+}
+
+// needs are what a workload must have of any slice.
+type needs struct {
+	gib   float64
+	media [4]bool
+}
+
+func (n *needs) add(gib float64, media [4]bool) {
+	n.gib = max(n.gib, gib)
+	for kind, used := range media {
+		n.media[kind] = n.media[kind] || used
+	}
+}
+
+// outOfMemory reports whether a workload dies in a profile.
+func (n *needs) outOfMemory(p *gpu.Profile) bool { return n.gib*gib+ownBytes > float64(p.MemoryBytes) }
+
+func lacks(p *gpu.Profile, used [4]bool) bool {
+	have := p.Engines.Or(gpu.Engines{})
+	for kind, n := range [4]int{have.Encoder, have.Decoder, have.JPEG, have.OFA} {
+		if used[kind] && n == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *outcome) throughput() float64 {
+	if o.allWork == 0 {
+		return 1
+	}
+	return o.work / o.allWork
+}
+
+// regret reports whether the workload lost more than a twentieth of its throughput, or passed its stretch.
+func (o *outcome) regret() bool {
+	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > maxStretch
+}
+
+// foreseen is what an adviser with a perfect memory would say of a size: every minute that was observed, and the
+// expected stretch of its means.
+type foreseen struct {
+	stretch       distribution
+	work, allWork float64
+}
+
+// add counts a minute of a busy time, with the stretch that its means let expect.
+func (f *foreseen) add(busy, stretch float64) {
+	f.stretch.add(stretch, busy)
+	f.work, f.allWork = f.work+busy/max(1, busy*stretch), f.allWork+busy
+}
+
+// does reports whether a size would have done in the time that was observed, with no reserve.
+func (f *foreseen) does() bool {
+	return f.work >= minThroughput*f.allWork && f.stretch.quantile(0.95) <= maxStretch
+}

@@ -1,0 +1,327 @@
+package truth
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// summary is what all nodes gave.
+type summary struct {
+	nodes   int
+	records []record
+	// inUse and freed count whole GPUs that moved workloads held, and those of them that are free after packing, by
+	// mode.
+	inUse, freed [2]int
+	unproven     int
+}
+
+func summarize(results []*result) *summary {
+	s := &summary{nodes: len(results)}
+	for _, r := range results {
+		s.records = append(s.records, r.records...)
+		for mode, p := range r.packing {
+			if p == nil {
+				continue
+			}
+			s.inUse[mode], s.freed[mode] = s.inUse[mode]+p.InUse, s.freed[mode]+len(p.FreedGPUs)
+			if !p.Proven {
+				s.unproven++
+			}
+		}
+	}
+	return s
+}
+
+// harmed reports whether a workload died or passed a limit.
+func (v *verdict) harmed() bool { return v.dies() || v.seen.regret }
+
+// count counts the foreseeable workloads that are recommended a slice and of which something holds.
+func (s *summary) count(way int, holds func(*verdict) bool) int {
+	n := 0
+	for i := range s.records {
+		if v := &s.records[i].verdicts[way]; v.given && s.records[i].foreseeable && holds(v) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *summary) given(way int) int { return s.count(way, func(*verdict) bool { return true }) }
+
+// render returns the report as markdown.
+func (s *summary) render() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `# Right-sizing on simulated nodes
+
+`+"`make evaluate`"+` writes this page. **All of it is simulated**: the workload model is the project's own (a roofline of SMs and
+bandwidth, consistent with published runs). These figures say whether the advice follows from what was observed, not how real kernels
+behave.
+
+%d nodes of eight GPUs (%s), %d workloads. Each is observed on its whole GPU for 14 days at
+windows of 60 s. Then what is recommended is applied, and the same workload runs on for 7 days in its slice; it is compared
+with the whole GPU minute by minute. Work that a slice has no time for is lost, not queued. A regret is a loss of more than
+5 %% of throughput over the 7 days, or a p95 of stretch above 2. Workloads that get a new version after the advice, which
+nothing foretells, are counted apart.
+
+`, s.nodes, strings.Join(s.models(), ", "), len(s.records))
+	s.renderWays(&b)
+	s.renderOracles(&b)
+	s.renderStretch(&b)
+	s.renderRegrets(&b)
+	s.renderHidden(&b)
+	s.renderKinds(&b)
+	return b.String()
+}
+
+func (s *summary) models() []string {
+	var list []string
+	for i := range s.records {
+		list = append(list, s.records[i].model)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// renderWays has what each way of deciding led to, side by side.
+func (s *summary) renderWays(b *strings.Builder) {
+	b.WriteString(`## What the advice led to
+
+The naive rule is one that dashboards suggest: if p95 of utilization is under 30 %, the smallest slice with enough
+memory.
+
+| | by default | strictly | naive rule |
+|---|--:|--:|--:|
+`)
+	row := func(name string, holds func(*verdict) bool) {
+		fmt.Fprintf(b, "| %s | %d | %d | %d |\n",
+			name, s.count(byDefault, holds), s.count(strictly, holds), s.count(naively, holds))
+	}
+	row("workloads recommended a slice", func(*verdict) bool { return true })
+	row("ran out of memory", func(v *verdict) bool { return v.outOfMemory })
+	row("lacked a media engine", func(v *verdict) bool { return v.engineMissing })
+	row("lost more than 5 % of throughput", func(v *verdict) bool { return v.seen.throughput < minThroughput })
+	row("passed a stretch of 2 at p95", func(v *verdict) bool { return v.seen.stretch > maxStretch })
+	row("any of these", (*verdict).harmed)
+	row("lost more than 5 % in their worst hour", func(v *verdict) bool { return v.seen.worstHour < minThroughput })
+	fmt.Fprintf(b, "| GPUs of these workloads | %d | %d | |\n| of them free after packing | %d | %d | |\n\n",
+		s.inUse[byDefault], s.inUse[strictly], s.freed[byDefault], s.freed[strictly])
+	fmt.Fprintf(b, "Packings not proven optimal: %d. Changes of an answer: %.2f a week and workload.\n\n",
+		s.unproven, s.flapsPerWeek())
+}
+
+func (s *summary) flapsPerWeek() float64 {
+	n := 0
+	for i := range s.records {
+		n += s.records[i].flaps
+	}
+	return float64(n) / max(1, float64(len(s.records))) * weekMinutes / (observedMinutes - dayMinutes)
+}
+
+// renderOracles has precision and recall.
+func (s *summary) renderOracles(b *strings.Builder) {
+	b.WriteString(`## Against two oracles
+
+One knows what will happen. The other knows every minute that was observed, decides by the expected stretch and keeps no
+reserve. Precision: of the slices recommended, those that the oracle agrees to. Recall: of the workloads that the oracle has a
+slice for, those that were recommended one that it agrees to.
+
+| oracle | workloads with a slice | precision, default | recall, default | precision, strict | recall, strict |
+|---|--:|--:|--:|--:|--:|
+`)
+	for _, o := range []struct {
+		name  string
+		has   func(*record) bool
+		agree func(*verdict) bool
+	}{
+		{"knows all", func(r *record) bool { return r.all }, func(v *verdict) bool { return v.all }},
+		{"knows what can be observed", func(r *record) bool { return r.past }, func(v *verdict) bool { return v.past }},
+	} {
+		total, found := 0, [2]int{}
+		for i := range s.records {
+			r := &s.records[i]
+			if !r.foreseeable || !o.has(r) {
+				continue
+			}
+			total++
+			for way := range naively {
+				if v := &r.verdicts[way]; v.given && o.agree(v) {
+					found[way]++
+				}
+			}
+		}
+		fmt.Fprintf(b, "| %s | %d |", o.name, total)
+		for way := range naively {
+			fmt.Fprintf(b, " %s | %s |", percent(s.count(way, o.agree), s.given(way)), percent(found[way], total))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("\n")
+}
+
+func percent(part, of int) string {
+	if of == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(of))
+}
+
+// renderStretch has the predictions and what was seen.
+func (s *summary) renderStretch(b *strings.Builder) {
+	b.WriteString(`## Stretch, predicted and seen
+
+At p95 of the busy time, of the slices recommended by default. The error is that of the prediction relative to what was
+seen.
+
+| figure | error, p50 | error, p95 | seen above it |
+|---|--:|--:|--:|
+`)
+	for _, f := range []struct {
+		name string
+		of   func(*verdict) float64
+	}{
+		{"low", func(v *verdict) float64 { return v.predicted.Low }},
+		{"expected", func(v *verdict) float64 { return v.predicted.Expected }},
+		{"high", func(v *verdict) float64 { return v.predicted.High }},
+	} {
+		var errors []float64
+		above := s.count(byDefault, func(v *verdict) bool {
+			errors = append(errors, math.Abs(f.of(v)/v.seen.stretch-1))
+			return v.seen.stretch > f.of(v)*resolution
+		})
+		fmt.Fprintf(b, "| %s | %.1f %% | %.1f %% | %s |\n",
+			f.name, 100*quantile(errors, 0.5), 100*quantile(errors, 0.95), percent(above, len(errors)))
+	}
+	below := s.count(byDefault, func(v *verdict) bool { return v.seen.stretch*resolution < v.predicted.Low })
+	fmt.Fprintf(b, "\nSeen below *low*: %s.\n\n", percent(below, s.given(byDefault)))
+}
+
+func quantile(values []float64, q float64) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	slices.Sort(values)
+	return values[min(int(q*float64(len(values))), len(values)-1)]
+}
+
+// renderRegrets has each regret and when it was noticed.
+func (s *summary) renderRegrets(b *strings.Builder) {
+	b.WriteString(`## Regrets, and how soon they are noticed
+
+| workload | kind, kernels | slice | throughput | stretch, p95 | predicted | advice to grow after |
+|---|---|---|--:|--:|--:|--:|
+`)
+	for i := range s.records {
+		r := &s.records[i]
+		for way := range naively {
+			v := &r.verdicts[way]
+			if !v.given || !r.foreseeable || !v.seen.regret {
+				continue
+			}
+			name := r.model
+			if way == strictly {
+				name += ", strict"
+			}
+			fmt.Fprintf(b, "| %s | %s, %s | %s | %.3f | %.2f | %.2f–%.2f | %s |\n", name, r.kind, r.mix, v.profile,
+				v.seen.throughput, v.seen.stretch, v.predicted.Low, v.predicted.High, minutes(v.seen.delay))
+		}
+	}
+	alarms := s.count(byDefault, func(v *verdict) bool { return v.seen.grew && !v.seen.regret })
+	quiet := s.count(byDefault, func(v *verdict) bool {
+		return v.seen.grew && !v.seen.regret && v.seen.worstHour >= minThroughput
+	})
+	fmt.Fprintf(b, "\nAdvice to grow without a regret: %d of %d slices; %d of them lost less than 5 %% even in their worst "+
+		"hour.\n\n",
+		alarms, s.given(byDefault), quiet)
+}
+
+func minutes(delay int) string {
+	if delay < 0 {
+		return "never"
+	}
+	return fmt.Sprintf("%d min", delay)
+}
+
+// renderHidden has what no metric can tell.
+func (s *summary) renderHidden(b *strings.Builder) {
+	lost := s.count(byDefault, func(v *verdict) bool { return v.hidden.throughput < minThroughput })
+	passed := s.count(byDefault, func(v *verdict) bool { return v.hidden.stretch > maxStretch })
+	regrets := s.count(byDefault, func(v *verdict) bool { return v.hidden.regret })
+	soon := s.count(byDefault, func(v *verdict) bool {
+		return v.hidden.regret && v.hidden.delay >= 0 && v.hidden.delay <= noticeWithin
+	})
+	fmt.Fprintf(b, `## What cannot be seen
+
+With a hidden loss of 0 to 20 %% in each slice (its share of the L2 cache, clocks), of the %d workloads recommended by default
+%d lose more than 5 %% of throughput and %d pass their stretch: %s regret it, and %d of these %d are advised to grow within an
+hour.
+
+`, s.given(byDefault), lost, passed, percent(regrets, s.given(byDefault)), soon, regrets)
+	given, dead, bad, noticed := 0, 0, 0, 0
+	for i := range s.records {
+		r := &s.records[i]
+		v := &r.verdicts[byDefault]
+		if r.foreseeable || !v.given {
+			continue
+		}
+		given++
+		if v.dies() {
+			dead++
+		}
+		if v.seen.regret {
+			bad++
+			if v.seen.delay >= 0 && v.seen.delay <= noticeWithin {
+				noticed++
+			}
+		}
+	}
+	fmt.Fprintf(b, `Of %d workloads that get a new version after the move (half as much load again, 30 %% more memory, wider kernels), %d run out
+of memory and %d regret it; %d of these are advised to grow within an hour.
+
+`, given, dead, bad, noticed)
+}
+
+// renderKinds has the kinds of workloads.
+func (s *summary) renderKinds(b *strings.Builder) {
+	b.WriteString(`## By kind of workload
+
+| kind | workloads | recommended: default | strict | naive | harmed: default | strict | naive | often kept for |
+|---|--:|--:|--:|--:|--:|--:|--:|---|
+`)
+	for _, k := range kinds() {
+		total, given, harmed, reasons := 0, [ways]int{}, [ways]int{}, map[string]int{}
+		for i := range s.records {
+			r := &s.records[i]
+			if r.kind != k.name {
+				continue
+			}
+			total++
+			for way := range ways {
+				if v := &r.verdicts[way]; v.given {
+					given[way]++
+					if v.harmed() {
+						harmed[way]++
+					}
+				} else if way == byDefault {
+					reasons[r.reason]++
+				}
+			}
+		}
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %s |\n", k.name, total, given[0], given[1], given[2],
+			harmed[0], harmed[1], harmed[2], mostFrequent(reasons))
+	}
+}
+
+func mostFrequent(counts map[string]int) string {
+	var names []string
+	for name := range counts {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(x, y string) int { return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y)) })
+	if len(names) == 0 {
+		return ""
+	}
+	return names[0]
+}

@@ -1,0 +1,184 @@
+package truth
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// fastPath yields the Snapshots of a node on whole GPUs, one for each minute. They share memory: each is valid until
+// the next.
+func fastPath(n *node, minutes int) iter.Seq[*gpu.Snapshot] {
+	return func(yield func(*gpu.Snapshot) bool) {
+		s := n.snapshot()
+		for minute := range minutes {
+			n.advance(s, minute)
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// compareSources returns in what the advice on two sources of Snapshots of the same node differs. It is how the fast
+// path is checked against a source that polls as the exporter does.
+func compareSources(one, other iter.Seq[*gpu.Snapshot]) []string {
+	advice := func(source iter.Seq[*gpu.Snapshot]) []advise.Recommendation {
+		a := advise.New(options(false))
+		var last *gpu.Snapshot
+		for s := range source {
+			a.Observe(s)
+			last = s
+		}
+		if last == nil {
+			return nil
+		}
+		return a.Recommend(last).Devices
+	}
+	left, right := advice(one), advice(other)
+	if len(left) == 0 || len(left) != len(right) {
+		return []string{fmt.Sprintf("%d devices and %d", len(left), len(right))}
+	}
+	var found []string
+	for i := range left {
+		found = append(found, compareAdvice(&left[i], &right[i])...)
+	}
+	return found
+}
+
+// compareAdvice returns in what two answers differ by more than the buckets of a histogram let them.
+func compareAdvice(l, r *advise.Recommendation) []string {
+	var found []string
+	if l.Action != r.Action || l.Reason != r.Reason || l.Recommended != r.Recommended {
+		found = append(found, fmt.Sprintf("GPU %d: %s %s %s and %s %s %s",
+			l.Index, l.Action, l.Reason, l.Recommended, r.Action, r.Reason, r.Recommended))
+	}
+	if l.Evidence == nil || r.Evidence == nil {
+		if l.Evidence != r.Evidence {
+			found = append(found, fmt.Sprintf("GPU %d: only one source has evidence", l.Index))
+		}
+		return found
+	}
+	for _, v := range []struct {
+		name        string
+		left, right float64
+		tolerance   float64
+	}{
+		{"memory in GiB", l.Evidence.MemoryBytes / gib, r.Evidence.MemoryBytes / gib, 0.05},
+		{"mean busy time", l.Evidence.BusyMean, r.Evidence.BusyMean, 0.01},
+		{"p99 of busy time", l.Evidence.BusyP99, r.Evidence.BusyP99, 0.04},
+		{"busiest ten minutes", l.Evidence.Busy10Minutes, r.Evidence.Busy10Minutes, 0.02},
+		{"width", l.Evidence.P95.Width, r.Evidence.P95.Width, 0.03},
+		{"bandwidth", l.Evidence.P95.Bandwidth, r.Evidence.P95.Bandwidth, 0.03},
+		{"dynamic power", l.Evidence.PowerP95, r.Evidence.PowerP95, 0.03},
+		{"PCIe traffic", l.Evidence.PCIeMax, r.Evidence.PCIeMax, 0.03},
+	} {
+		if !(math.Abs(v.left-v.right) <= v.tolerance*max(1, v.left)) {
+			found = append(found, fmt.Sprintf("GPU %d: %s %.3f and %.3f", l.Index, v.name, v.left, v.right))
+		}
+	}
+	return found
+}
+
+// polled yields six Snapshots for each one of a source: the kernels of a minute run one after the other, and polls see
+// either all of the GPU busy or nothing.
+func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu.Snapshot] {
+	const polls = 6
+	return func(yield func(*gpu.Snapshot) bool) {
+		for s := range source {
+			end, minute := s.Time, make([]gpu.GPU, len(s.GPUs))
+			copy(minute, s.GPUs)
+			for poll := range polls {
+				// A poll of its own middle: all of a minute's polls are in one window, that of the fast path's end.
+				s.Time = end.Add(time.Duration(2*poll+1) * time.Minute / (2 * polls))
+				for i := range s.GPUs {
+					spread(&s.GPUs[i], minute[i].Activity, poll, polls)
+					change(&s.GPUs[i])
+				}
+				if !yield(s) {
+					return
+				}
+			}
+			copy(s.GPUs, minute)
+		}
+	}
+}
+
+// spread gives a poll its part of the activity of a minute.
+func spread(g *gpu.GPU, minute gpu.Activity, poll, polls int) {
+	busy := minute.GraphicsEngine.Or(0)
+	part := min(1, max(0, busy*float64(polls)-float64(poll)))
+	scale := 0.
+	if busy > 0 {
+		scale = part / busy
+	}
+	g.Activity.GraphicsEngine = gpu.Some(part)
+	g.Activity.SM, g.Activity.DRAM = gpu.Some(minute.SM.Or(0)*scale), gpu.Some(minute.DRAM.Or(0)*scale)
+}
+
+// TestSourcesAgree: polls give the advice that windows give, and the comparison sees a source that does something else.
+func TestSourcesAgree(t *testing.T) {
+	const minutes = 8 * dayMinutes
+	for index := range 2 {
+		n := newNode(3, index)
+		if found := compareSources(fastPath(n, minutes), polled(fastPath(n, minutes), func(*gpu.GPU) {})); len(found) > 0 {
+			t.Errorf("%s, %s: %q", n.name, n.model.Name, found)
+		}
+	}
+	n := newNode(3, 0)
+	for about, change := range map[string]func(*gpu.GPU){
+		"wider kernels": func(g *gpu.GPU) { g.Activity.SM = gpu.Some(min(1, g.Activity.SM.Or(0)*1.5)) },
+		"more memory":   func(g *gpu.GPU) { g.Readings.Memory.Used = gpu.Some(g.Readings.Memory.Used.Or(0) + 2*gib) },
+		"a GPU is down": func(g *gpu.GPU) { g.Up = g.Index != 0 },
+	} {
+		if found := compareSources(fastPath(n, minutes), polled(fastPath(n, minutes), change)); len(found) == 0 {
+			t.Errorf("%s: no difference is seen", about)
+		}
+	}
+}
+
+// TestGeneratedMixes: the kernels of a mix add up to their busy time, fit the GPU, and have about the mean width that
+// was asked for.
+func TestGeneratedMixes(t *testing.T) {
+	kindsSeen, mixes := map[string]bool{}, map[string]float64{}
+	count := map[string]float64{}
+	for index := range 60 {
+		n := newNode(4, index)
+		for _, s := range n.subjects() {
+			kindsSeen[s.work.kind] = true
+			for _, phases := range s.work.states {
+				sum := 0.
+				for _, p := range phases {
+					sum += p.Share
+					if p.Share < 0 || p.Width < 1 || p.Width > float64(n.model.sms) || p.Bandwidth < 0 || p.Bandwidth > 0.9 {
+						t.Fatalf("%s on %s: %+v", s.work.mix, n.model.Name, p)
+					}
+				}
+				if math.Abs(sum-1) > 1e-9 {
+					t.Fatalf("%s: shares add up to %v", s.work.mix, sum)
+				}
+				widest := 0.
+				for _, p := range phases {
+					widest = max(widest, p.Width)
+				}
+				mixes[s.work.mix] += widest / float64(n.model.sms)
+				count[s.work.mix]++
+			}
+		}
+	}
+	for _, k := range kinds() {
+		if !kindsSeen[k.name] {
+			t.Errorf("no workload is %s", k.name)
+		}
+	}
+	for _, mix := range mixNames() {
+		if mix != mixAlike && mixes[mix]/count[mix] < 1.2*mixes[mixAlike]/count[mixAlike] {
+			t.Errorf("%s: the widest kernels fill %.2f of the GPU, as if they were alike", mix, mixes[mix]/count[mix])
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package truth
+
+import (
+	"flag"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+)
+
+var (
+	nodes  = flag.Int("nodes", 48, "nodes to evaluate")
+	report = flag.String("report", "", "file to write the report to")
+	seed   = flag.Uint64("seed", 1, "seed of the nodes")
+)
+
+// evaluateAll evaluates generated nodes, on all processors.
+func evaluateAll(seed uint64, count int) []*result {
+	results := make([]*result, count)
+	next := make(chan int)
+	var wait sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wait.Go(func() {
+			for i := range next {
+				results[i] = evaluate(newNode(seed, i))
+			}
+		})
+	}
+	for i := range results {
+		next <- i
+	}
+	close(next)
+	wait.Wait()
+	return results
+}
+
+// TestAdviceIsTrue: what is recommended is applied, and the limits hold.
+func TestAdviceIsTrue(t *testing.T) {
+	s := summarize(evaluateAll(*seed, *nodes))
+	for _, v := range violations(s.records) {
+		t.Error(v)
+	}
+	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
+		t.Errorf("%d workloads are recommended by default, %d strictly: nothing was tested", s.given(byDefault), s.given(strictly))
+	}
+	if s.count(naively, (*verdict).harmed) == 0 {
+		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")
+	}
+	if *report != "" {
+		if err := os.WriteFile(*report, []byte(s.render()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

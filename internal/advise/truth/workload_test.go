@@ -1,0 +1,198 @@
+package truth
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
+)
+
+const (
+	dayMinutes  = 24 * 60
+	weekMinutes = 7 * dayMinutes
+	// A workload is observed on its whole GPU, then runs on in its slice.
+	observedMinutes = 2 * weekMinutes
+	appliedMinutes  = weekMinutes
+)
+
+// workload is what one GPU does over time. All of it is a pure function of the minute, so that the slice and the whole
+// GPU see the same work at the same moment.
+type workload struct {
+	kind, mix string
+	seed      uint64
+	// states are mixes of kernels; stateAt says which one runs.
+	states  [][]kernels.Phase
+	stateAt func(minute int) int
+	busy    func(minute int) float64 // on a GPU large enough; noise comes on top
+	noise   float64
+	needGiB func(minute int) float64
+	// taken is the memory that the framework takes in advance, in GiB; 0 if it takes what it needs.
+	taken   float64
+	media   [4]bool // uses encoders, decoders, JPEG, OFA
+	mediaAt func(minute int) bool
+	pcie    float64 // share of the link at full load
+	nvlink  float64 // bytes per second
+	// lifetime of a pod in minutes and the pause after it; 0 for a pod that stays.
+	lifetime, pause int
+	pods            int // GPUs of its pod; more than 1: it is on the following GPUs, too
+	shared          bool
+	// loss lengthens all kernels in a slice: the share of L2 and clocks. Nothing shows it beforehand.
+	loss float64
+	// held are the holders of its pod with a number, the last that was asked for.
+	held       []gpu.Holder
+	heldNumber int
+	// changes is the minute of a new version that has other kernels, load and memory; 0 if there is none. Nothing
+	// foretells it.
+	changes int
+}
+
+// random returns a number of 0-1 for a moment, the same at each call.
+func (w *workload) random(minute int, purpose uint64) float64 {
+	x := w.seed + uint64(minute)*0x9e3779b97f4a7c15 + purpose*0xd1b54a32d192ed03
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return float64((x^x>>31)>>11) / (1 << 53)
+}
+
+// runs reports whether a pod of the workload is there, and the number of the pod.
+func (w *workload) runs(minute int) (bool, int) {
+	if w.lifetime == 0 {
+		return true, 0
+	}
+	cycle := w.lifetime + w.pause
+	return minute%cycle < w.lifetime, minute / cycle
+}
+
+// demand returns what the workload wants to do in a minute.
+func (w *workload) demand(minute int) kernels.Demand {
+	state := w.stateAt(minute)
+	busy := w.busy(minute) * (1 + w.noise*(2*w.random(minute, 1)-1))
+	if w.changes > 0 && minute >= w.changes {
+		state, busy = len(w.states)-1, busy*1.5
+	}
+	return kernels.Demand{Phases: w.states[state], Busy: min(max(busy, 0), 1)}
+}
+
+// need returns the memory that it must have, in GiB.
+func (w *workload) need(minute int) float64 {
+	need := w.needGiB(minute)
+	if w.changes > 0 && minute >= w.changes {
+		need *= 1.3
+	}
+	return need
+}
+
+// uses reports which media engines are in use.
+func (w *workload) uses(minute int) [4]bool {
+	if w.mediaAt == nil || !w.mediaAt(minute) {
+		return [4]bool{}
+	}
+	return w.media
+}
+
+// Mixes of kernel widths, by name.
+const (
+	mixAlike       = "alike"
+	mixTwoPoint    = "two-point"
+	mixExponential = "exponential"
+	mixLogNormal   = "log-normal"
+)
+
+// mixNames lists the mixes.
+func mixNames() []string { return []string{mixAlike, mixTwoPoint, mixExponential, mixLogNormal} }
+
+// mixPhases is how many kinds of kernels stand for a continuous mix.
+const mixPhases = 8
+
+// newPhases returns kernels of a mean width near one, on a GPU of so many SMs. Their bandwidth goes with their width,
+// times intensity, and varies by kernel.
+func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels.Phase {
+	var phases []kernels.Phase
+	switch mix {
+	case mixTwoPoint:
+		wide := mean + (sms-mean)*r.Float64()
+		narrow := 1 + (mean-1)*r.Float64()
+		share := (mean - narrow) / max(wide-narrow, 1e-9)
+		phases = []kernels.Phase{{Share: share, Width: wide}, {Share: 1 - share, Width: narrow}}
+	case mixExponential:
+		for i := range mixPhases {
+			q := (float64(i) + 0.5) / mixPhases
+			phases = append(phases, kernels.Phase{Share: 1. / mixPhases, Width: -mean * math.Log(1-q)})
+		}
+	case mixLogNormal:
+		sigma := 0.4 + 0.8*r.Float64()
+		median := mean * math.Exp(-sigma*sigma/2)
+		for i := range mixPhases {
+			q := (float64(i) + 0.5) / mixPhases
+			width := median * math.Exp(sigma*math.Sqrt2*math.Erfinv(2*q-1))
+			phases = append(phases, kernels.Phase{Share: 1. / mixPhases, Width: width})
+		}
+	default:
+		phases = []kernels.Phase{{Share: 1, Width: mean}}
+	}
+	for i := range phases {
+		p := &phases[i]
+		p.Width = min(max(p.Width, 1), sms)
+		p.Bandwidth = min(kernels.Reachable, p.Width/sms*intensity*(0.5+r.Float64()))
+	}
+	return phases
+}
+
+// Loads over time.
+
+func steady(level float64) func(int) float64 { return func(int) float64 { return level } }
+
+// daily swings between two levels, highest in the afternoon.
+func daily(from, to float64) func(int) float64 {
+	return func(minute int) float64 {
+		return from + (to-from)*(1-math.Cos(2*math.Pi*float64(minute%dayMinutes-180)/dayMinutes))/2
+	}
+}
+
+// weekly has its high level on one day of the week, or on all but two.
+func weekly(low, high float64, from, days int) func(int) float64 {
+	return func(minute int) float64 {
+		if (minute/dayMinutes+7-from)%7 < days {
+			return high
+		}
+		return low
+	}
+}
+
+// growing adds a share of the first level each day.
+func growing(level, perDay float64) func(int) float64 {
+	return func(minute int) float64 { return min(1, level*(1+perDay*float64(minute)/dayMinutes)) }
+}
+
+// bursts are of so many minutes, at most one in an hour, of varying level over a base.
+func (w *workload) bursts(base, top, perHour float64, length int) func(int) float64 {
+	return func(minute int) float64 {
+		hour := minute / 60
+		if minute%60 < length && w.random(hour, 2) < perHour {
+			return base + (top-base)*(0.5+0.5*w.random(hour, 3))
+		}
+		return base
+	}
+}
+
+// requests is on for a share of the minutes, each at a level of its own: most are low, few reach the top.
+func (w *workload) requests(share, top float64) func(int) float64 {
+	return func(minute int) float64 {
+		if w.random(minute, 4) >= share {
+			return 0
+		}
+		return top * math.Pow(w.random(minute, 5), 3)
+	}
+}
+
+// leaking grows from a minute on, and begins again after some days when the pod is restarted.
+func leaking(base, perDay float64, from, restartDays int) func(int) float64 {
+	return func(minute int) float64 {
+		since := max(0, minute-from)
+		if restartDays > 0 {
+			since %= restartDays * dayMinutes
+		}
+		return base + perDay*float64(since)/dayMinutes
+	}
+}
