@@ -43,71 +43,84 @@ func advisedSlices() []advisedSlice {
 	}
 }
 
-// serveAdvice returns what a node says whose exporter has been watching for a week, or was started just now.
-func serveAdvice(isNew bool) string {
-	var b strings.Builder
-	say := func(family, labels string, value float64) { fmt.Fprintf(&b, "%s{%s} %v\n", family, labels, value) }
-	podLabels := func(holder string) string {
-		namespace, pod, ok := strings.Cut(holder, "/")
-		if !ok {
-			return "" // of a job: the scrape adds the exporter's own
-		}
-		return fmt.Sprintf(`,namespace=%q,pod=%q,container="main"`, namespace, pod)
-	}
-	say("mig_exporter_build_info", `version="1"`, 1)
-	for i, g := range advisedGPUs() {
-		on := fmt.Sprintf(`gpu="%d",uuid="GPU-advised-%d"`, i, i)
-		say("nvidia_gpu_up", on, 1)
-		say("nvidia_gpu_mig_enabled", on, 0)
-		say("nvidia_gpu_allocated", on, 1)
-		for _, family := range []string{"graphics_engine_activity_ratio", "sm_activity_ratio", "dram_activity_ratio"} {
-			say("nvidia_gpu_"+family, on, float64(i+1)/16)
-		}
-		say("nvidia_gpu_memory_used_bytes", on, float64(i+1))
-		say("nvidia_gpu_memory_total_bytes", on, 16)
-		if pod := podLabels(g.holder); pod != "" {
-			say("nvidia_gpu_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
-		} else {
-			say("nvidia_gpu_hpc_job_info", on+fmt.Sprintf(`,hpc_job=%q`, strings.TrimPrefix(g.holder, "job ")), 1)
-		}
-		if isNew {
-			say("nvidia_gpu_rightsizing_confidence_ratio", on, 0)
-			continue
-		}
-		say("nvidia_gpu_rightsizing_confidence_ratio", on, g.confidence)
-		if g.reason != "" {
-			say("nvidia_gpu_rightsizing_rejected", on+fmt.Sprintf(`,reason=%q`, g.reason), 1)
-		}
-		if g.profile != "" {
-			say("nvidia_gpu_rightsizing_candidate", on+podLabels(g.holder)+fmt.Sprintf(`,recommended_profile=%q`, g.profile), 1)
-			say("nvidia_gpu_rightsizing_reclaimable_ratio", on, g.reclaimable)
-			say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="low"`, g.low)
-			say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="high"`, g.high)
-		}
-	}
-	const cut = `gpu="7",uuid="GPU-advised-7"`
-	say("nvidia_gpu_up", cut, 1)
-	say("nvidia_gpu_mig_enabled", cut, 1)
-	for i, s := range advisedSlices() {
-		on := fmt.Sprintf(`%s,gpu_instance="%d",mig_profile=%q`, cut, i, s.profile)
-		pod := podLabels("ml/" + s.pod)
-		say("nvidia_mig_gpu_instance_info", on+fmt.Sprintf(`,placement="%d:1"`, i), 1)
-		say("nvidia_mig_gpu_instance_up", on, 1)
-		say("nvidia_mig_gpu_instance_allocated", on, 1)
-		say("nvidia_mig_compute_instance_info", on+`,compute_instance="0"`, 1)
-		say("nvidia_mig_gpu_instance_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
-		action := s.action
-		if isNew && action == "idle" {
-			action, s.recommended = "shrink", "1g.5gb" // its hour has not passed
-		}
-		if action != "" {
-			say(advisedFamily, on+pod+fmt.Sprintf(`,action=%q,recommended_profile=%q`, action, s.recommended), 1)
-		}
-	}
-	return b.String()
+// adviceText is what a node serves whose exporter has been watching for a week, or was started just now.
+type adviceText struct {
+	strings.Builder
+	isNew bool
 }
 
-const advisedFamily = "nvidia_mig_gpu_instance_rightsizing_candidate"
+func (a *adviceText) say(family, labels string, value float64) {
+	fmt.Fprintf(a, "%s{%s} %v\n", family, labels, value)
+}
+
+func serveAdvice(isNew bool) string {
+	a := &adviceText{isNew: isNew}
+	a.say("mig_exporter_build_info", `version="1"`, 1)
+	for i, g := range advisedGPUs() {
+		a.serveGPU(fmt.Sprintf(`gpu="%d",uuid="GPU-advised-%d"`, i, i), float64(i+1)/16, g)
+	}
+	const cut = `gpu="7",uuid="GPU-advised-7"`
+	a.say("nvidia_gpu_up", cut, 1)
+	a.say("nvidia_gpu_mig_enabled", cut, 1)
+	for i, s := range advisedSlices() {
+		a.serveSlice(fmt.Sprintf(`%s,gpu_instance="%d",mig_profile=%q`, cut, i, s.profile), fmt.Sprintf("%d:1", i), s)
+	}
+	return a.String()
+}
+
+// advisedPod returns the labels of a pod; none for a job, so that the scrape adds those of the exporter.
+func advisedPod(holder string) string {
+	namespace, pod, ok := strings.Cut(holder, "/")
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(`,namespace=%q,pod=%q,container="main"`, namespace, pod)
+}
+
+func (a *adviceText) serveGPU(on string, used float64, g advisedGPU) {
+	a.say("nvidia_gpu_up", on, 1)
+	a.say("nvidia_gpu_mig_enabled", on, 0)
+	a.say("nvidia_gpu_allocated", on, 1)
+	for _, family := range []string{"graphics_engine_activity_ratio", "sm_activity_ratio", "dram_activity_ratio"} {
+		a.say("nvidia_gpu_"+family, on, used)
+	}
+	a.say("nvidia_gpu_memory_used_bytes", on, used*64)
+	a.say("nvidia_gpu_memory_total_bytes", on, 64)
+	if pod := advisedPod(g.holder); pod != "" {
+		a.say("nvidia_gpu_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
+	} else {
+		a.say("nvidia_gpu_hpc_job_info", on+fmt.Sprintf(`,hpc_job=%q`, strings.TrimPrefix(g.holder, "job ")), 1)
+	}
+	if a.isNew {
+		a.say("nvidia_gpu_rightsizing_confidence_ratio", on, 0)
+		return
+	}
+	a.say("nvidia_gpu_rightsizing_confidence_ratio", on, g.confidence)
+	if g.reason != "" {
+		a.say("nvidia_gpu_rightsizing_rejected", on+fmt.Sprintf(`,reason=%q`, g.reason), 1)
+	}
+	if g.profile != "" {
+		a.say("nvidia_gpu_rightsizing_candidate", on+advisedPod(g.holder)+fmt.Sprintf(`,recommended_profile=%q`, g.profile), 1)
+		a.say("nvidia_gpu_rightsizing_reclaimable_ratio", on, g.reclaimable)
+		a.say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="low"`, g.low)
+		a.say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="high"`, g.high)
+	}
+}
+
+func (a *adviceText) serveSlice(on, placement string, s advisedSlice) {
+	pod := advisedPod("ml/" + s.pod)
+	a.say("nvidia_mig_gpu_instance_info", on+fmt.Sprintf(`,placement=%q`, placement), 1)
+	a.say("nvidia_mig_gpu_instance_up", on, 1)
+	a.say("nvidia_mig_gpu_instance_allocated", on, 1)
+	a.say("nvidia_mig_compute_instance_info", on+`,compute_instance="0"`, 1)
+	a.say("nvidia_mig_gpu_instance_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
+	if a.isNew && s.action == "idle" {
+		s.action, s.recommended = "shrink", "1g.5gb" // its hour has not passed
+	}
+	if s.action != "" {
+		a.say("nvidia_mig_gpu_instance_rightsizing_candidate", on+pod+fmt.Sprintf(`,action=%q,recommended_profile=%q`, s.action, s.recommended), 1)
+	}
+}
 
 // advised adds a node whose exporter has an advisor. In the end another exporter takes its place, without its evidence.
 func (f *fleet) advised(t *testing.T) {
@@ -161,6 +174,14 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 		}
 	}
 	f.adviceInWords(t, boards, v)
+	// The alert, once its time has passed, is about the GPUs of the table.
+	fires := map[string]bool{}
+	for _, gpu := range f.alerts(t, "GpuRightsizingCandidate", 15*time.Minute, v, "gpu") {
+		fires[gpu] = true
+	}
+	if got := slices.Sorted(maps.Keys(fires)); !slices.Equal(got, []string{"0", "1", "2"}) {
+		t.Errorf("the alert is about GPUs %q", got)
+	}
 }
 
 // adviceInWords compares what has labels.
@@ -216,13 +237,5 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("got %q, want %q", c.got, c.want)
 		}
-	}
-	// The alert, once its time has passed, is about the GPUs of the table.
-	fires := map[string]bool{}
-	for _, gpu := range f.alerts(t, "GpuRightsizingCandidate", 15*time.Minute, v, "gpu") {
-		fires[gpu] = true
-	}
-	if got := slices.Sorted(maps.Keys(fires)); !slices.Equal(got, []string{"0", "1", "2"}) {
-		t.Errorf("the alert is about GPUs %q", got)
 	}
 }

@@ -125,11 +125,10 @@ func noHolder() map[string]string {
 
 // withoutStory are the alerts that fire on samples alone, and why.
 func withoutStory() map[string]string {
-	const advice = "the advisor's metrics are served as samples until the exporter has them"
 	return map[string]string{
-		"GpuRightsizingCandidate": advice, "MigSliceRightsizingGrow": advice, "MigSliceRightsizingShrink": advice, "MigSliceRightsizingIdle": advice,
-		"MigPollSlow":         "a poll of the simulated node is slow in real time only",
-		"MigCollectorFailing": "the simulated node has no value that cannot be served",
+		"MigSliceRightsizingShrink": "it needs a day or more of evidence, of a slice that the simulated node keeps narrow and busy",
+		"MigPollSlow":               "a poll of the simulated node is slow in real time only",
+		"MigCollectorFailing":       "the simulated node has no value that cannot be served",
 	}
 }
 
