@@ -22,8 +22,8 @@ func fleet() dashboard {
 		rows: []row{
 			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},
 			{title: "Use", panels: fleetUse()},
-			// Advice on sizes of slices has its place here, after the underused whole GPUs.
 			{title: "Underused whole GPUs: candidates for MIG", panels: []panel{fleetUnderused()}},
+			{title: "Right-sizing (see the dashboard GPU right-sizing)", panels: fleetRightsizing()},
 			{title: "Free and stranded slices", panels: fleetRoom()},
 			{title: "Power and energy", panels: fleetPower()},
 			{title: "What changed", panels: fleetHistory()},

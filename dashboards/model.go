@@ -34,7 +34,9 @@ type query struct {
 }
 
 // allDashboards returns the dashboards in the order of the documentation.
-func allDashboards() []dashboard { return []dashboard{fleet(), node(), workloads(), health(), dcgm()} }
+func allDashboards() []dashboard {
+	return []dashboard{fleet(), node(), workloads(), rightsizing(), health(), dcgm()}
+}
 
 // Files returns the dashboards by the name of their file.
 func Files() (map[string][]byte, error) {

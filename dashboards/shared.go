@@ -3,14 +3,15 @@ package dashboards
 // This file has what all dashboards share: the data source, the variables, the links between them, and the colors.
 
 const (
-	tag         = "mig-exporter"
-	anything    = ".*" // chooses everything, also where the label is absent
-	datasource  = "${datasource}"
-	nodeUID     = "mig-node"
-	workloadUID = "mig-workloads"
-	fleetUID    = "mig-fleet"
-	healthUID   = "mig-exporter-health"
-	dcgmUID     = "mig-node-dcgm"
+	tag            = "mig-exporter"
+	anything       = ".*" // chooses everything, also where the label is absent
+	datasource     = "${datasource}"
+	nodeUID        = "mig-node"
+	workloadUID    = "mig-workloads"
+	fleetUID       = "mig-fleet"
+	healthUID      = "mig-exporter-health"
+	dcgmUID        = "mig-node-dcgm"
+	rightsizingUID = "mig-rightsizing"
 )
 
 // One hue for each kind of metric. Red and amber are for problems alone.

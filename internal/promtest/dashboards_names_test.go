@@ -29,7 +29,7 @@ func hostileNode(time.Duration) string {
 		pod := fmt.Sprintf(`%s,namespace="of %s",pod="%s",container="%s",sharing="exclusive"`, on, label, label, label)
 		text += fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_allocated%[1]s} 1\nnvidia_gpu_sm_activity_ratio%[1]s} 0\nnvidia_gpu_graphics_engine_activity_ratio%[1]s} 0\nnvidia_gpu_row_remap_failure%[1]s} 1\n"+
 			"nvidia_gpu_container_memory_used_bytes%[2]s} 5\nnvidia_gpu_container_sm_activity_ratio%[2]s} 0\nnvidia_gpu_container_power_estimate_watts%[2]s} 60\n"+
-			"nvidia_gpu_pod_info%[2]s,confirmed=\"%[3]v\"} 1\n"+
+			"nvidia_gpu_pod_info%[2]s,confirmed=\"%[3]v\"} 1\nnvidia_gpu_rightsizing_candidate%[2]s,recommended_profile=\"1g.10gb\"} 1\n"+
 			"DCGM_FI_DEV_GPU_TEMP{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\"} 40\n"+
 			"DCGM_FI_DEV_FB_USED{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\",namespace=\"of %[4]s\",pod=\"%[4]s\",container=\"%[4]s\"} 5\n", on, pod, i != 0, label, i)
 	}
@@ -50,6 +50,7 @@ func TestHostileNames(t *testing.T) {
 		{"mig-fleet", "Problems and affected pods", "Holder", "{{holder}}"},
 		{"mig-fleet", "Idle devices and their pods", "Busy", "{{namespace}}/{{pod}}"},
 		{"mig-workloads", "All pods with a GPU or slice", "State", "{{namespace}}/{{pod}}"},
+		{"mig-rightsizing", "Whole GPUs that should be slices", "Holder", "{{holder}}"},
 		{"mig-node", "Pods by device", "A", ""},
 		{"mig-node-dcgm", "Pods by device", "A", ""},
 		{"mig-workloads", "SM activity of each pod", "A", ""},
@@ -95,7 +96,7 @@ func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	followed := 0
 	for uid, d := range boards {
 		for _, p := range d.all() {
-			for _, node := range []string{"mixed", "shared", "bare", "sick|gone", "dcgm", where(uid, p.Title)} {
+			for _, node := range []string{"mixed", "shared", "bare", "sick|gone", "dcgm", "advised", where(uid, p.Title)} {
 				followed += f.linksOf(t, uid, p, fleetView(node))
 			}
 		}

@@ -45,6 +45,7 @@ func TestDashboards(t *testing.T) {
 	t.Run("nothing is counted twice", func(t *testing.T) { f.sums(t, boards) })
 	t.Run("an event counts once", func(t *testing.T) { f.eventsOnce(t, boards) })
 	t.Run("states", func(t *testing.T) { f.states(t, boards) })
+	t.Run("right-sizing", func(t *testing.T) { f.rightsizing(t, boards) })
 	t.Run("links set what they name", func(t *testing.T) { f.linksAreFull(t, boards) })
 	t.Run("a gap stays a gap", func(t *testing.T) { f.gaps(t, boards) })
 	t.Run("samples of 200 nodes", func(t *testing.T) { f.samplesOf200(t, boards) })
@@ -127,7 +128,7 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type == "table" {
 				continue
 			}
-			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone", "dcgm", "foreign", ".*"} {
+			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone", "dcgm", "foreign", "advised", ".*"} {
 				if node == ".*" && strings.HasPrefix(uid, "mig-node") {
 					continue // they are of one node
 				}
@@ -154,7 +155,7 @@ func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type != "table" || len(p.Targets) == 1 {
 				continue
 			}
-			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", "foreign", where(uid, p.Title)} {
+			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", "foreign", "advised", where(uid, p.Title)} {
 				rows := map[string]map[string]int{} // by query
 				for _, target := range p.Targets {
 					rows[target.RefID] = map[string]int{}
@@ -190,7 +191,7 @@ func extraColumns(uid string) []string {
 	if uid == "mig-workloads" {
 		return []string{"workload"}
 	}
-	return []string{"holder", "namespace", "pod", "version"}
+	return []string{"holder", "namespace", "pod", "version", "recommended_profile", "reason"}
 }
 
 func (f *fleet) variablesAnswer(t *testing.T, boards map[string]grafanaDashboard) {

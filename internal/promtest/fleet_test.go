@@ -125,6 +125,7 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 		f.last[node.name] = x
 	}
 	f.control(t)
+	f.advised(t)
 	f.ruleSample = f.recordAll(t, 5*time.Minute, fleetEnd())
 	return f
 }

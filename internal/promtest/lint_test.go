@@ -12,7 +12,7 @@ import (
 // TestDashboardsAreSound: what a linter of dashboards asks for.
 func TestDashboardsAreSound(t *testing.T) {
 	boards := loadDashboards(t)
-	if len(boards) != 5 {
+	if len(boards) != 6 {
 		t.Errorf("%d dashboards", len(boards))
 	}
 	for uid, d := range boards {
