@@ -47,7 +47,7 @@ type device struct {
 	count    int              // windows closed since the holder came
 	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
 	pcie     gpu.Opt[float64]
-	idle     time.Time // since when no kernel ran
+	idle     time.Time // since when it is known that no kernel runs
 }
 
 // minute is the mean activity of a window.
@@ -151,7 +151,7 @@ func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 func (a *Advisor) deviceOf(key deviceKey) *device {
 	d := a.devices[key]
 	if d == nil {
-		d = &device{key: key, idle: a.now}
+		d = &device{key: key}
 		a.devices[key] = d
 		a.order = append(a.order, d)
 	}
@@ -166,6 +166,9 @@ func (a *Advisor) setHolder(
 	id := holderID{Holders: len(holders), Processes: processes > 0}
 	if len(holders) > 0 {
 		h := &holders[0]
+		if h.Undescribed {
+			return // its owner is known in a second
+		}
 		id.Container, id.UID, id.Processes = h.Container, h.PodUID, false
 		id.Workload = cmp.Or(h.Rightsizing.Workload, h.Workload)
 	}
@@ -178,7 +181,7 @@ func (a *Advisor) setHolder(
 	id.Model = g.Name
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
-		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, idle: a.now}
+		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
 			d.workload.resume(id.UID, a.now)
@@ -261,6 +264,7 @@ func (d *device) observeInstance(i *gpu.GPUInstance, elapsed float64, source gpu
 func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float64) {
 	share, ok := busy.Get()
 	if !ok {
+		d.idle = time.Time{} // what is not known is not idle
 		return
 	}
 	share = min(max(share, 0), 1)

@@ -63,6 +63,10 @@ func sliceCases() []sliceCase {
 			want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
 		},
 		{
+			about: "activity that is not reported is not idleness", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute,
+			change: func(g *gpu.GPU) { g.Instances[0].Activity = gpu.Activity{} }, want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
+		},
+		{
 			about: "width at the limit is a lower bound", profile: "3g.40gb", load: load{busy: 0.2, sm: 0.2, gib: 3},
 			want: answer{Action: ActionKeep},
 		},

@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"bytes"
 	"net/http"
 	"os"
 	"slices"
@@ -12,14 +11,6 @@ import (
 
 // advisorPolls lets the advisor take steps of five minutes for observation without a gap.
 const advisorPolls = "--poll.interval=5m"
-
-// needAdvisor skips the test if the program has no right-sizing advisor.
-func (r *rollout) needAdvisor() {
-	r.t.Helper()
-	if !bytes.Contains(r.exporters[0].request(http.MethodGet, "/metrics"), []byte(`collector="rightsizing"`)) {
-		r.t.Skip("the program serves no metrics of an advisor")
-	}
-}
 
 // gpusOf returns the GPUs that an alert fires for.
 func (r *ruler) gpusOf(name string) string {
@@ -47,7 +38,6 @@ func TestAdvisorBesideThePlainRule(t *testing.T) {
 	}
 	n := newRollout(t, scenario, advisorPolls)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
-	n.needAdvisor()
 	for _, c := range []struct {
 		at             time.Duration
 		plain, advisor string
@@ -99,7 +89,6 @@ func TestAdvisorOnSlices(t *testing.T) {
 	t.Parallel()
 	n := newRollout(t, sized, advisorPolls)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
-	n.needAdvisor()
 	n.runLong(4 * time.Hour)
 	for name, want := range map[string]string{"MigSliceRightsizingGrow": "0 0", "MigSliceRightsizingIdle": "1"} {
 		if got := n.gpusOf(name); got != want {
