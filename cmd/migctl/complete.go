@@ -164,6 +164,9 @@ func (s *session) flagValues(ctx context.Context, flag string, t *typed) []strin
 		if t.command != nil && t.command.Name == commandGet {
 			return []string{formTable, formWide, formJSON, formYAML}
 		}
+		if t.command != nil && t.command.Name == commandFleet {
+			return []string{formText, formJSON, formCSV, formMarkdown}
+		}
 		return []string{formTable, formJSON, formYAML}
 	case "gpus":
 		return append(s.gpuNames(ctx), "all")

@@ -70,6 +70,8 @@ type options struct {
 	Follow    bool
 	TakeOver  bool
 	Shell     string
+
+	Fleet fleetOptions
 }
 
 // specOptions say what is wanted, from a file or on the command line.
@@ -188,6 +190,7 @@ func newApp(o *options) *kingpin.Application {
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	yesFlag(mode, o)
+	fleetCommand(app, o)
 	completion := app.Command(commandCompletion, "Print a shell's completion script: source <(migctl completion bash).")
 	completion.Arg("shell", "bash, zsh or fish.").Required().EnumVar(&o.Shell, "bash", "zsh", "fish")
 	app.Command(commandMan, "Print the man page: migctl man | man -l -.")

@@ -55,6 +55,8 @@ func (s *session) dispatch(ctx context.Context) error {
 		return s.printCompletion()
 	case commandMan:
 		return s.printMan()
+	case commandFleet:
+		return s.fleet(ctx)
 	}
 	var err error
 	if s.client, err = newClient(o); err != nil {
