@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/prometheus/common/model"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
@@ -129,7 +127,10 @@ func writeFleet(p *page, r *fleet.Report) {
 
 // fleetTitle says what was asked.
 func fleetTitle(r *fleet.Report) string {
-	window := model.Duration(r.WindowHours * float64(time.Hour))
+	window := fmt.Sprintf("%.0f h", r.WindowHours)
+	if days := r.WindowHours / 24; days == math.Trunc(days) {
+		window = fmt.Sprintf("%.0f d", days)
+	}
 	return fmt.Sprintf("%d GPUs of %d nodes in the %s before %s, by the history of %s: for %d a slice would do, which would free %d GPUs.",
 		r.Fleet.GPUs, r.Nodes, window, r.Time.Format("2006-01-02 15:04 UTC"), r.Prometheus, r.Fleet.Slices, r.Fleet.FreedGPUs)
 }

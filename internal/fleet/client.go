@@ -101,7 +101,7 @@ func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.
 	}
 	v, ok := value.(model.Vector)
 	if !ok {
-		return nil, fmt.Errorf("%s answered with a %s; expected a vector", c.url, value.Type())
+		return nil, c.unexpected(value, model.ValVector)
 	}
 	return v, nil
 }
@@ -116,9 +116,21 @@ func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Ma
 	}
 	m, ok := value.(model.Matrix)
 	if !ok {
-		return nil, fmt.Errorf("%s answered with a %s; expected a matrix", c.url, value.Type())
+		return nil, c.unexpected(value, model.ValMatrix)
 	}
 	return m, nil
+}
+
+// unexpected is the error of an answer of another type; of JSON that is no answer at all there is no value.
+func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
+	got := "no value"
+	if value != nil {
+		got = "a " + value.Type().String()
+	}
+	return &QueryError{
+		URL: c.url, Reached: true, Hint: foreignHint,
+		Err: fmt.Errorf("answered with JSON that is not of Prometheus' API: %s; expected a %s", got, expected),
+	}
 }
 
 // The attempts at one query: on a server that says that it is busy, and on one that has answered before and fails.

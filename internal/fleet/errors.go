@@ -77,7 +77,7 @@ func readServerError(resp *http.Response) *ServerError {
 
 // retryAfter reads the header: seconds or a date. It returns 0 if there is none.
 func retryAfter(header string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(header, 10, 16); err == nil {
+	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second
 	}
 	if at, err := http.ParseTime(header); err == nil {
@@ -107,6 +107,8 @@ func isTransient(err error) bool {
 	return !errors.As(err, &foreign) && (errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
 }
 
+const foreignHint = "check the host, the port and the path prefix of --prometheus.url."
+
 // explain adds to an error what to do about it.
 func (c *Client) explain(err error) error {
 	e := &QueryError{URL: c.url, Reached: true, Err: err}
@@ -125,7 +127,7 @@ func (c *Client) explain(err error) error {
 	case errors.Is(err, errTooLong):
 	case errors.As(err, &answer):
 		e.Err = fmt.Errorf("answered with JSON that is not of Prometheus' API: %s", answer.Msg)
-		e.Hint = "check the host, the port and the path prefix."
+		e.Hint = foreignHint
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = fmt.Errorf("no answer within %s", c.timeout)
 		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or wait longer with --prometheus.timeout."

@@ -79,7 +79,7 @@ func (s *survey) summarize(g *device) GPU {
 	case !ok:
 		answer.Reason = ReasonModelUnknown
 		return answer
-	case h.isUnseen():
+	case !h.isSeen():
 		answer.Reason = ReasonNoHistory
 		return answer
 	case h.isGone():

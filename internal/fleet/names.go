@@ -19,12 +19,14 @@ type dialect struct {
 	// holders has a value for each cluster of which it is known what holds GPUs.
 	holders string
 	// At the end of the window: total memory in bytes; the largest NVLink rate in bytes per second; the largest use of media engines, by
-	// engine; and what has a value only if it was so at any time: MIG mode, several holders, a holder with further GPUs.
-	total, nvlink, media, mig, shared string
-	multi                             []string
+	// engine; and what has a value only if it was so at any time, MIG mode.
+	total, nvlink, media, mig string
 	// At steps of five minutes: means of busy time, of utilization where that is unknown, and of what kernels use of SMs and memory
-	// bandwidth; and a series for each namespace that holds the GPU, which is in namespace or exported_namespace.
-	busy, utilization, sms, bandwidth, held string
+	// bandwidth. A GPU may have several series, which are not aggregated: that would take the server longer than all the rest.
+	busy, utilization, sms, bandwidth string
+	// held are series of what holds the GPU, at the same steps; used one that says that something does, if nothing else is known.
+	held []string
+	used string
 	// memory is the largest use of an hour in bytes, at steps of an hour.
 	memory string
 }
@@ -46,11 +48,8 @@ func dialects() []dialect {
 }
 
 func native() dialect {
-	mean := func(family string) string { return "avg by (uuid) (avg_over_time(" + family + "{$sel}[5m]))" }
+	mean := func(family string) string { return "avg_over_time(" + family + "{$sel}[5m])" }
 	most := func(family string) string { return "max by (uuid) (max_over_time(" + family + "{$sel}[$w]))" }
-	// Without honor_labels the holder's labels are called exported_.
-	pods := "group by (uuid, namespace, pod, exported_namespace, exported_pod) (nvidia_gpu_pod_info{$sel})"
-	jobs := "group by (uuid, hpc_job) (nvidia_gpu_hpc_job_info{$sel})"
 	rate := func(family string) string { // of the busiest hour's bytes, as if they were one minute's
 		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
 	}
@@ -59,30 +58,18 @@ func native() dialect {
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w])" +
 			" or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		total: most("nvidia_gpu_memory_total_bytes"),
-		nvlink:    rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
-		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
-		mig:    most("nvidia_gpu_mig_enabled") + " > 0",
-		shared: `count by (uuid) (present_over_time(nvidia_gpu_pod_info{$sel,sharing!="exclusive"}[$w]))`,
-		multi: []string{
-			together("uuid", pods, "namespace, pod, exported_namespace, exported_pod"),
-			together("uuid", jobs, "hpc_job"),
-		},
+		total:       most("nvidia_gpu_memory_total_bytes"),
+		nvlink:      rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
+		media:       "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
+		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
 		sms:         mean("nvidia_gpu_sm_activity_ratio"),
 		bandwidth:   mean("nvidia_gpu_dram_activity_ratio"),
-		held: "count by (uuid, namespace, exported_namespace) (present_over_time(nvidia_gpu_pod_info{$sel}[5m]))" +
-			" or on (uuid) count by (uuid) (present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m]))" +
-			" or on (uuid) max by (uuid) (max_over_time(nvidia_gpu_processes{$sel}[5m])) > 0",
-		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
+		held:        []string{"present_over_time(nvidia_gpu_pod_info{$sel}[5m])", "present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m])"},
+		used:        "max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0",
+		memory:      "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
 	}
-}
-
-// together selects the GPUs that were held together with others by what the labels name. It looks every ten minutes.
-func together(uuid, holders, labels string) string {
-	return "max by (" + uuid + ") (max_over_time((" + holders + " * on (" + labels + ") group_left () (count by (" + labels + ") (" + holders +
-		") > 1))[$w:10m]))"
 }
 
 // dcgmNames are what differs between the releases of dcgm-exporter.
@@ -114,14 +101,17 @@ func newNames() dcgmNames {
 // dcgm makes the dialect of a release. There pods are on the series of their GPUs, which end with them; the pod of the exporter itself,
 // which Prometheus adds to series that have none, is no holder.
 func dcgm(n dcgmNames) dialect {
-	mean := func(family string) string { return `avg by (UUID) (avg_over_time(` + family + `{$sel,GPU_I_ID=""}[5m]))` }
-	most := func(family string) string { return `max by (UUID) (max_over_time(` + family + `{$sel,GPU_I_ID=""}[$w]))` }
+	mean := func(family string) string {
+		return `avg by (UUID) (avg_over_time(` + family + `{$sel,GPU_I_ID=""}[5m]))`
+	}
+	most := func(family string) string {
+		return `max by (UUID) (max_over_time(` + family + `{$sel,GPU_I_ID=""}[$w]))`
+	}
 	engine := func(name, family string) string {
 		return `label_replace(` + most(family) + n.percent + `, "engine", "` + name + `", "", "")`
 	}
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
-	pods := "(group by (UUID, exported_namespace, exported_pod) (" + exported + ") or group by (UUID, namespace, pod) (" + own + "))"
 	return dialect{
 		name: n.release, family: n.used, uuid: "UUID", model: "modelName",
 		inventory: "sum by (UUID, modelName, $places) (count_over_time(" + n.used + "{$sel}[$w]))",
@@ -131,12 +121,8 @@ func dcgm(n dcgmNames) dialect {
 		nvlink: most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
 		media:  engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
 		mig:    `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
-		// Twice, since pods that follow each other may meet in one look.
-		shared: "count_over_time((count by (UUID) (" + pods + ") > 1)[$w:10m]) > 1",
-		multi:  []string{together("UUID", pods, "exported_namespace, exported_pod, namespace, pod")},
 		busy:   mean(n.busy), utilization: mean(n.utilization) + n.percent, sms: mean(n.sms), bandwidth: mean(n.bandwidth),
-		held: "count by (UUID, exported_namespace) (present_over_time(" + exported + "[5m]))" +
-			" or on (UUID) count by (UUID, namespace) (present_over_time(" + own + "[5m]))",
+		held:   []string{"present_over_time(" + exported + "[5m])", "present_over_time(" + own + "[5m])"},
 		memory: "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 	}
 }
