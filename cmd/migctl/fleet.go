@@ -96,7 +96,8 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	if f.Timeout <= 0 {
 		return o, fmt.Errorf("--prometheus.timeout is %s; expected more than 0", f.Timeout)
 	}
-	return o, o.Validate()
+	err = o.Validate()
+	return o, err
 }
 
 // fleet answers which GPUs of a fleet could be slices.

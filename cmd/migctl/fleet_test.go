@@ -22,8 +22,8 @@ const hostile = "=cmd|' /C calc'!A1\x1b[2J\u202e\u009b`|<b>\n"
 // fakeGPU is a GPU of the fake Prometheus.
 type fakeGPU struct {
 	uuid, node, cluster, model, namespace string
+	pod                                   string
 	busy, sms, dram, memory               float64
-	multi                                 bool
 }
 
 func fakeGPUs() []fakeGPU {
@@ -32,11 +32,12 @@ func fakeGPUs() []fakeGPU {
 		{uuid: hostile, node: hostile, cluster: hostile, model: hostile, namespace: hostile, busy: 0.1, memory: 1 << 30},
 		{uuid: "GPU-00000009-1", node: hostile, cluster: "a", model: h100, namespace: hostile, busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 << 30},
 		{uuid: "GPU-00000010-1", node: "node-9", cluster: "a", model: h100, busy: 0, memory: 0},
-		{uuid: "GPU-00000011-1", node: "node-9", cluster: "a", model: h100, namespace: "training", busy: 0.9, sms: 0.9, dram: 0.5, memory: 30 << 30, multi: true},
+		{uuid: "GPU-00000011-1", node: "node-9", cluster: "a", model: h100, namespace: "training", pod: "trainer", busy: 0.9, sms: 0.9, dram: 0.5, memory: 30 << 30},
+		{uuid: "GPU-00000012-1", node: "node-9", cluster: "a", model: h100, namespace: "training", pod: "trainer", busy: 0.9, sms: 0.9, dram: 0.5, memory: 30 << 30},
 	}
 	for i := range 24 {
 		gpus = append(gpus, fakeGPU{uuid: fmt.Sprintf("GPU-000001%02d-1", i), node: fmt.Sprintf("node-%d", i/8), cluster: "a", model: h100,
-			namespace: "vision", busy: 0.01 * float64(i+1), sms: 0.001 * float64(i+1), dram: 0.0005 * float64(i+1), memory: 6 << 30})
+			namespace: "vision", pod: fmt.Sprintf("classifier-%d", i), busy: 0.01 * float64(i+1), sms: 0.001 * float64(i+1), dram: 0.0005 * float64(i+1), memory: 6 << 30})
 	}
 	return gpus
 }
@@ -81,7 +82,8 @@ func row(r *http.Request, labels map[string]string, v float64) map[string]any {
 // answer is what a query says of a GPU.
 func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok bool) {
 	labels = map[string]string{"uuid": g.uuid}
-	if strings.Contains(query, "uuid=~") && !strings.Contains(query, strconv.Quote(regexp.QuoteMeta(g.uuid))[1:len(strconv.Quote(regexp.QuoteMeta(g.uuid)))-1]) {
+	selected := strings.Trim(strconv.Quote(regexp.QuoteMeta(g.uuid)), `"`)
+	if strings.Contains(query, "uuid=~") && !strings.Contains(query, selected) {
 		return nil, 0, false
 	}
 	switch {
@@ -91,8 +93,6 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 		return map[string]string{"cluster": g.cluster}, 1, true
 	case strings.Contains(query, "max_over_time(nvidia_gpu_memory_total_bytes"):
 		return labels, 81559 << 20, true
-	case strings.Contains(query, "max_over_time((group by (uuid, namespace, pod"):
-		return labels, 1, g.multi
 	case strings.Contains(query, "nvidia_gpu_graphics_engine_activity_ratio"):
 		return labels, g.busy, true
 	case strings.Contains(query, "nvidia_gpu_sm_activity_ratio"):
@@ -101,8 +101,8 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 		return labels, g.dram, true
 	case strings.Contains(query, "nvidia_gpu_memory_used_bytes"):
 		return labels, g.memory, true
-	case strings.Contains(query, "count by (uuid, namespace, exported_namespace)"):
-		labels["namespace"] = g.namespace
+	case strings.Contains(query, "present_over_time(nvidia_gpu_pod_info"):
+		labels["namespace"], labels["pod"] = g.namespace, g.pod
 		return labels, 1, g.namespace != ""
 	}
 	return nil, 0, false
@@ -164,7 +164,7 @@ func checkFleetCSV(t *testing.T, out string) {
 // TestFleetProgress: a terminal sees how far it is, and nothing of it stays.
 func TestFleetProgress(t *testing.T) {
 	got := runner{terminal: true}.run(t, defaultAddress, "fleet", "--prometheus.url="+fakePrometheus(t), "--time=2026-03-04T12:00:00Z", "--color=never")
-	if got.code != exitOK || !strings.Contains(got.err, "[##############################] 28/28 GPUs") || !strings.HasSuffix(got.err, " \r") {
+	if got.code != exitOK || !strings.Contains(got.err, "[##############################] 29/29 GPUs") || !strings.HasSuffix(got.err, " \r") {
 		t.Errorf("%d: %q", got.code, got.err)
 	}
 }

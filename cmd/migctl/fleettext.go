@@ -156,6 +156,9 @@ func writeSlices(p *page, r *fleet.Report) {
 		if g.NotChecked {
 			marks += "m"
 		}
+		if g.Idle {
+			marks += "i"
+		}
 		p.line(text("%s %s %s %s %5.1f %3.0f%% %s-%s %s", p.cell(shortUUID(g.UUID), 13), p.cell(orUnknown(g.Node), 14),
 			p.cell(orUnknown(g.Namespace), 14), p.cell(g.Profile, 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
 			stretchText(g.StretchP95.Low), stretchText(g.StretchP95.High), marks))
@@ -163,7 +166,7 @@ func writeSlices(p *page, r *fleet.Report) {
 	if more := len(list) - maxListed; more > 0 {
 		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs.", more))
 	}
-	p.para("", dim, "p: provisional. m: the slice lacks media engines of which the use cannot be read. Stretch: how many times as long requests "+
+	p.para("", dim, "p: provisional. m: the slice lacks media engines of which the use cannot be read. i: held, and ran nothing. Stretch: how many times as long requests "+
 		"take at p95, at least and at most.")
 	p.line()
 }

@@ -47,7 +47,7 @@ func (o *Options) Validate() error {
 	if o.Window < minWindow || o.Window > maxWindow {
 		return fmt.Errorf("the window is %s; expected 1h to 35d", model.Duration(o.Window))
 	}
-	if !model.LabelName(o.ClusterLabel).IsValidLegacy() {
+	if !model.LegacyValidation.IsValidLabelName(o.ClusterLabel) {
 		return fmt.Errorf("the cluster's label is %q; expected the name of a label", o.ClusterLabel)
 	}
 	for _, m := range o.Match {

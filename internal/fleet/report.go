@@ -241,6 +241,7 @@ func (s *survey) notes(r *Report) []string {
 	add(unheld, "It is not known what held %d GPUs: they count as held all the time.", unheld)
 	add(r.Fleet.NotChecked, "%d of the slices lack media engines of which the use cannot be read (--collector.media of mig-exporter): check "+
 		"that these workloads decode or encode no video.", r.Fleet.NotChecked)
+	add(r.Fleet.Idle, "%d of the GPUs of which a slice would do were held and ran nothing at all: ask whether they are needed.", r.Fleet.Idle)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.", r.Fleet.Provisional)
 	for _, p := range s.options.Prices {
 		add(count(!prices[p.Model]), "The price of %s is that of no GPU in the fleet that could be a slice.", p.Model)

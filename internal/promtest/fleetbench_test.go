@@ -3,6 +3,7 @@ package promtest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -151,16 +153,28 @@ func startPrometheus(t *testing.T, program, dir string) (url string, server *exe
 	return "", nil
 }
 
-// serverUsage says how much memory the server used at most.
+// serverUsage says how much memory and processor time the server used.
 func serverUsage(server *exec.Cmd) string {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", server.Process.Pid))
 	if err != nil {
 		return err.Error()
 	}
+	used := ""
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			return strings.TrimSpace(rest) + " at most"
+			used = strings.TrimSpace(rest) + " at most"
 		}
 	}
-	return "unknown"
+	// utime and stime are the 14th and 15th fields, in hundredths of a second; the second one, the name, has no space.
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", server.Process.Pid))
+	if err != nil {
+		return err.Error()
+	}
+	fields := strings.Fields(string(stat))
+	user, errUser := strconv.Atoi(fields[13])
+	system, errSystem := strconv.Atoi(fields[14])
+	if err := errors.Join(errUser, errSystem); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s, %d s of processor time since its start", used, (user+system)/100)
 }
